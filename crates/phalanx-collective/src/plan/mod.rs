@@ -1,0 +1,3 @@
+//! Collective algorithms as data.
+
+pub mod step;

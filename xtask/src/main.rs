@@ -1,0 +1,2 @@
+//! `cargo xtask`: the project's own commands.
+fn main() {}
