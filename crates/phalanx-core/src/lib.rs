@@ -12,12 +12,14 @@
 //! - **chunk**: one rank's share of a vector; **segment**: one pipelined piece of it.
 //! - **batch**: tensors fused together; **bucket**: graph gradients fused together.
 
+pub mod config;
 mod dtype;
 pub mod kernel;
 mod op;
 mod rank;
 pub mod topology;
 
+pub use config::{Config, ConfigError, Transport};
 pub use dtype::{DType, Element, UnknownDType};
 pub use op::{OpError, ReduceOp};
 pub use rank::{Epoch, Rank};

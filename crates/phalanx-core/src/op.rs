@@ -88,7 +88,10 @@ mod tests {
 
     #[test]
     fn scales_must_be_finite_and_bools_unscaled() {
-        assert_eq!(ReduceOp::Sum.check(DType::F32, f64::INFINITY, 1.0), Err(OpError::BadScale(f64::INFINITY)));
+        assert_eq!(
+            ReduceOp::Sum.check(DType::F32, f64::INFINITY, 1.0),
+            Err(OpError::BadScale(f64::INFINITY))
+        );
         assert!(ReduceOp::Sum.check(DType::Bool, 1.0, 2.0).is_err());
         assert_eq!(ReduceOp::Sum.check(DType::I32, 0.5, 2.0), Ok(()));
     }

@@ -115,7 +115,8 @@ impl Topology {
         let mut place = vec![None; n_ranks];
         for (h, ranks) in hosts.iter().enumerate() {
             for (l, &rank) in ranks.iter().enumerate() {
-                let slot = place.get_mut(rank.index()).ok_or(TopologyError::RankNowhere(Rank::at(n_ranks - 1)))?;
+                let slot =
+                    place.get_mut(rank.index()).ok_or(TopologyError::RankNowhere(Rank::at(n_ranks - 1)))?;
                 if slot.replace((h as u32, l as u32)).is_some() {
                     return Err(TopologyError::RankTwice(rank));
                 }

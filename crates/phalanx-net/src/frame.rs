@@ -17,7 +17,9 @@ const MAGIC: [u8; 2] = *b"PX";
 pub enum FrameError {
     #[error("these bytes are no phalanx frame")]
     NotOurs,
-    #[error("the other side speaks protocol version {theirs}, this side {VERSION}: install the same phalanx on both")]
+    #[error(
+        "the other side speaks protocol version {theirs}, this side {VERSION}: install the same phalanx on both"
+    )]
     Version { theirs: u8 },
     #[error("a frame of {len} bytes exceeds the cap of {cap}")]
     TooLong { len: u64, cap: usize },
@@ -46,7 +48,8 @@ pub fn body_len(header: &[u8; HEADER], cap: usize) -> Result<usize, FrameError> 
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = postcard::to_extend(message, vec![0; HEADER])?;
     let len = bytes.len() - HEADER;
-    let len = u32::try_from(len).map_err(|_| FrameError::TooLong { len: len as u64, cap: u32::MAX as usize })?;
+    let len =
+        u32::try_from(len).map_err(|_| FrameError::TooLong { len: len as u64, cap: u32::MAX as usize })?;
     bytes[..2].copy_from_slice(&MAGIC);
     bytes[2] = VERSION;
     bytes[4..HEADER].copy_from_slice(&len.to_le_bytes());
@@ -133,7 +136,10 @@ mod tests {
         bytes[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
         let mut decoder = Decoder::new(64);
         decoder.feed(&bytes);
-        assert!(matches!(decoder.next::<u8>(), Err(FrameError::TooLong { len: 0xffff_ffff, cap: 64 })), "FRAME-1");
+        assert!(
+            matches!(decoder.next::<u8>(), Err(FrameError::TooLong { len: 0xffff_ffff, cap: 64 })),
+            "FRAME-1"
+        );
     }
 
     #[test]

@@ -1,4 +1,22 @@
-//! Bytes between ranks and who the ranks are.
+//! Bytes between ranks and who the ranks are: links, the arena, the hub where ranks meet, and what is known of the lost.
 
+pub mod arena;
+pub mod auth;
+pub mod cores;
+pub mod discover;
+mod door;
+mod error;
 pub mod frame;
+pub mod hub;
+mod link;
+pub mod lost;
 pub mod secret;
+mod secret_source;
+pub mod socket;
+mod watch;
+mod world;
+
+pub use error::NetError;
+pub use link::Link;
+pub use watch::Watch;
+pub use world::World;

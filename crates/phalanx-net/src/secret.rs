@@ -17,7 +17,8 @@ impl Secret {
     /// A new secret from the system's random source.
     pub fn random() -> Secret {
         let mut bytes = [0; LEN];
-        getrandom::fill(&mut bytes).expect("the kernel's random source never fails once the machine has booted");
+        getrandom::fill(&mut bytes)
+            .expect("the kernel's random source never fails once the machine has booted");
         Secret(bytes)
     }
 

@@ -1,0 +1,71 @@
+//! Vectors born in the arena: peers reduce straight out of them, without staging.
+
+use phalanx_core::Element;
+use phalanx_net::arena::Block;
+use std::{
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+};
+
+/// A vector of zeros that the ranks of this host can read and write during collectives. Where a host has only
+/// one rank it is ordinary memory.
+pub struct ArenaVec<T: Element> {
+    memory: Memory<T>,
+    len: usize,
+}
+
+enum Memory<T> {
+    Shared(Block, PhantomData<T>),
+    Private(Vec<T>),
+}
+
+impl<T: Element> ArenaVec<T> {
+    pub(crate) fn shared(block: Block, len: usize) -> ArenaVec<T> {
+        assert!(block.len() >= len * size_of::<T>() && block.address().cast::<T>().is_aligned());
+        ArenaVec { memory: Memory::Shared(block, PhantomData), len }
+    }
+
+    pub(crate) fn private(zeros: Vec<T>) -> ArenaVec<T> {
+        let len = zeros.len();
+        ArenaVec { memory: Memory::Private(zeros), len }
+    }
+
+    /// Whether peers can reach it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.memory, Memory::Shared(..))
+    }
+}
+
+impl<T: Element> Deref for ArenaVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.memory {
+            // SAFETY: the block is zeroed or written by elements, aligned and long enough (checked in `shared`), and lives as long as
+            // `self`. Peers touch it only inside collectives, for which the caller lends it mutably.
+            Memory::Shared(block, _) => unsafe {
+                std::slice::from_raw_parts(block.address().cast(), self.len)
+            },
+            Memory::Private(vec) => vec,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for ArenaVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.memory {
+            // SAFETY: as in `deref`; `&mut self` makes it the only view in this process.
+            Memory::Shared(block, _) => unsafe {
+                std::slice::from_raw_parts_mut(block.address().cast(), self.len)
+            },
+            Memory::Private(vec) => vec,
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for ArenaVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ArenaVec<{}>({}, shared: {})", T::DTYPE, self.len, self.is_shared())
+    }
+}

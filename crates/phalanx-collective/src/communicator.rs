@@ -1,0 +1,521 @@
+//! The ordered, blocking level: every rank calls the same collectives in the same order.
+//!
+//! - COMM-1: a call that fails because a rank is lost fails on every rank, naming the same one; later calls fail at once.
+//! - COMM-2: ranks of one host that call different things all get `Mismatch`, and the communicator stays usable; across hosts the world ends.
+
+use crate::{
+    buffer::ArenaVec,
+    bytes,
+    cache::{Cache, Key, Made},
+    call::Words,
+    error::Error,
+    plan::{
+        self, Algorithm, Memory, Request,
+        step::{Layout, Op},
+    },
+    run::{self, Stop, arena::ArenaRun, exchange::LinkRun, memory::Buffers},
+};
+use phalanx_core::{DType, Element, Rank, ReduceOp, Topology, Transport, kernel::Reduction};
+use phalanx_net::{
+    NetError, World,
+    arena::{CallHeader, Lane, Patience, SLOT_BYTES},
+};
+use std::{ops::Range, sync::Arc};
+
+/// Factors applied to every contribution before, and to the result after a reduction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    pub pre: f64,
+    pub post: f64,
+}
+
+impl Default for Scale {
+    fn default() -> Scale {
+        Scale { pre: 1.0, post: 1.0 }
+    }
+}
+
+/// A group of ranks and this rank's place in it.
+#[derive(Debug)]
+pub struct Communicator {
+    pub(crate) world: Arc<World>,
+    /// Number 0 is the whole world.
+    pub(crate) number: u32,
+    /// World ranks of the members; position = rank in this communicator.
+    pub(crate) members: Vec<Rank>,
+    pub(crate) me: Rank,
+    topology: Arc<Topology>,
+    lane: Option<Lane>,
+    /// Each member's position in the lane, for those on this host.
+    seats: Vec<Option<u16>>,
+    calls: u64,
+    cache: Cache,
+    headers: Vec<CallHeader>,
+    scratch: Vec<u8>,
+    staging: Vec<u8>,
+    forced: Option<Algorithm>,
+    last_plan: &'static str,
+}
+
+/// The caller's memory.
+pub(crate) enum Hands<'a> {
+    Apart { input: &'a [u8], output: &'a mut [u8] },
+    Together { memory: &'a mut [u8], input: Range<usize>, output: Range<usize> },
+}
+
+/// One call, checked.
+pub(crate) struct Ask {
+    pub op: Op,
+    pub layout: Layout,
+    pub dtype: DType,
+    pub reduce: Option<(ReduceOp, Scale)>,
+}
+
+impl Communicator {
+    /// The world that the environment describes: a launcher's, or a world of one.
+    pub fn from_env() -> Result<Communicator, Error> {
+        Communicator::of_world(Arc::new(World::from_env()?))
+    }
+
+    /// All ranks of a world.
+    pub fn of_world(world: Arc<World>) -> Result<Communicator, Error> {
+        let members = (0..world.n_ranks()).map(Rank).collect();
+        Communicator::of(world, 0, members)
+    }
+
+    pub(crate) fn of(world: Arc<World>, number: u32, members: Vec<Rank>) -> Result<Communicator, Error> {
+        let me =
+            members.iter().position(|&r| r == world.rank()).expect("a rank makes communicators it is in");
+        let mut hosts = vec![Vec::new(); world.topology().n_hosts() as usize];
+        for (i, &rank) in members.iter().enumerate() {
+            hosts[world.topology().host_of(rank) as usize].push(Rank::at(i));
+        }
+        let topology = Topology::new(hosts).expect("members are distinct ranks of a topology");
+        let group = topology.neighbours(Rank::at(me)).to_vec();
+        let mut seats = vec![None; members.len()];
+        for (seat, rank) in group.iter().enumerate() {
+            seats[rank.index()] = Some(seat as u16);
+        }
+        let lane =
+            match world.arena() {
+                Some(arena) if world.config().transport == Transport::Auto && group.len() > 1 => {
+                    let ranks: Vec<Rank> = group.iter().map(|r| members[r.index()]).collect();
+                    let seat = ranks.iter().position(|&r| r == world.rank()).expect("it is on its own host");
+                    let lane = Lane::open(arena.clone(), number, ranks, seat, world.config().timeout);
+                    Some(lane.ok_or_else(|| {
+                        Error::Split("the arena has no room for another communicator".into())
+                    })?)
+                }
+                _ => None,
+            };
+        let forced = match &world.config().algorithm {
+            None => None,
+            Some(name) => Some(name.parse().map_err(|e: plan::UnknownAlgorithm| Error::NoSuchAlgorithm {
+                name: name.clone(),
+                known: e.to_string(),
+            })?),
+        };
+        Ok(Communicator {
+            number,
+            members,
+            me: Rank::at(me),
+            topology: Arc::new(topology),
+            lane,
+            seats,
+            calls: 0,
+            cache: Cache::new(),
+            headers: Vec::new(),
+            scratch: Vec::new(),
+            staging: Vec::new(),
+            forced,
+            last_plan: "",
+            world,
+        })
+    }
+
+    /// This rank's number here.
+    pub fn rank(&self) -> Rank {
+        self.me
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// This rank's place among the ranks of its host.
+    pub fn local_rank(&self) -> u32 {
+        self.topology.local_of(self.me)
+    }
+
+    pub fn local_size(&self) -> u32 {
+        self.topology.neighbours(self.me).len() as u32
+    }
+
+    /// This rank's place among the ranks with the same place on their hosts.
+    pub fn cross_rank(&self) -> u32 {
+        let cross = self.topology.cross(self.me);
+        cross.iter().position(|&r| r == self.me).expect("a rank crosses itself") as u32
+    }
+
+    pub fn cross_size(&self) -> u32 {
+        self.topology.cross(self.me).len() as u32
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The algorithm of the last call, for benchmarks and traces.
+    pub fn last_plan(&self) -> &'static str {
+        self.last_plan
+    }
+
+    /// Zeros that the ranks of this host reduce without staging: gradients should live here.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<ArenaVec<T>, Error> {
+        let bytes = len * size_of::<T>();
+        match self.world.arena() {
+            Some(arena) => {
+                let block = arena.alloc(bytes).ok_or(Error::ArenaFull { bytes: bytes as u64 })?;
+                Ok(ArenaVec::shared(block, len))
+            }
+            None => {
+                let mut zeros = Vec::with_capacity(len);
+                let zero = bytes::zero::<T>();
+                zeros.resize(len, zero);
+                Ok(ArenaVec::private(zeros))
+            }
+        }
+    }
+
+    /// Reduces in place: afterwards every rank has the same result.
+    pub fn allreduce<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.allreduce_scaled(data, op, Scale::default())
+    }
+
+    /// As [`allreduce`](Self::allreduce), with factors.
+    pub fn allreduce_scaled<T: Element>(
+        &mut self,
+        data: &mut [T],
+        op: ReduceOp,
+        scale: Scale,
+    ) -> Result<(), Error> {
+        self.allreduce_bytes(bytes::of_mut(data), T::DTYPE, op, scale)
+    }
+
+    /// Reduces elements of a type known at run time, in place.
+    pub fn allreduce_bytes(
+        &mut self,
+        data: &mut [u8],
+        dtype: DType,
+        op: ReduceOp,
+        scale: Scale,
+    ) -> Result<(), Error> {
+        let len = elements("data", data.len(), dtype)?;
+        let all = 0..data.len();
+        let hands = Hands::Together { memory: data, input: all.clone(), output: all };
+        self.call(
+            Ask { op: Op::Allreduce, layout: Layout::Whole { len }, dtype, reduce: Some((op, scale)) },
+            hands,
+        )
+    }
+
+    /// Reduces from one buffer into another.
+    pub fn allreduce_into<T: Element>(
+        &mut self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+        scale: Scale,
+    ) -> Result<(), Error> {
+        same_length("output", output.len(), input.len())?;
+        let layout = Layout::Whole { len: input.len() as u64 };
+        let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
+        self.call(Ask { op: Op::Allreduce, layout, dtype: T::DTYPE, reduce: Some((op, scale)) }, hands)
+    }
+
+    /// Reduces `input` and leaves rank r with its share of the result, `counts[r]` elements.
+    pub fn reduce_scatter<T: Element>(
+        &mut self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[u64],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.check_counts(counts)?;
+        same_length("input", input.len(), counts.iter().sum::<u64>() as usize)?;
+        same_length("output", output.len(), counts[self.me.index()] as usize)?;
+        let layout = Layout::Counts { counts: counts.to_vec() };
+        let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
+        let reduce = Some((op, Scale::default()));
+        self.call(Ask { op: Op::ReduceScatter, layout, dtype: T::DTYPE, reduce }, hands)
+    }
+
+    /// Gives every rank everybody's elements, in rank order; rank r contributes `counts[r]`.
+    pub fn allgather<T: Element>(
+        &mut self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[u64],
+    ) -> Result<(), Error> {
+        self.check_counts(counts)?;
+        same_length("input", input.len(), counts[self.me.index()] as usize)?;
+        same_length("output", output.len(), counts.iter().sum::<u64>() as usize)?;
+        let layout = Layout::Counts { counts: counts.to_vec() };
+        let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
+        self.call(Ask { op: Op::Allgather, layout, dtype: T::DTYPE, reduce: None }, hands)
+    }
+
+    /// Gives every rank the root's elements.
+    pub fn broadcast<T: Element>(&mut self, data: &mut [T], root: Rank) -> Result<(), Error> {
+        self.check_root(root)?;
+        let layout = Layout::Rooted { root, len: data.len() as u64 };
+        let memory = bytes::of_mut(data);
+        let all = 0..memory.len();
+        let input = if self.me == root { all.clone() } else { 0..0 };
+        let hands = Hands::Together { memory, input, output: all };
+        self.call(Ask { op: Op::Broadcast, layout, dtype: T::DTYPE, reduce: None }, hands)
+    }
+
+    /// Reduces into the root's data; everybody else's stay as they are.
+    pub fn reduce<T: Element>(&mut self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<(), Error> {
+        self.check_root(root)?;
+        let layout = Layout::Rooted { root, len: data.len() as u64 };
+        let memory = bytes::of_mut(data);
+        let all = 0..memory.len();
+        let output = if self.me == root { all.clone() } else { 0..0 };
+        let hands = Hands::Together { memory, input: all, output };
+        self.call(
+            Ask { op: Op::Reduce, layout, dtype: T::DTYPE, reduce: Some((op, Scale::default())) },
+            hands,
+        )
+    }
+
+    /// Gives the root everybody's elements, in rank order. `output` is used at the root only and may be empty elsewhere.
+    pub fn gather<T: Element>(
+        &mut self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[u64],
+        root: Rank,
+    ) -> Result<(), Error> {
+        self.check_root(root)?;
+        self.check_counts(counts)?;
+        same_length("input", input.len(), counts[self.me.index()] as usize)?;
+        let output = if self.me == root { output } else { &mut [] };
+        if self.me == root {
+            same_length("output", output.len(), counts.iter().sum::<u64>() as usize)?;
+        }
+        let layout = Layout::RootedCounts { root, counts: counts.to_vec() };
+        let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
+        self.call(Ask { op: Op::Gather, layout, dtype: T::DTYPE, reduce: None }, hands)
+    }
+
+    /// Gives rank r its `counts[r]` of the root's elements. `input` is used at the root only and may be empty elsewhere.
+    pub fn scatter<T: Element>(
+        &mut self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[u64],
+        root: Rank,
+    ) -> Result<(), Error> {
+        self.check_root(root)?;
+        self.check_counts(counts)?;
+        let input = if self.me == root { input } else { &[] };
+        if self.me == root {
+            same_length("input", input.len(), counts.iter().sum::<u64>() as usize)?;
+        }
+        same_length("output", output.len(), counts[self.me.index()] as usize)?;
+        let layout = Layout::RootedCounts { root, counts: counts.to_vec() };
+        let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
+        self.call(Ask { op: Op::Scatter, layout, dtype: T::DTYPE, reduce: None }, hands)
+    }
+
+    /// Sends `matrix[p * n + q]` elements from every rank p to every rank q, in rank order on both sides.
+    /// The matrix is the same on every rank; [`alltoall_counts`](Self::alltoall_counts) makes it from each rank's own row.
+    pub fn alltoall<T: Element>(
+        &mut self,
+        input: &[T],
+        output: &mut [T],
+        matrix: &[u64],
+    ) -> Result<(), Error> {
+        let n = self.members.len();
+        same_length("matrix", matrix.len(), n * n)?;
+        let me = self.me.index();
+        same_length("input", input.len(), matrix[me * n..(me + 1) * n].iter().sum::<u64>() as usize)?;
+        same_length("output", output.len(), (0..n).map(|p| matrix[p * n + me]).sum::<u64>() as usize)?;
+        let layout = Layout::Matrix { n_ranks: self.size(), matrix: matrix.to_vec() };
+        let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
+        self.call(Ask { op: Op::Alltoall, layout, dtype: T::DTYPE, reduce: None }, hands)
+    }
+
+    /// Everybody's rows of the matrix that [`alltoall`](Self::alltoall) wants; rank p's row says what it sends to each rank.
+    pub fn alltoall_counts(&mut self, row: &[u64]) -> Result<Vec<u64>, Error> {
+        same_length("row", row.len(), self.members.len())?;
+        let row: Vec<i64> = row.iter().map(|&c| c as i64).collect();
+        let mut matrix = vec![0i64; row.len() * row.len()];
+        self.allgather(&row, &mut matrix, &vec![row.len() as u64; row.len()])?;
+        Ok(matrix.into_iter().map(|c| c as u64).collect())
+    }
+
+    /// Returns when every rank has called it.
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        let hands = Hands::Apart { input: &[], output: &mut [] };
+        self.call(Ask { op: Op::Barrier, layout: Layout::Empty, dtype: DType::U8, reduce: None }, hands)
+    }
+
+    fn check_root(&self, root: Rank) -> Result<(), Error> {
+        if root.0 >= self.size() {
+            return Err(Error::NoSuchRoot { root, size: self.size() });
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self, counts: &[u64]) -> Result<(), Error> {
+        same_length("counts", counts.len(), self.members.len())
+    }
+
+    /// The one way into the executor.
+    pub(crate) fn call(&mut self, ask: Ask, mut hands: Hands<'_>) -> Result<(), Error> {
+        let reduction = match ask.reduce {
+            Some((op, scale)) => Some(Reduction::new(ask.dtype, op, scale.pre, scale.post, self.size())?),
+            None => None,
+        };
+        if let Some(doom) = self.world.casualties().any().then(|| self.world.casualties().doomed()).flatten()
+        {
+            return Err(NetError::from(doom).into());
+        }
+        self.calls += 1;
+        let memory = self.memory_of(&hands);
+        let mut outcome = self.attempt(&ask, memory, reduction.as_ref(), &mut hands);
+        if matches!(outcome, Err(Stop::MixedMemory)) {
+            outcome = self.attempt(&ask, Memory::Private, reduction.as_ref(), &mut hands);
+        }
+        outcome.map_err(|stop| self.stopped(stop))
+    }
+
+    fn stopped(&mut self, stop: Stop) -> Error {
+        match stop {
+            Stop::Net(error) => {
+                self.world.doom(error.doom(self.world.rank()));
+                error.into()
+            }
+            Stop::Disagreed { a, a_call, b, b_call } => {
+                let error = NetError::Mismatch { a, a_call, b, b_call };
+                if self.topology.n_hosts() > 1 {
+                    self.world.doom(error.doom(self.world.rank()));
+                }
+                error.into()
+            }
+            Stop::MixedMemory => unreachable!("private memory is never mixed"),
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        ask: &Ask,
+        memory: Memory,
+        reduction: Option<&Reduction>,
+        hands: &mut Hands<'_>,
+    ) -> Result<(), Stop> {
+        let elem_bytes = ask.dtype.size();
+        let in_place = matches!(hands, Hands::Together { .. });
+        let made = self.plan(ask, memory, in_place);
+        let plan = &made.plan;
+        self.last_plan = plan.name;
+        let scratch_bytes = plan.scratch_len as usize * elem_bytes;
+        if self.scratch.len() < scratch_bytes {
+            self.scratch.resize(scratch_bytes, 0);
+        }
+        let scratch = &mut self.scratch[..scratch_bytes];
+        let mut buffers = match hands {
+            Hands::Apart { input, output } => Buffers::out_of_place(input, output, scratch, elem_bytes),
+            Hands::Together { memory, input, output } => {
+                Buffers::in_place(memory, input.clone(), output.clone(), scratch, elem_bytes)
+            }
+        };
+        let factors = ask.reduce.map_or((1.0, 1.0), |(_, s)| (s.pre, s.post));
+        let words = Words::of(ask.op, &ask.layout, ask.dtype, ask.reduce.map(|r| r.0), factors, memory);
+        let arena = self.lane.as_mut().map(|lane| ArenaRun {
+            lane,
+            words,
+            call: self.calls,
+            inline: made.inline,
+            seats: &self.seats,
+            headers: &mut self.headers,
+            agreed: false,
+            introduced: false,
+        });
+        let mut links = LinkRun {
+            world: &self.world,
+            members: &self.members,
+            words,
+            call: self.calls,
+            stream: self.number,
+            staging: &mut self.staging,
+            patience: self.world.arena().map_or(Patience::DEDICATED, |a| a.patience()),
+            timeout: self.world.config().timeout,
+        };
+        run::run(plan, &mut buffers, reduction, arena, &mut links)
+    }
+
+    fn plan(&mut self, ask: &Ask, memory: Memory, in_place: bool) -> Arc<Made> {
+        let elem_bytes = ask.dtype.size() as u32;
+        let key = Key { op: ask.op, layout: ask.layout.clone(), elem_bytes, in_place, memory };
+        if let Some(plan) = self.cache.get(&key) {
+            return plan.clone();
+        }
+        let config = self.world.config();
+        let whole_world = self.number == 0;
+        let request = Request {
+            op: ask.op,
+            layout: ask.layout.clone(),
+            topology: self.topology.clone(),
+            tiers: config.tiers.clone().filter(|t| whole_world && t.n_ranks() == self.topology.n_ranks()),
+            elem_bytes,
+            in_place,
+            memory,
+            slot_bytes: SLOT_BYTES as u64,
+            segment_bytes: config.segment_bytes,
+            links_only: config.transport == Transport::Tcp,
+        };
+        let algorithm =
+            self.forced.filter(|a| a.supports(&request)).unwrap_or_else(|| plan::select(&request));
+        let made = Arc::new(Made::new(plan::build(algorithm, &request, self.me), &request));
+        self.cache.put(key, made.clone());
+        made
+    }
+
+    /// Whether this rank's buffers are where every rank of the communicator could reach them.
+    fn memory_of(&self, hands: &Hands<'_>) -> Memory {
+        let Some(arena) = self.lane.as_ref().map(Lane::arena).filter(|_| self.topology.n_hosts() == 1) else {
+            return Memory::Private;
+        };
+        let inside = |bytes: &[u8]| arena.offset_in_heap(bytes.as_ptr(), bytes.len()).is_some();
+        let shared = match hands {
+            Hands::Apart { input, output } => {
+                (inside(input) || input.is_empty()) && (inside(output) || output.is_empty())
+            }
+            Hands::Together { memory, .. } => inside(memory),
+        };
+        if shared { Memory::Arena } else { Memory::Private }
+    }
+}
+
+fn elements(what: &'static str, bytes: usize, dtype: DType) -> Result<u64, Error> {
+    if !bytes.is_multiple_of(dtype.size()) {
+        return Err(Error::Ragged { what, have: bytes as u64, dtype });
+    }
+    Ok((bytes / dtype.size()) as u64)
+}
+
+fn same_length(what: &'static str, have: usize, want: usize) -> Result<(), Error> {
+    if have != want {
+        return Err(Error::Length { what, have: have as u64, want: want as u64 });
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! What a collective can answer instead of a result.
+
+use phalanx_core::{OpError, Rank};
+use phalanx_net::{NetError, lost::Cause};
+
+/// Programming errors and failures are different variants, so that recovery never retries a bug: see [`Error::is_failure`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("rank {rank} is lost: {cause}")]
+    PeerLost { rank: Rank, cause: Cause },
+    #[error("ranks {a} and {b} disagree: rank {a} calls {a_call}, rank {b} calls {b_call}")]
+    Mismatch { a: Rank, a_call: String, b: Rank, b_call: String },
+    #[error(transparent)]
+    Op(#[from] OpError),
+    #[error("{what}: {have} elements were given, {want} are needed")]
+    Length { what: &'static str, have: u64, want: u64 },
+    #[error("{what} has {have} bytes, which is no whole number of {dtype} elements")]
+    Ragged { what: &'static str, have: u64, dtype: phalanx_core::DType },
+    #[error("root {root} does not exist in a communicator of {size} ranks")]
+    NoSuchRoot { root: Rank, size: u32 },
+    #[error("{0}")]
+    Split(String),
+    #[error("algorithm {name} was asked for by PHALANX_ALGORITHM but is none; {known}")]
+    NoSuchAlgorithm { name: String, known: String },
+    #[error("the arena is full: {bytes} bytes were asked for")]
+    ArenaFull { bytes: u64 },
+    #[error(transparent)]
+    Net(NetError),
+}
+
+impl Error {
+    /// Whether ranks, hosts or networks failed, rather than the calls being wrong.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Error::PeerLost { .. } | Error::Net(_))
+    }
+}
+
+impl From<NetError> for Error {
+    fn from(error: NetError) -> Error {
+        match error {
+            NetError::PeerLost { rank, cause } => Error::PeerLost { rank, cause },
+            NetError::Mismatch { a, a_call, b, b_call } => Error::Mismatch { a, a_call, b, b_call },
+            other => Error::Net(other),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Allreduce in which everybody reduces everything.
+//!
+//! Each rank publishes a segment and reduces it out of all slots itself: one synchronisation a segment, the least there can be. Every rank
+//! reads n - 1 slots, so it is for two ranks, or for few bytes.
+
+use super::{
+    super::{
+        Draft, Extent, Request,
+        step::{Buf, Layout, Op, Step},
+    },
+    Lanes, one_ahead,
+};
+use phalanx_core::Rank;
+
+pub fn supports(request: &Request) -> bool {
+    request.op == Op::Allreduce && request.is_one_arena()
+}
+
+pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+    let Layout::Whole { len } = request.layout else { unreachable!("an allreduce has a whole vector") };
+    let lanes = Lanes::single(len, request.slot_len(), request.segment_len());
+    let segment = move |i| lanes.piece(i, 0, Extent::new(0, len));
+    let publish = move |i| [(segment(i).of(Buf::In), 0)].into_iter().collect();
+    let read = move |i| {
+        [Step::ReduceFrom {
+            turn: i,
+            slot_at: 0,
+            own: segment(i).of(Buf::In),
+            dst: segment(i).of(Buf::Out),
+            publish: None,
+            last: true,
+        }]
+    };
+    let steps = one_ahead(0, lanes.n_turns(), publish, read);
+    Draft::in_arena(request.topology.neighbours(me), lanes.n_turns(), 0, steps)
+}

@@ -1,0 +1,71 @@
+//! For buffers that live in the arena: nothing is staged, ranks read and write each other's memory.
+//!
+//! The first `Sync` says that all inputs are complete, the second that nobody reads or writes a peer's buffer any more.
+
+use super::{
+    super::{
+        Draft, Extent, Memory, Request,
+        step::{Buf, Op, Step},
+    },
+    cache_line_len,
+};
+use phalanx_core::Rank;
+
+pub fn supports(request: &Request) -> bool {
+    let op = !matches!(request.op, Op::Reduce | Op::ReduceScatter | Op::Barrier);
+    op && request.memory == Memory::Arena && request.is_one_arena()
+}
+
+pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+    let between = match request.op {
+        Op::Allreduce => {
+            let whole = Extent::new(0, request.layout.len());
+            let grain = cache_line_len(request.elem_bytes);
+            let chunk = whole.part_in_grains(request.n_ranks(), me.0, grain);
+            vec![Step::ReduceDirect { at: chunk.at, len: chunk.len, last: true }]
+        }
+        _ => fetches(request, me),
+    };
+    let steps = std::iter::once(Step::Sync { turn: 0 }).chain(between).chain([Step::Sync { turn: 1 }]);
+    Draft::in_arena(request.topology.neighbours(me), 2, 0, steps)
+}
+
+/// Copies all that this rank is due, its own part from its own `In` unless it is in place.
+fn fetches(request: &Request, me: Rank) -> Vec<Step> {
+    let n = request.n_ranks();
+    let layout = &request.layout;
+    // (peer, where in its `In`, where in my `Out`)
+    let mut due: Vec<(Rank, u64, Extent)> = match request.op {
+        Op::Broadcast => {
+            let root = layout.root().expect("a broadcast has a root");
+            vec![(root, 0, Extent::new(0, layout.len()))]
+        }
+        Op::Scatter => {
+            let root = layout.root().expect("a scatter has a root");
+            let extent = layout.extents()[me.index()];
+            vec![(root, extent.at, Extent::new(0, extent.len))]
+        }
+        Op::Gather if layout.root() != Some(me) => Vec::new(),
+        Op::Gather | Op::Allgather => {
+            layout.extents().into_iter().enumerate().map(|(p, dst)| (Rank::at(p), 0, dst)).collect()
+        }
+        Op::Alltoall => {
+            let dsts = layout.column(me).into_iter().enumerate();
+            dsts.map(|(p, dst)| (Rank::at(p), layout.row(Rank::at(p))[me.index()].at, dst)).collect()
+        }
+        _ => unreachable!("supports() admits no other operation"),
+    };
+    if due.len() as u32 == n {
+        // Everybody begins with itself and goes on with the next rank, so that not all read the same memory at once.
+        due.rotate_left(me.index());
+    }
+    let is_there = |peer: Rank| peer == me && request.in_place;
+    let steps = due.into_iter().filter(|&(peer, ..)| !is_there(peer)).map(|(peer, at, dst)| {
+        if peer == me {
+            Step::Copy { src: Extent::new(at, dst.len).of(Buf::In), dst: dst.of(Buf::Out) }
+        } else {
+            Step::FetchDirect { peer, at, dst: dst.of(Buf::Out) }
+        }
+    });
+    steps.collect()
+}

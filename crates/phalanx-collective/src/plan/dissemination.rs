@@ -1,0 +1,33 @@
+//! Barrier over links: after round k every rank has heard, directly or not, from 2^(k + 1) ranks.
+//!
+//! Nothing empty is sent over a link, so what travels is one element of scratch, whose value means nothing.
+
+use super::{
+    Draft, Request,
+    draft::swap,
+    seats::Seats,
+    step::{Buf, Fold, Op, Span, Step},
+};
+use phalanx_core::Rank;
+
+/// Scratch that `hear_from_all` needs.
+pub(super) const SCRATCH_LEN: u64 = 2;
+
+pub fn supports(request: &Request) -> bool {
+    request.op == Op::Barrier && request.n_ranks() > 1
+}
+
+pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+    let seats = Seats { place: me.0, n: request.n_ranks(), rank: Rank };
+    Draft::over_links(SCRATCH_LEN, hear_from_all(seats))
+}
+
+/// Ends once everybody has begun.
+pub(super) fn hear_from_all(seats: Seats<impl Fn(u32) -> Rank>) -> impl Iterator<Item = Step> {
+    let (sent, heard) = (Span::of(Buf::Scratch, 0, 1), Span::of(Buf::Scratch, 1, 1));
+    let n_rounds = seats.n.next_power_of_two().ilog2();
+    (0..n_rounds).map(move |round| {
+        let distance = 1 << round;
+        swap(seats.after(distance), sent, seats.before(distance), heard, Fold::Store)
+    })
+}

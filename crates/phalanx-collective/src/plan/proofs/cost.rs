@@ -1,0 +1,87 @@
+//! How many bytes the algorithms move: the least there can be, where that is known.
+
+use super::{
+    super::{
+        Request,
+        step::{Layout, Op},
+    },
+    named, prove, request,
+};
+use phalanx_core::{Tiers, Topology};
+
+/// Divisible by everything that divides a vector here.
+const LEN: u64 = 5040 * 4;
+
+fn allreduce(sizes: &[u32]) -> Request {
+    request(Op::Allreduce, Layout::Whole { len: LEN }, Topology::of_sizes(sizes))
+}
+
+#[test]
+fn rings_and_halving_send_the_least_out_of_every_rank() {
+    for n in 2..=10u64 {
+        let request = allreduce(&vec![1; n as usize]);
+        let least = 2 * (n - 1) * LEN * 4 / n;
+        assert_eq!(prove(named("ring"), &request).sent_bytes, vec![least; n as usize], "n={n}");
+        if n.is_power_of_two() {
+            assert_eq!(prove(named("halving"), &request).sent_bytes, vec![least; n as usize], "n={n}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_reduce_scatter_or_allgather_sends_each_chunk_once() {
+    for op in [Op::ReduceScatter, Op::Allgather] {
+        let counts = vec![10, 0, 7, 30, 1];
+        let request = request(op, Layout::Counts { counts: counts.clone() }, Topology::of_sizes(&[1; 5]));
+        let sent: u64 = prove(named("ring"), &request).sent_bytes.iter().sum();
+        assert_eq!(sent, 4 * 4 * counts.iter().sum::<u64>(), "{op}");
+    }
+}
+
+#[test]
+fn tiers_send_the_least_out_of_every_host_even_or_not() {
+    for sizes in [&[4, 4, 4][..], &[3, 1], &[2, 3, 2], &[1, 1, 4], &[1, 2, 3, 4], &[5, 5]] {
+        for links_only in [false, true] {
+            let request = Request { links_only, ..allreduce(sizes) };
+            let report = prove(named("tiers"), &request);
+            let n_hosts = sizes.len() as u64;
+            let least = 2 * (n_hosts - 1) * LEN * 4 / n_hosts;
+            // Pieces between two borders need not divide by the number of hosts: an element each, in each direction.
+            let slack = 2 * 4 * 4 * sizes.len() as u64;
+            for bytes in report.host_bytes {
+                assert!(bytes.abs_diff(least) <= slack, "{sizes:?}: {bytes} instead of {least}");
+            }
+        }
+    }
+}
+
+#[test]
+fn three_tiers_send_the_least_along_each() {
+    let tiers: Tiers = "4x3x2".parse().unwrap();
+    let request = Request { tiers: Some(tiers), ..allreduce(&[4; 6]) };
+    let bytes = LEN * 4;
+    let between_hosts = 2 * 2 * bytes / 3;
+    let between_racks = 2 * (bytes / 3) / 2;
+    assert_eq!(prove(named("tiers"), &request).host_bytes, [between_hosts + between_racks; 6]);
+}
+
+#[test]
+fn leaders_send_few_messages() {
+    let request = request(Op::Allreduce, Layout::Whole { len: 8 }, Topology::of_sizes(&[4; 4]));
+    let report = prove(named("tiers-small"), &request);
+    assert_eq!(report.host_bytes, [2 * 32; 4], "two rounds of the whole vector");
+    assert!(report.n_steps.iter().all(|&n| n <= 8), "{:?}", report.n_steps);
+}
+
+#[test]
+fn small_messages_in_shared_memory_take_two_steps() {
+    let request = request(Op::Allreduce, Layout::Whole { len: 8 }, Topology::one_host(4));
+    assert_eq!(prove(named("arena-all"), &request).n_steps, [2; 4]);
+}
+
+#[test]
+fn a_broadcast_in_two_levels_enters_each_host_once() {
+    let root = phalanx_core::Rank(5);
+    let request = request(Op::Broadcast, Layout::Rooted { root, len: 100 }, Topology::of_sizes(&[4, 4, 4]));
+    assert_eq!(prove(named("tiers-rooted"), &request).host_bytes.iter().sum::<u64>(), 2 * 400);
+}

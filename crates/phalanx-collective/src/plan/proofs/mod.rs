@@ -1,0 +1,41 @@
+//! Every algorithm proved on every small world (see `verify` for what that means), and the verifier proved to notice.
+
+mod cost;
+mod mutants;
+mod worlds;
+
+use super::{
+    Algorithm, Memory, Request, build,
+    step::{Layout, Op, Plan},
+    verify::{Report, verify},
+};
+use phalanx_core::{Rank, Topology};
+use std::sync::Arc;
+
+fn request(op: Op, layout: Layout, topology: Topology) -> Request {
+    Request {
+        op,
+        layout,
+        topology: Arc::new(topology),
+        tiers: None,
+        elem_bytes: 4,
+        in_place: false,
+        memory: Memory::Private,
+        slot_bytes: 1 << 20,
+        segment_bytes: 64 << 10,
+        links_only: false,
+    }
+}
+
+fn named(name: &str) -> Algorithm {
+    name.parse().expect("a name of the table")
+}
+
+fn plans(algorithm: Algorithm, request: &Request) -> Vec<Plan> {
+    (0..request.n_ranks()).map(|r| build(algorithm, request, Rank(r))).collect()
+}
+
+fn prove(algorithm: Algorithm, request: &Request) -> Report {
+    verify(request, &plans(algorithm, request))
+        .unwrap_or_else(|fault| panic!("{algorithm}: {fault}\n{request:?}"))
+}

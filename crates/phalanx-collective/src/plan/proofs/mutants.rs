@@ -1,0 +1,129 @@
+//! The verifier notices: plans with one thing wrong are faults.
+
+use super::{
+    super::{
+        Algorithm, Memory, Request,
+        step::{Layout, Op, Plan, Span, Step},
+        verify::verify,
+    },
+    plans, request,
+};
+use phalanx_core::{Rank, Topology};
+
+/// One request for every operation and kind of world, with slots so small that pipelines wrap.
+fn samples() -> Vec<Request> {
+    let counts = vec![3, 0, 9, 5, 6, 2];
+    let root = Rank(1);
+    let layouts = [
+        (Op::Allreduce, Layout::Whole { len: 41 }),
+        (Op::Broadcast, Layout::Rooted { root, len: 23 }),
+        (Op::Reduce, Layout::Rooted { root, len: 23 }),
+        (Op::ReduceScatter, Layout::Counts { counts: counts.clone() }),
+        (Op::Allgather, Layout::Counts { counts: counts.clone() }),
+        (Op::Gather, Layout::RootedCounts { root, counts: counts.clone() }),
+        (Op::Scatter, Layout::RootedCounts { root, counts }),
+        (Op::Alltoall, Layout::Matrix { n_ranks: 6, matrix: (0..36).map(|i| i % 4).collect() }),
+        (Op::Barrier, Layout::Empty),
+    ];
+    let mut samples = Vec::new();
+    for (op, layout) in layouts {
+        for topology in [Topology::one_host(6), Topology::of_sizes(&[1, 3, 2])] {
+            for memory in [Memory::Private, Memory::Arena] {
+                let sizes = Request {
+                    slot_bytes: 48,
+                    segment_bytes: 12,
+                    memory,
+                    ..request(op, layout.clone(), topology.clone())
+                };
+                samples.push(sizes);
+            }
+        }
+    }
+    samples
+}
+
+/// Counts mutants and those of them that are faults; `mutate` gives all mutants of a step, each as what takes its place.
+fn score(mutate: impl Fn(&Step) -> Vec<Option<Step>>) -> (usize, usize, Vec<String>) {
+    let (mut n_mutants, mut n_caught, mut survivors) = (0, 0, Vec::new());
+    for request in samples() {
+        for algorithm in Algorithm::supporting(&request) {
+            let right = plans(algorithm, &request);
+            for r in 0..right.len() {
+                for (i, step) in right[r].steps.iter().enumerate() {
+                    for mutant in mutate(step) {
+                        let mut wrong: Vec<Plan> = right.clone();
+                        wrong[r].steps.splice(i..=i, mutant.clone());
+                        n_mutants += 1;
+                        if verify(&request, &wrong).is_err() {
+                            n_caught += 1;
+                        } else {
+                            survivors
+                                .push(format!("{algorithm} {} {r}:{i} {step:?} -> {mutant:?}", request.op));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    (n_mutants, n_caught, survivors)
+}
+
+#[test]
+fn a_missing_step_is_noticed() {
+    let (n_mutants, n_caught, survivors) = score(|step| match step {
+        // Releasing late is slow, not wrong, unless a slot is needed again.
+        Step::Release { .. } => vec![],
+        _ => vec![None],
+    });
+    let percent = 100.0 * n_caught as f64 / n_mutants as f64;
+    assert!(n_mutants > 1000 && percent > 95.0, "{n_caught} of {n_mutants}: {survivors:#?}");
+    println!("{n_caught} of {n_mutants}: {survivors:#?}");
+}
+
+#[test]
+fn a_span_that_is_off_by_one_is_noticed() {
+    let (n_mutants, n_caught, survivors) = score(|step| {
+        let mut mutants = Vec::new();
+        for shift in [Shift::Later, Shift::Shorter] {
+            let n_spans = spans(&mut step.clone()).len();
+            mutants.extend((0..n_spans).map(|i| {
+                let mut mutant = step.clone();
+                shift.apply(spans(&mut mutant)[i]);
+                Some(mutant)
+            }));
+        }
+        mutants
+    });
+    let percent = 100.0 * n_caught as f64 / n_mutants as f64;
+    assert!(n_mutants > 1000 && percent > 95.0, "{n_caught} of {n_mutants}: {survivors:#?}");
+    println!("{n_caught} of {n_mutants}: {survivors:#?}");
+}
+
+#[derive(Clone, Copy)]
+enum Shift {
+    Later,
+    Shorter,
+}
+
+impl Shift {
+    fn apply(self, span: &mut Span) {
+        match self {
+            Shift::Later => span.at += 1,
+            Shift::Shorter => span.len -= 1,
+        }
+    }
+}
+
+fn spans(step: &mut Step) -> Vec<&mut Span> {
+    match step {
+        Step::Copy { src, dst } => vec![src, dst],
+        Step::Scale { span, .. } => vec![span],
+        Step::Exchange { sends, recvs } => {
+            sends.iter_mut().map(|s| &mut s.src).chain(recvs.iter_mut().map(|r| &mut r.dst)).collect()
+        }
+        Step::Publish { parts, .. } => parts.iter_mut().map(|(span, _)| span).collect(),
+        Step::ReduceFrom { own, dst, .. } => vec![own, dst],
+        Step::Fetch { dst, .. } | Step::FetchDirect { dst, .. } => vec![dst],
+        Step::Release { .. } | Step::Sync { .. } | Step::ReduceDirect { .. } => vec![],
+    }
+}

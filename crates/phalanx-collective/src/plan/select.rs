@@ -1,0 +1,156 @@
+//! Which algorithm a call uses when nobody says otherwise: a pure function of (operation, bytes, world).
+//!
+//! The thresholds are where the curves of neighbouring algorithms cross on ordinary hosts and networks; tuning may measure better ones for a
+//! particular machine. Every rank makes the same choice because the request is the same.
+
+use super::{Algorithm, Memory, Request, step::Op};
+
+/// Shared memory, more than two ranks: up to this many bytes in all slots together everybody reduces everything.
+const ARENA_ALL_BYTES: u64 = 16 << 10;
+/// Buffers in the arena: below this one synchronisation and a copy cost less than two synchronisations.
+const ARENA_DIRECT_BYTES: u64 = 1 << 10;
+/// Over links: up to this, latency is all and whole vectors are exchanged.
+const DOUBLING_BYTES: u64 = 16 << 10;
+/// The same for two ranks, where halving takes two messages instead of one and copies less.
+const DOUBLING_BYTES_OF_TWO: u64 = 2 << 10;
+/// Over links: up to this, few messages matter more than even traffic; only for powers of two, others pay two vectors more.
+const HALVING_BYTES: u64 = 1 << 20;
+/// Several hosts: up to this, one leader a host.
+const TIERS_SMALL_BYTES: u64 = 16 << 10;
+/// Broadcast over links: from here on segments along a chain.
+const CHAIN_BYTES: u64 = 256 << 10;
+
+/// The algorithm for this request.
+pub fn select(request: &Request) -> Algorithm {
+    preferences(request)
+        .iter()
+        .filter_map(|name| Algorithm::named(name))
+        .find(|algorithm| algorithm.supports(request))
+        .expect("one algorithm of the list of each operation supports every world")
+}
+
+/// Best first; the first that supports the request is taken.
+fn preferences(request: &Request) -> &'static [&'static str] {
+    if request.n_ranks() == 1 {
+        return &["alone"];
+    }
+    match request.op {
+        Op::Allreduce => allreduce(request),
+        Op::Broadcast if request.topology.n_hosts() > 1 && request.n_ranks() > request.topology.n_hosts() => {
+            direct_first(request, &["arena-direct", "tiers-rooted", "tree"], &["tiers-rooted", "tree"])
+        }
+        Op::Broadcast if request.bytes() >= CHAIN_BYTES && request.n_ranks() > 2 => {
+            direct_first(request, &["arena-direct", "arena", "chain"], &["arena", "chain"])
+        }
+        Op::Broadcast | Op::Gather | Op::Scatter => {
+            direct_first(request, &["arena-direct", "arena", "tree"], &["arena", "tree"])
+        }
+        Op::Reduce => &["arena", "tree"],
+        Op::Allgather => direct_first(request, &["arena-direct", "arena", "ring"], &["arena", "ring"]),
+        Op::ReduceScatter => &["arena", "ring"],
+        Op::Alltoall => direct_first(request, &["arena-direct", "arena", "pairwise"], &["arena", "pairwise"]),
+        Op::Barrier => &["arena", "tiers-rooted", "dissemination"],
+    }
+}
+
+fn allreduce(request: &Request) -> &'static [&'static str] {
+    let (n, bytes) = (request.n_ranks(), request.bytes());
+    if request.is_one_arena() {
+        let is_small = u64::from(n) * bytes <= ARENA_ALL_BYTES;
+        return match request.memory {
+            Memory::Arena if bytes > ARENA_DIRECT_BYTES => &["arena-direct"],
+            _ if n == 2 || is_small => &["arena-all"],
+            _ => &["arena-split"],
+        };
+    }
+    let n_hosts = request.topology.n_hosts();
+    if request.tiers.is_some() || (n_hosts > 1 && n > n_hosts) {
+        return if bytes <= TIERS_SMALL_BYTES { &["tiers-small", "doubling"] } else { &["tiers"] };
+    }
+    let doubling_bytes = if n == 2 { DOUBLING_BYTES_OF_TWO } else { DOUBLING_BYTES };
+    if bytes <= doubling_bytes {
+        &["doubling"]
+    } else if n == 2 || (n.is_power_of_two() && bytes <= HALVING_BYTES) {
+        &["halving"]
+    } else {
+        &["ring"]
+    }
+}
+
+/// For buffers in the arena that are worth the second synchronisation, the first list.
+fn direct_first(
+    request: &Request,
+    direct: &'static [&'static str],
+    staged: &'static [&'static str],
+) -> &'static [&'static str] {
+    if request.bytes() > ARENA_DIRECT_BYTES { direct } else { staged }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::step::Layout, *};
+    use phalanx_core::{Rank, Topology};
+    use std::sync::Arc;
+
+    fn request(op: Op, sizes: &[u32], bytes: u64) -> Request {
+        let n = sizes.iter().sum::<u32>() as usize;
+        let root = Rank::ZERO;
+        let layout = match op {
+            Op::Allreduce => Layout::Whole { len: bytes },
+            Op::Broadcast | Op::Reduce => Layout::Rooted { root, len: bytes },
+            Op::ReduceScatter | Op::Allgather => Layout::Counts { counts: vec![bytes; n] },
+            Op::Gather | Op::Scatter => Layout::RootedCounts { root, counts: vec![bytes; n] },
+            Op::Alltoall => Layout::Matrix { n_ranks: n as u32, matrix: vec![bytes; n * n] },
+            Op::Barrier => Layout::Empty,
+        };
+        Request {
+            op,
+            layout,
+            topology: Arc::new(Topology::of_sizes(sizes)),
+            tiers: None,
+            elem_bytes: 1,
+            in_place: false,
+            memory: Memory::Private,
+            slot_bytes: 1 << 20,
+            segment_bytes: 64 << 10,
+            links_only: false,
+        }
+    }
+
+    #[test]
+    fn every_call_in_every_world_has_an_algorithm() {
+        for op in Op::ALL {
+            for sizes in [&[1][..], &[2], &[5], &[1, 1], &[3, 1], &[1, 1, 4], &[4, 4, 4, 4]] {
+                for bytes in [0, 1, 4 << 10, 64 << 10, 16 << 20] {
+                    for (links_only, memory) in
+                        [(false, Memory::Private), (true, Memory::Private), (false, Memory::Arena)]
+                    {
+                        let request = Request { links_only, memory, ..request(op, sizes, bytes) };
+                        assert!(select(&request).supports(&request), "{request:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn allreduce_goes_from_latency_to_bandwidth_as_it_grows() {
+        let choice = |sizes: &[u32], bytes| select(&request(Op::Allreduce, sizes, bytes)).name();
+        assert_eq!([64, 64 << 10, 64 << 20].map(|b| choice(&[2], b)), ["arena-all"; 3]);
+        assert_eq!([64, 64 << 10].map(|b| choice(&[4], b)), ["arena-all", "arena-split"]);
+        assert_eq!([64, 64 << 10].map(|b| choice(&[4, 4], b)), ["tiers-small", "tiers"]);
+        assert_eq!(
+            [64, 64 << 10, 64 << 20].map(|b| choice(&[1, 1, 1, 1], b)),
+            ["doubling", "halving", "ring"]
+        );
+        assert_eq!([64, 4 << 10].map(|b| choice(&[1, 1], b)), ["doubling", "halving"]);
+        assert_eq!(choice(&[1, 1, 1], 64 << 10), "ring");
+    }
+
+    #[test]
+    fn buffers_in_the_arena_are_not_staged_unless_tiny() {
+        let choice =
+            |bytes| select(&Request { memory: Memory::Arena, ..request(Op::Allreduce, &[2], bytes) }).name();
+        assert_eq!([1 << 10, 64 << 10].map(choice), ["arena-all", "arena-direct"]);
+    }
+}

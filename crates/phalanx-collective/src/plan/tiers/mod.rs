@@ -1,0 +1,15 @@
+//! Algorithms that know which ranks are near each other.
+//!
+//! Inside a host the arena is used where there is one; what goes between hosts goes over links and as seldom as can be.
+
+pub mod large;
+pub mod rooted;
+pub mod small;
+
+use super::Request;
+use phalanx_core::Rank;
+
+/// The lowest rank of each host speaks for it.
+fn leaders(request: &Request) -> Vec<Rank> {
+    request.topology.hosts().iter().map(|host| host[0]).collect()
+}

@@ -1,0 +1,323 @@
+//! Runs the link steps of a plan: several transfers at once, segmented, reduced as they arrive.
+//!
+//! Every message begins with a header that repeats what the sender calls, so that ranks that disagree find out before any
+//! element is used.
+
+use super::{Stop, memory::Buffers};
+use crate::call::Words;
+use crate::plan::step::{Fold, Recv, Send, Span};
+use phalanx_core::{Rank, kernel::Reduction};
+use phalanx_net::{Link, NetError, World, arena::Patience, lost::Cause};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    io::{self, IoSlice},
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Magic, what, count, call, payload bytes.
+const HEADER: usize = 40;
+const MAGIC: u64 = u64::from_le_bytes(*b"PHLXdat1");
+/// One system call moves at most this much, so that sending and receiving take turns.
+const SEGMENT: usize = 1 << 20;
+/// How long to wait for the verdict on a peer whose link broke, before the broken link is all that can be said.
+const VERDICT: Duration = Duration::from_millis(250);
+/// After this long a waiting rank says whom it waits for.
+const STALL: Duration = Duration::from_secs(10);
+
+/// What the link steps of one call need.
+pub(crate) struct LinkRun<'a> {
+    pub world: &'a World,
+    /// The world rank of each rank of the communicator.
+    pub members: &'a [Rank],
+    pub words: Words,
+    pub call: u64,
+    /// The communicator's number: its links are its own.
+    pub stream: u32,
+    /// Where arriving elements wait to be reduced.
+    pub staging: &'a mut Vec<u8>,
+    pub patience: Patience,
+    pub timeout: Duration,
+}
+
+struct Outgoing {
+    link: Arc<Link>,
+    header: [u8; HEADER],
+    span: Span,
+    done: usize,
+    total: usize,
+}
+
+struct Incoming {
+    link: Arc<Link>,
+    rank: Rank,
+    header: [u8; HEADER],
+    span: Span,
+    fold: Fold,
+    /// Bytes of header and payload that arrived.
+    done: usize,
+    total: usize,
+    /// Bytes of an element that has only partly arrived, kept at the start of the staging area of this transfer.
+    partial: usize,
+    staging_at: usize,
+}
+
+impl LinkRun<'_> {
+    pub fn exchange(
+        &mut self,
+        sends: &[Send],
+        recvs: &[Recv],
+        buffers: &mut Buffers<'_>,
+        reduction: Option<&Reduction>,
+    ) -> Result<(), Stop> {
+        let size = buffers.elem_bytes();
+        let mut outgoing = Vec::with_capacity(sends.len());
+        for send in sends.iter().filter(|s| s.src.len > 0) {
+            let bytes = send.src.len as usize * size;
+            let link = self.link(send.to)?;
+            outgoing.push(Outgoing {
+                link,
+                header: self.header(bytes),
+                span: send.src,
+                done: 0,
+                total: HEADER + bytes,
+            });
+        }
+        let mut incoming = Vec::with_capacity(recvs.len());
+        let mut staging_len = 0;
+        for recv in recvs.iter().filter(|r| r.dst.len > 0) {
+            let bytes = recv.dst.len as usize * size;
+            let staging_at = staging_len;
+            if recv.fold != Fold::Store {
+                staging_len += bytes.min(SEGMENT) + size;
+            }
+            incoming.push(Incoming {
+                link: self.link(recv.from)?,
+                rank: self.members[recv.from.index()],
+                header: [0; HEADER],
+                span: recv.dst,
+                fold: recv.fold,
+                done: 0,
+                total: HEADER + bytes,
+                partial: 0,
+                staging_at,
+            });
+        }
+        if self.staging.len() < staging_len {
+            self.staging.resize(staging_len, 0);
+        }
+        self.drive(&mut outgoing, &mut incoming, buffers, reduction)
+    }
+
+    fn drive(
+        &mut self,
+        outgoing: &mut [Outgoing],
+        incoming: &mut [Incoming],
+        buffers: &mut Buffers<'_>,
+        reduction: Option<&Reduction>,
+    ) -> Result<(), Stop> {
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            let mut moved = false;
+            let mut pending = false;
+            for i in 0..outgoing.len() {
+                // One peer's messages go in order: wait for the earlier ones to the same peer.
+                let blocked = outgoing[..i]
+                    .iter()
+                    .any(|o| o.done < o.total && o.link.peer() == outgoing[i].link.peer());
+                let out = &mut outgoing[i];
+                if out.done < out.total {
+                    pending = true;
+                    moved |= !blocked && self.push(out, buffers)?;
+                }
+            }
+            for i in 0..incoming.len() {
+                let blocked = incoming[..i].iter().any(|o| o.done < o.total && o.rank == incoming[i].rank);
+                let inc = &mut incoming[i];
+                if inc.done < inc.total {
+                    pending = true;
+                    moved |= !blocked && self.pull(inc, buffers, reduction)?;
+                }
+            }
+            if !pending {
+                return Ok(());
+            }
+            if moved {
+                idle_since = None;
+                continue;
+            }
+            let start = *idle_since.get_or_insert_with(Instant::now);
+            if start.elapsed() < self.patience.spin_for {
+                rustix::thread::sched_yield();
+            } else {
+                self.sleep(outgoing, incoming, start)?;
+            }
+        }
+    }
+
+    /// Sends what goes now.
+    fn push(&self, out: &mut Outgoing, buffers: &Buffers<'_>) -> Result<bool, Stop> {
+        let payload = buffers.read(out.span);
+        let sent = if out.done < HEADER {
+            let end = payload.len().min(SEGMENT);
+            out.link.send_some(&[IoSlice::new(&out.header[out.done..]), IoSlice::new(&payload[..end])])
+        } else {
+            let at = out.done - HEADER;
+            out.link.send_some(&[IoSlice::new(&payload[at..payload.len().min(at + SEGMENT)])])
+        };
+        let n = sent.map_err(|e| self.broken(out.link.peer(), &e))?;
+        out.done += n;
+        Ok(n > 0)
+    }
+
+    /// Takes what has arrived.
+    fn pull(
+        &mut self,
+        inc: &mut Incoming,
+        buffers: &mut Buffers<'_>,
+        reduction: Option<&Reduction>,
+    ) -> Result<bool, Stop> {
+        if inc.done < HEADER {
+            let n = inc.link.recv_some(&mut inc.header[inc.done..]).map_err(|e| self.broken(inc.rank, &e))?;
+            inc.done += n;
+            if inc.done < HEADER {
+                return Ok(n > 0);
+            }
+            self.check(inc)?;
+        }
+        let size = buffers.elem_bytes();
+        let at = inc.done - HEADER;
+        let left = inc.total - inc.done;
+        if inc.fold == Fold::Store {
+            let into = &mut buffers.write(inc.span)[at..];
+            let end = into.len().min(SEGMENT);
+            let n = inc.link.recv_some(&mut into[..end]).map_err(|e| self.broken(inc.rank, &e))?;
+            inc.done += n;
+            return Ok(n > 0);
+        }
+        let start = inc.staging_at;
+        let room = &mut self.staging[start + inc.partial..start + inc.partial + left.min(SEGMENT)];
+        let n = inc.link.recv_some(room);
+        let n = n.map_err(|e| self.broken(inc.rank, &e))?;
+        let have = inc.partial + n;
+        let whole = have / size * size;
+        if whole > 0 {
+            let first = (at - inc.partial) / size;
+            let dst = Span { at: inc.span.at + first as u64, len: (whole / size) as u64, ..inc.span };
+            let reduction =
+                reduction.expect("only reductions fold").only(false, inc.fold == Fold::ReduceLast);
+            buffers.fold(&reduction, &self.staging[start..start + whole], dst);
+            self.staging.copy_within(start + whole..start + have, start);
+        }
+        inc.partial = have - whole;
+        inc.done += n;
+        Ok(n > 0)
+    }
+
+    /// The header must say what this rank calls, too.
+    fn check(&self, inc: &Incoming) -> Result<(), Stop> {
+        let word = |i: usize| {
+            u64::from_le_bytes(inc.header[i * 8..i * 8 + 8].try_into().expect("five words of eight bytes"))
+        };
+        let theirs = Words { what: word(1), count: word(2) };
+        let fits = word(0) == MAGIC
+            && self.words.same_call(theirs)
+            && word(3) == self.call
+            && word(4) == (inc.total - HEADER) as u64;
+        if fits {
+            return Ok(());
+        }
+        let b_call = if word(0) == MAGIC { theirs.describe() } else { "something that is no message".into() };
+        Err(Stop::Net(NetError::Mismatch {
+            a: self.world.rank(),
+            a_call: format!("{} (call {})", self.words.describe(), self.call),
+            b: inc.rank,
+            b_call: format!("{b_call} (call {})", word(3)),
+        }))
+    }
+
+    fn sleep(&self, outgoing: &[Outgoing], incoming: &[Incoming], start: Instant) -> Result<(), Stop> {
+        let watch = self.world.watch().expect("a rank with links has a watch");
+        let wants_out = outgoing.iter().filter(|o| o.done < o.total);
+        let wants_in = incoming.iter().filter(|i| i.done < i.total);
+        let mut whom: Vec<Rank> = wants_in.clone().map(|i| i.rank).collect();
+        whom.extend(wants_out.clone().map(|o| o.link.peer()));
+        self.verdict(&whom, start.elapsed())?;
+        let wake = watch.wake_fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
+        fds.extend(wants_out.map(|o| PollFd::from_borrowed_fd(o.link.as_fd(), PollFlags::OUT)));
+        fds.extend(wants_in.map(|i| PollFd::from_borrowed_fd(i.link.as_fd(), PollFlags::IN)));
+        let nap_ms = if self.world.casualties().any() { 10 } else { 1000 };
+        let nap = Timespec { tv_sec: nap_ms / 1000, tv_nsec: nap_ms % 1000 * 1_000_000 };
+        // Readiness, a verdict, a signal and the nap's end all mean the same: look again.
+        let _ = poll(&mut fds, Some(&nap));
+        if fds[0].revents().contains(PollFlags::IN) {
+            watch.quiet();
+        }
+        let waited = start.elapsed();
+        if waited > self.timeout {
+            let rank = whom[0];
+            return Err(Stop::Net(NetError::Late { rank, waited_s: waited.as_secs_f64() }));
+        }
+        if waited > STALL && waited.as_secs().is_multiple_of(10) {
+            tracing::warn!(ranks = ?whom, waited_s = waited.as_secs(), "still waiting for ranks that are alive but have not come");
+        }
+        Ok(())
+    }
+
+    /// What is known against waiting for these ranks any longer, `idle` after anything last moved.
+    fn verdict(&self, whom: &[Rank], idle: Duration) -> Result<(), Stop> {
+        let casualties = self.world.casualties();
+        if !casualties.any() {
+            return Ok(());
+        }
+        if let Some(doom) = casualties.doomed() {
+            return Err(Stop::Net(doom.into()));
+        }
+        for &rank in whom {
+            let Some(cause) = casualties.cause(rank) else { continue };
+            // A process that is gone may have sent all it owed (LOST-1): its link ends by itself once that is read.
+            let gone = matches!(cause, Cause::Left | Cause::Ended(_) | Cause::Disconnected);
+            if !gone || idle > VERDICT {
+                return Err(Stop::Net(NetError::PeerLost { rank, cause }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a link broke: whoever broke it may itself have failed because of somebody else, so give the verdict a moment.
+    fn broken(&self, peer: Rank, error: &io::Error) -> Stop {
+        let deadline = Instant::now() + VERDICT;
+        while Instant::now() < deadline {
+            if let Err(stop) = self.verdict(&[peer], VERDICT * 2) {
+                return stop;
+            }
+            let Some(watch) = self.world.watch() else { break };
+            let mut fds = [PollFd::from_borrowed_fd(watch.wake_fd(), PollFlags::IN)];
+            let nap = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            let _ = poll(&mut fds, Some(&nap));
+            watch.quiet();
+        }
+        let cause = match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                Cause::Unreachable
+            }
+            _ => Cause::Disconnected,
+        };
+        Stop::Net(NetError::PeerLost { rank: peer, cause })
+    }
+
+    fn link(&self, peer: Rank) -> Result<Arc<Link>, Stop> {
+        self.world.link(self.members[peer.index()], self.stream).map_err(Stop::Net)
+    }
+
+    fn header(&self, bytes: usize) -> [u8; HEADER] {
+        let words = [MAGIC, self.words.what, self.words.count, self.call, bytes as u64];
+        let mut header = [0; HEADER];
+        for (place, word) in header.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        header
+    }
+}

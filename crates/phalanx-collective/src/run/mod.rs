@@ -1,0 +1,57 @@
+//! Executes plans: the only place where steps become memory and messages.
+
+pub(crate) mod arena;
+pub(crate) mod exchange;
+pub(crate) mod memory;
+
+use crate::plan::step::{Plan, Step};
+use arena::ArenaRun;
+use exchange::LinkRun;
+use memory::Buffers;
+use phalanx_core::{Rank, kernel::Reduction};
+use phalanx_net::NetError;
+
+/// Why a plan ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Net(NetError),
+    /// Seen by every rank of the host alike; the communicator stays usable.
+    Disagreed {
+        a: Rank,
+        a_call: String,
+        b: Rank,
+        b_call: String,
+    },
+    /// Some ranks' buffers are in the arena and others' are not: all see it alike and run the plan for private memory instead.
+    MixedMemory,
+}
+
+/// Runs one rank's plan.
+pub(crate) fn run(
+    plan: &Plan,
+    buffers: &mut Buffers<'_>,
+    reduction: Option<&Reduction>,
+    mut arena: Option<ArenaRun<'_>>,
+    links: &mut LinkRun<'_>,
+) -> Result<(), Stop> {
+    for step in &plan.steps {
+        match step {
+            Step::Copy { src, dst } => buffers.copy(*src, *dst),
+            Step::Scale { span, pre, post } => {
+                let reduction = reduction.expect("only reductions scale").only(*pre, *post);
+                if !reduction.is_plain() {
+                    buffers.scale(&reduction, *span);
+                }
+            }
+            Step::Exchange { sends, recvs } => links.exchange(sends, recvs, buffers, reduction)?,
+            shared => arena
+                .as_mut()
+                .expect("a plan with arena steps is made only for ranks that share a lane")
+                .step(shared, buffers, reduction)?,
+        }
+    }
+    match arena {
+        Some(mut arena) if plan.n_turns > 0 => arena.finish(plan),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,290 @@
+//! Settings: one typed value, read once, every value knowing where it came from.
+//!
+//! - CONF-1: a later source wins over an earlier one: default < environment < call arguments.
+//! - CONF-2: an unknown `PHALANX_*` name or a value out of range is an error that says what would be right.
+
+use crate::Tiers;
+use std::{fmt, time::Duration};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    Environment(String),
+    Argument,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::Environment(name) => write!(f, "environment {name}"),
+            Origin::Argument => f.write_str("argument"),
+        }
+    }
+}
+
+/// Which ways ranks of one host may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory inside a host, TCP between hosts.
+    Auto,
+    /// TCP everywhere, also inside a host.
+    Tcp,
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long an operation waits for a rank that is alive.
+    pub timeout: Duration,
+    /// How long to wait for all ranks to arrive.
+    pub start_timeout: Duration,
+    pub transport: Transport,
+    /// The interface for links and the meeting point, by name or address.
+    pub interface: Option<String>,
+    /// Ranks with different host ids do not share memory, whatever machine they are on.
+    pub host_id: Option<String>,
+    /// Forces one algorithm, by name, where it fits.
+    pub algorithm: Option<String>,
+    /// The shape of the network above the host.
+    pub tiers: Option<Tiers>,
+    /// The pipelined piece of a large operation.
+    pub segment_bytes: u64,
+    origins: Vec<(&'static str, Origin)>,
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{name} is no setting of phalanx{}", nearest.map(|n| format!("; did you mean {n}?")).unwrap_or_default())]
+    Unknown { name: String, nearest: Option<&'static str> },
+    #[error("{name}={value:?} cannot be used: {why}")]
+    Bad { name: &'static str, value: String, why: &'static str },
+}
+
+/// One setting: its name in the environment, its meaning, and how it is put into a [`Config`].
+pub struct Key {
+    pub name: &'static str,
+    pub doc: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), &'static str>,
+    show: fn(&Config) -> String,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Every setting. A new one is one entry here and one field above.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "PHALANX_TIMEOUT",
+        doc: "seconds an operation waits for a rank that is alive but does not come",
+        set: |c, v| seconds(v).map(|s| c.timeout = s),
+        show: |c| c.timeout.as_secs_f64().to_string(),
+    },
+    Key {
+        name: "PHALANX_START_TIMEOUT",
+        doc: "seconds to wait for all ranks to arrive",
+        set: |c, v| seconds(v).map(|s| c.start_timeout = s),
+        show: |c| c.start_timeout.as_secs_f64().to_string(),
+    },
+    Key {
+        name: "PHALANX_TRANSPORT",
+        doc: "auto (shared memory inside a host) or tcp (everywhere)",
+        set: |c, v| match v {
+            "auto" | "shm" => {
+                c.transport = Transport::Auto;
+                Ok(())
+            }
+            "tcp" => {
+                c.transport = Transport::Tcp;
+                Ok(())
+            }
+            _ => Err("it is auto or tcp"),
+        },
+        show: |c| format!("{:?}", c.transport).to_lowercase(),
+    },
+    Key {
+        name: "PHALANX_INTERFACE",
+        doc: "the network interface to use, by name or address",
+        set: |c, v| text(v).map(|t| c.interface = t),
+        show: |c| c.interface.clone().unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_HOST_ID",
+        doc: "ranks with different ids do not share memory",
+        set: |c, v| text(v).map(|t| c.host_id = t),
+        show: |c| c.host_id.clone().unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_ALGORITHM",
+        doc: "the algorithm to use wherever it fits",
+        set: |c, v| text(v).map(|t| c.algorithm = t),
+        show: |c| c.algorithm.clone().unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_TIERS",
+        doc: "the shape of the network, ranks of a host first, e.g. 4x8x2",
+        set: |c, v| v.parse().map(|t| c.tiers = Some(t)).map_err(|_| "it is a shape like 8, 4x3 or 4x8x2"),
+        show: |c| c.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_SEGMENT_BYTES",
+        doc: "the pipelined piece of a large operation, 4096 to 262144",
+        set: |c, v| match v.parse() {
+            Ok(bytes @ 4096..=262_144) => {
+                c.segment_bytes = bytes;
+                Ok(())
+            }
+            _ => Err("it is a number from 4096 to 262144"),
+        },
+        show: |c| c.segment_bytes.to_string(),
+    },
+];
+
+/// Names with the same prefix that are not settings: the contract between launcher and ranks.
+pub const RESERVED: &[&str] = &[
+    "PHALANX_RANK",
+    "PHALANX_SIZE",
+    "PHALANX_LOCAL_RANK",
+    "PHALANX_LOCAL_SIZE",
+    "PHALANX_CROSS_RANK",
+    "PHALANX_CROSS_SIZE",
+    "PHALANX_HOSTNAME",
+    "PHALANX_RENDEZVOUS",
+    "PHALANX_SECRET",
+    "PHALANX_SECRET_FD",
+    "PHALANX_SECRET_FILE",
+    "PHALANX_LAUNCHER",
+    "PHALANX_LOG",
+];
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            timeout: Duration::from_secs(1800),
+            start_timeout: Duration::from_secs(60),
+            transport: Transport::Auto,
+            interface: None,
+            host_id: None,
+            algorithm: None,
+            tiers: None,
+            segment_bytes: 64 << 10,
+            origins: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Settings from these environment variables; others than `PHALANX_*` are passed over.
+    pub fn from_vars(vars: impl IntoIterator<Item = (String, String)>) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        for (name, value) in vars {
+            if !name.starts_with("PHALANX_")
+                || RESERVED.contains(&name.as_str())
+                || name.starts_with("PHALANX_TEST_")
+            {
+                continue;
+            }
+            let Some(key) = KEYS.iter().find(|k| k.name == name) else {
+                let nearest = nearest(&name);
+                return Err(ConfigError::Unknown { name, nearest });
+            };
+            (key.set)(&mut config, &value).map_err(|why| ConfigError::Bad { name: key.name, value, why })?;
+            config.origins.push((key.name, Origin::Environment(name)));
+        }
+        Ok(config)
+    }
+
+    /// Sets one value by its name, as an argument would.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let Some(key) = KEYS.iter().find(|k| k.name == name) else {
+            return Err(ConfigError::Unknown { name: name.to_string(), nearest: nearest(name) });
+        };
+        (key.set)(self, value).map_err(|why| ConfigError::Bad {
+            name: key.name,
+            value: value.to_string(),
+            why,
+        })?;
+        self.origins.push((key.name, Origin::Argument));
+        Ok(())
+    }
+
+    /// Name, value, origin and meaning of every setting.
+    pub fn show(&self) -> Vec<(&'static str, String, Origin, &'static str)> {
+        let origin = |name| {
+            self.origins.iter().rev().find(|(n, _)| *n == name).map_or(Origin::Default, |(_, o)| o.clone())
+        };
+        KEYS.iter().map(|k| (k.name, (k.show)(self), origin(k.name), k.doc)).collect()
+    }
+}
+
+fn seconds(value: &str) -> Result<Duration, &'static str> {
+    match value.parse::<f64>() {
+        Ok(s) if s > 0.0 && s <= 1e9 => Ok(Duration::from_secs_f64(s)),
+        _ => Err("it is a positive number of seconds"),
+    }
+}
+
+fn text(value: &str) -> Result<Option<String>, &'static str> {
+    Ok((!value.is_empty()).then(|| value.to_string()))
+}
+
+/// The known name with the fewest edits, if it is near enough to be meant.
+fn nearest(name: &str) -> Option<&'static str> {
+    let names = KEYS.iter().map(|k| k.name).chain(RESERVED.iter().copied());
+    names
+        .map(|known| (edits(name, known), known))
+        .min()
+        .filter(|(distance, _)| *distance <= 5)
+        .map(|(_, known)| known)
+}
+
+/// Levenshtein distance, one row at a time.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::from_vars(pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())))
+    }
+
+    #[test]
+    fn the_environment_wins_over_defaults_and_is_named() {
+        let config = vars(&[("PHALANX_TIMEOUT", "2.5"), ("HOME", "x"), ("PHALANX_RANK", "3")]).unwrap();
+        assert_eq!(config.timeout, Duration::from_millis(2500), "CONF-1");
+        let shown = config.show();
+        assert_eq!(shown[0].2.to_string(), "environment PHALANX_TIMEOUT");
+        assert_eq!(shown[1].2, Origin::Default);
+    }
+
+    #[test]
+    fn typos_are_answered_with_the_nearest_name() {
+        let error = vars(&[("PHALANX_TIMOUT", "1")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "PHALANX_TIMOUT is no setting of phalanx; did you mean PHALANX_TIMEOUT?",
+            "CONF-2"
+        );
+        let error = vars(&[("PHALANX_TRANSPORT", "ib")]).unwrap_err();
+        assert_eq!(error.to_string(), "PHALANX_TRANSPORT=\"ib\" cannot be used: it is auto or tcp");
+    }
+}

@@ -1,0 +1,206 @@
+//! One communicator's slots in the arena: publish, wait, release.
+//!
+//! Every member owns a ring of `N_SLOTS` slots. A *turn* numbers one use of a slot, counted over the lane's whole life.
+//! - LANE-1: a slot's sequence word is `turn + 1` once that turn is published; readers acquire what the writer released.
+//! - LANE-2: a member overwrites the slot of turn t only when all members have released turn `t - N_SLOTS`.
+//! - LANE-3: a member that publishes turn `t` of a call has released every turn of earlier calls; so having seen a peer in this call is
+//!   as good as having seen its release.
+
+use super::{Arena, Unmet};
+use phalanx_core::Rank;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// Slots in each member's ring.
+pub const N_SLOTS: u32 = 8;
+/// Bytes that fit into a slot.
+pub const SLOT_BYTES: usize = 256 << 10;
+/// Bytes that fit beside the sequence word, so that a tiny message costs one cache line.
+const INLINE_BYTES: usize = 16;
+
+/// Sequence word, then the call's header, then inline bytes: one cache line. The data follow two lines later.
+const HEADER_AT: usize = 8;
+const INLINE_AT: usize = 48;
+const DATA_AT: usize = 128;
+/// Not a multiple of a page, so that equal places of different slots do not fall on the same cache set.
+const SLOT_STRIDE: usize = DATA_AT + SLOT_BYTES + 384;
+const RELEASE_BYTES: usize = 128;
+
+/// What a member says about a call when it enters it. Plain words, compared by whoever reads them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallHeader {
+    /// Operation, element type, reduction, memory kind, root: packed by the caller.
+    pub what: u64,
+    /// Elements, or a hash of all counts.
+    pub count: u64,
+    /// Where this member's input lies in the arena, if it does.
+    pub input: u64,
+    /// Where its output lies.
+    pub output: u64,
+    /// The call's number, so that a rank that is a call behind is told apart.
+    pub call: u64,
+}
+
+/// One member's view of a lane.
+#[derive(Debug)]
+pub struct Lane {
+    arena: Arc<Arena>,
+    at: usize,
+    me: usize,
+    members: Vec<Rank>,
+    /// Each member's place on the host. Rings belong to places, not members, so that communicators of disjoint ranks may use one lane.
+    places: Vec<usize>,
+    /// Where the rings begin.
+    rings_at: usize,
+    /// First turn of the running call.
+    base: u64,
+    /// Turns below this are known to be released by the member.
+    released: Vec<u64>,
+    timeout: Duration,
+}
+
+impl Lane {
+    pub(super) const fn bytes(n_local: usize) -> usize {
+        (n_local * (RELEASE_BYTES + N_SLOTS as usize * SLOT_STRIDE)).next_multiple_of(4096)
+    }
+
+    /// Lane number `index` of the arena, for these members (which include this rank), in order.
+    pub fn open(
+        arena: Arc<Arena>,
+        index: u32,
+        members: Vec<Rank>,
+        me: usize,
+        timeout: Duration,
+    ) -> Option<Lane> {
+        if index as usize >= super::MAX_LANES {
+            return None;
+        }
+        let at = arena.plan.lanes_at + index as usize * arena.plan.lane_bytes;
+        let place = |rank: &Rank| arena.ranks.iter().position(|r| r == rank);
+        let places = members.iter().map(place).collect::<Option<Vec<usize>>>()?;
+        let rings_at = at + arena.ranks.len() * RELEASE_BYTES;
+        let released = vec![0; members.len()];
+        Some(Lane { arena, at, me, members, places, rings_at, base: 0, released, timeout })
+    }
+
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    pub fn n_members(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The world rank of a member.
+    pub fn member(&self, member: usize) -> Rank {
+        self.members[member]
+    }
+
+    #[inline]
+    fn slot(&self, member: usize, turn: u64) -> usize {
+        let n = N_SLOTS as usize;
+        self.rings_at + (self.places[member] * n + (turn % n as u64) as usize) * SLOT_STRIDE
+    }
+
+    /// The bytes of a member's slot. `inline` slots share the line of the sequence word.
+    #[inline]
+    pub fn data(&self, member: usize, turn: u32, inline: bool) -> *mut u8 {
+        let slot = self.slot(member, self.base + u64::from(turn));
+        if inline {
+            self.arena.map.at(slot + INLINE_AT, INLINE_BYTES)
+        } else {
+            self.arena.map.at(slot + DATA_AT, SLOT_BYTES)
+        }
+    }
+
+    /// Whether this many bytes travel beside the sequence word.
+    #[inline]
+    pub fn fits_inline(bytes: u64) -> bool {
+        bytes <= INLINE_BYTES as u64
+    }
+
+    /// Waits until this member may write its slot of the turn (LANE-2).
+    #[inline]
+    pub fn acquire(&mut self, turn: u32) -> Result<(), (Rank, Unmet)> {
+        let turn = self.base + u64::from(turn);
+        let Some(needed) = (turn + 1).checked_sub(u64::from(N_SLOTS)) else { return Ok(()) };
+        for member in 0..self.members.len() {
+            if self.released[member] < needed && member != self.me {
+                let word = self.arena.map.u64_at(self.at + self.places[member] * RELEASE_BYTES);
+                let whom = self.members[member];
+                let wait = self.arena.wait(whom, self.timeout);
+                wait.until(|| word.load(Ordering::Acquire) >= needed).map_err(|unmet| (whom, unmet))?;
+                self.released[member] = word.load(Ordering::Acquire);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the call's header into this member's slot of the turn, which must be acquired and not yet published.
+    #[inline]
+    pub fn write_header(&self, turn: u32, header: CallHeader) {
+        let slot = self.slot(self.me, self.base + u64::from(turn));
+        let words = [header.what, header.count, header.input, header.output, header.call];
+        for (i, word) in words.into_iter().enumerate() {
+            // Relaxed: `publish` releases it.
+            self.arena.map.u64_at(slot + HEADER_AT + i * 8).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The header in a member's slot of a turn that was waited for.
+    #[inline]
+    pub fn header(&self, member: usize, turn: u32) -> CallHeader {
+        let slot = self.slot(member, self.base + u64::from(turn));
+        let word = |i: usize| self.arena.map.u64_at(slot + HEADER_AT + i * 8).load(Ordering::Relaxed);
+        CallHeader { what: word(0), count: word(1), input: word(2), output: word(3), call: word(4) }
+    }
+
+    /// Lets everybody read this member's slot of the turn (LANE-1).
+    #[inline]
+    pub fn publish(&mut self, turn: u32) {
+        let turn = self.base + u64::from(turn);
+        self.arena.map.u64_at(self.slot(self.me, turn)).store(turn + 1, Ordering::Release);
+        self.arena.bells.ring_sleepers(&self.arena.map);
+    }
+
+    /// Waits until a member has published the turn.
+    #[inline]
+    pub fn await_turn(&mut self, member: usize, turn: u32) -> Result<(), (Rank, Unmet)> {
+        let turn = self.base + u64::from(turn);
+        let word = self.arena.map.u64_at(self.slot(member, turn));
+        let whom = self.members[member];
+        let wait = self.arena.wait(whom, self.timeout);
+        wait.until(|| word.load(Ordering::Acquire) > turn).map_err(|unmet| (whom, unmet))?;
+        // LANE-3.
+        self.released[member] = self.released[member].max(self.base);
+        Ok(())
+    }
+
+    /// Says that this member has read all it will of turns up to and including this one.
+    #[inline]
+    pub fn release(&mut self, turn: u32) {
+        self.release_below(self.base + u64::from(turn) + 1);
+        self.arena.bells.ring_sleepers(&self.arena.map);
+    }
+
+    fn release_below(&mut self, turn: u64) {
+        self.arena.map.u64_at(self.at + self.places[self.me] * RELEASE_BYTES).store(turn, Ordering::Release);
+    }
+
+    /// Ends a call of `n_turns`: everything is released, the next call begins behind it.
+    #[inline]
+    pub fn finish(&mut self, n_turns: u32) {
+        self.base += u64::from(n_turns);
+        self.release_below(self.base);
+        // Nobody can be asleep for a release of a call shorter than the ring: its slots were free when it began.
+        if n_turns > 1 {
+            self.arena.bells.ring_sleepers(&self.arena.map);
+        }
+    }
+}

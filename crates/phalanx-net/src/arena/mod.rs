@@ -1,0 +1,220 @@
+//! The memory that the ranks of one host share.
+//!
+//! Layout: a control page, doorbells, then lanes (one for each communicator: every member's ring of slots), then one heap a rank.
+//! The whole is large but sparse; only touched pages exist.
+
+mod heap;
+mod lane;
+mod map;
+mod wait;
+
+pub use lane::{CallHeader, Lane, N_SLOTS, SLOT_BYTES};
+pub use wait::{Patience, Unmet};
+
+use crate::lost::Casualties;
+use heap::Heap;
+use map::Map;
+use phalanx_core::Rank;
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+use wait::{Bells, Wait};
+
+/// Lanes an arena has room for; a lane is used again only by a later arena.
+const MAX_LANES: usize = 1024;
+const SLEEPERS_AT: usize = 64;
+const TOKEN_AT: usize = 256;
+const DOORBELLS_AT: usize = 4096;
+/// Most ranks one host may have: the sleepers' bitmap.
+pub const MAX_LOCAL: usize = 1024;
+
+/// What a rank tells the others so that they can map its memory.
+#[derive(Debug)]
+pub struct Offer {
+    map: Map,
+    heap_bytes: usize,
+}
+
+impl Offer {
+    /// Reserves memory before it is known whose will be used. `n_local_max` is the world's size at most.
+    pub fn make(n_local_max: usize) -> io::Result<Offer> {
+        // Address space is plentiful but not endless, and some systems limit it: try generous heaps first.
+        let mut last = None;
+        for heap_bytes in [64 << 30, 4 << 30, 256 << 20usize] {
+            match Map::create(Plan::of(n_local_max, heap_bytes).total) {
+                Ok(map) => return Ok(Offer { map, heap_bytes }),
+                Err(e) => last = Some(e),
+            }
+        }
+        Err(last.expect("at least one size was tried"))
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.map.fd()
+    }
+
+    pub fn heap_bytes(&self) -> u64 {
+        self.heap_bytes as u64
+    }
+}
+
+/// Where things are.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    lanes_at: usize,
+    lane_bytes: usize,
+    heaps_at: usize,
+    total: usize,
+}
+
+impl Plan {
+    fn of(n_local: usize, heap_bytes: usize) -> Plan {
+        let lanes_at = (DOORBELLS_AT + Bells::bytes(n_local)).next_multiple_of(4096);
+        let lane_bytes = Lane::bytes(n_local);
+        let heaps_at = (lanes_at + MAX_LANES * lane_bytes).next_multiple_of(2 << 20);
+        Plan { lanes_at, lane_bytes, heaps_at, total: heaps_at + n_local * heap_bytes }
+    }
+}
+
+/// This rank's view of its host's memory.
+#[derive(Debug)]
+pub struct Arena {
+    map: Map,
+    plan: Plan,
+    bells: Bells,
+    me_local: usize,
+    ranks: Vec<Rank>,
+    patience: Patience,
+    casualties: Arc<Casualties>,
+    heap_range: (usize, usize),
+    /// A lock because buffers may be dropped on any thread.
+    heap: Mutex<Heap>,
+}
+
+/// How to reach the memory of the host's first rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    pub pid: u32,
+    pub fd: i32,
+    pub heap_bytes: u64,
+    pub n_local_max: usize,
+}
+
+impl Arena {
+    /// Maps the memory that `source` offers (this rank's own offer if it is the host's first).
+    pub fn join(
+        own: Offer,
+        source: Source,
+        ranks: Vec<Rank>,
+        me_local: usize,
+        patience: Patience,
+        casualties: Arc<Casualties>,
+    ) -> io::Result<Arena> {
+        let heap_bytes = source.heap_bytes as usize;
+        let plan = Plan::of(source.n_local_max, heap_bytes);
+        let map = if me_local == 0 { own.map } else { Map::open(source.pid, source.fd, plan.total)? };
+        let n_local = source.n_local_max;
+        let bells = Bells { sleepers_at: SLEEPERS_AT, doorbells_at: DOORBELLS_AT, n_local: ranks.len() };
+        assert!(n_local <= MAX_LOCAL && me_local < n_local);
+        let heap_at = plan.heaps_at + me_local * heap_bytes;
+        let heap = Mutex::new(Heap::new(heap_at, heap_bytes));
+        map.u64_at(TOKEN_AT).fetch_add(1, Ordering::AcqRel);
+        Ok(Arena {
+            map,
+            plan,
+            bells,
+            me_local,
+            ranks,
+            patience,
+            casualties,
+            heap_range: (heap_at, heap_bytes),
+            heap,
+        })
+    }
+
+    /// The ranks that share it, in order.
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    /// This rank's place among them.
+    pub fn me_local(&self) -> usize {
+        self.me_local
+    }
+
+    pub fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// Wakes every waiting rank so that it looks around.
+    pub fn alarm(&self) {
+        self.bells.ring_all(&self.map);
+    }
+
+    /// Zeroed memory of this rank that every rank of the host can read and write; `None` when the heap is full.
+    pub fn alloc(self: &Arc<Arena>, len: usize) -> Option<Block> {
+        let at = self.heap.lock().unwrap_or_else(PoisonError::into_inner).take(len)?;
+        Some(Block { arena: self.clone(), at, len })
+    }
+
+    /// Where in the arena these bytes lie, if they are in this rank's heap.
+    #[inline]
+    pub fn offset_in_heap(&self, address: *const u8, len: usize) -> Option<u64> {
+        let at = self.map.offset_of(address, len)?;
+        let (start, size) = self.heap_range;
+        (at >= start && at + len <= start + size).then_some(at as u64)
+    }
+
+    /// The address of a peer's bytes; `None` if they are not inside the arena's heaps.
+    #[inline]
+    pub fn peer_bytes(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let at = usize::try_from(offset).ok()?;
+        let inside = at >= self.plan.heaps_at && at <= self.map.len() && len <= self.map.len() - at;
+        inside.then(|| self.map.at(at, len))
+    }
+
+    fn wait(&self, whom: Rank, timeout: Duration) -> Wait<'_> {
+        Wait {
+            map: &self.map,
+            bells: self.bells,
+            me_local: self.me_local,
+            patience: self.patience,
+            casualties: &self.casualties,
+            whom,
+            timeout,
+        }
+    }
+}
+
+/// Bytes of this rank's heap.
+#[derive(Debug)]
+pub struct Block {
+    arena: Arc<Arena>,
+    at: usize,
+    len: usize,
+}
+
+impl Block {
+    pub fn address(&self) -> *mut u8 {
+        self.arena.map.at(self.at, self.len)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Zeroes the pages for the next owner. If the system refuses, the block is not handed out again.
+        if self.arena.map.punch(self.at, Heap::rounded(self.len)).is_ok() {
+            self.arena.heap.lock().unwrap_or_else(PoisonError::into_inner).give(self.at, self.len);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! How a rank waits for memory to change: spin, then yield, then sleep.
+//!
+//! - WAIT-1: a rank spins only while every rank of its host can have a core of its own; otherwise it gives its core away at once.
+//! - WAIT-2: no wake-up is lost: a sleeper registers before it looks one last time, a writer looks for sleepers after it wrote, and
+//!   sequentially consistent fences order the two.
+//! - WAIT-3: a wait ends when its condition holds, when whom it waits for is lost, when the world is doomed, or at its deadline.
+
+use super::map::Map;
+use crate::lost::{Casualties, Doom};
+use phalanx_core::Rank;
+use rustix::thread::futex;
+use std::{
+    sync::atomic::{Ordering, fence},
+    time::{Duration, Instant},
+};
+
+/// How long to spin before yielding, how long to yield before sleeping.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub spins: u32,
+    pub spin_for: Duration,
+    pub yield_for: Duration,
+}
+
+impl Patience {
+    /// Every rank has a core of its own: the peer is running, so look at memory often.
+    pub const DEDICATED: Patience =
+        Patience { spins: 4000, spin_for: Duration::from_micros(1000), yield_for: Duration::from_micros(0) };
+    /// Ranks share cores: whoever waits holds the core its peer needs.
+    pub const SHARED: Patience =
+        Patience { spins: 20, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200) };
+}
+
+/// Why a wait ended without its condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmet {
+    Doomed(Doom),
+    /// The deadline passed; the rank was alive.
+    Late {
+        waited_ms: u64,
+    },
+}
+
+/// Words of the arena that waiting uses: one bitmap of sleepers and one doorbell a rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bells {
+    pub sleepers_at: usize,
+    pub doorbells_at: usize,
+    pub n_local: usize,
+}
+
+const BELL_STRIDE: usize = 128;
+/// Longest sleep before a sleeper looks around by itself; wake-ups normally come by the doorbell.
+const NAP: Duration = Duration::from_millis(250);
+/// After this long a waiting rank says whom it waits for.
+const STALL: Duration = Duration::from_secs(10);
+
+impl Bells {
+    pub const fn bytes(n_local: usize) -> usize {
+        n_local * BELL_STRIDE
+    }
+
+    /// Wakes whoever sleeps. Call after the write that they may be waiting for.
+    #[inline]
+    pub fn ring_sleepers(&self, map: &Map) {
+        // WAIT-2: the write before this fence and the look after it may not change places.
+        fence(Ordering::SeqCst);
+        for word in 0..self.n_local.div_ceil(64) {
+            let sleepers = map.u64_at(self.sleepers_at + word * 8).load(Ordering::Relaxed);
+            if sleepers != 0 {
+                self.ring_word(map, word, sleepers);
+            }
+        }
+    }
+
+    #[cold]
+    fn ring_word(&self, map: &Map, word: usize, mut sleepers: u64) {
+        while sleepers != 0 {
+            self.ring(map, word * 64 + sleepers.trailing_zeros() as usize);
+            sleepers &= sleepers - 1;
+        }
+    }
+
+    /// Wakes one rank, whatever it waits for.
+    pub fn ring(&self, map: &Map, local: usize) {
+        let bell = map.u32_at(self.doorbells_at + local * BELL_STRIDE);
+        bell.fetch_add(1, Ordering::Release);
+        // Failure to wake nobody is no failure.
+        let _ = futex::wake(bell, futex::Flags::empty(), 1);
+    }
+
+    pub fn ring_all(&self, map: &Map) {
+        (0..self.n_local).for_each(|local| self.ring(map, local));
+    }
+}
+
+/// Everything one wait needs to know besides its condition.
+#[derive(Clone, Copy)]
+pub(super) struct Wait<'a> {
+    pub map: &'a Map,
+    pub bells: Bells,
+    pub me_local: usize,
+    pub patience: Patience,
+    pub casualties: &'a Casualties,
+    pub whom: Rank,
+    pub timeout: Duration,
+}
+
+impl Wait<'_> {
+    /// Waits until the condition holds.
+    #[inline]
+    pub fn until(&self, ready: impl Fn() -> bool) -> Result<(), Unmet> {
+        for _ in 0..self.patience.spins.min(64) {
+            if ready() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.patiently(&ready)
+    }
+
+    #[cold]
+    fn patiently(&self, ready: &dyn Fn() -> bool) -> Result<(), Unmet> {
+        let start = Instant::now();
+        let mut looks = 0u32;
+        while start.elapsed() < self.patience.spin_for {
+            for _ in 0..64 {
+                if ready() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(16) {
+                self.look_around(ready, start)?;
+            }
+        }
+        while start.elapsed() < self.patience.spin_for + self.patience.yield_for {
+            rustix::thread::sched_yield();
+            if ready() {
+                return Ok(());
+            }
+        }
+        self.asleep(ready, start)
+    }
+
+    fn asleep(&self, ready: &dyn Fn() -> bool, start: Instant) -> Result<(), Unmet> {
+        let word = self.map.u64_at(self.bells.sleepers_at + self.me_local / 64 * 8);
+        let bit = 1u64 << (self.me_local % 64);
+        let bell = self.map.u32_at(self.bells.doorbells_at + self.me_local * BELL_STRIDE);
+        let mut told = false;
+        loop {
+            let heard = bell.load(Ordering::Acquire);
+            // WAIT-2: registered before the last look; the fence keeps the look behind it.
+            word.fetch_or(bit, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let last_look = ready();
+            let judged = if last_look { Ok(true) } else { self.look_around(ready, start) };
+            if last_look || judged != Ok(false) {
+                word.fetch_and(!bit, Ordering::Relaxed);
+                return judged.map(|_| ());
+            }
+            let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
+            // A changed bell, a wake-up, a signal and the nap's end all mean the same: look again.
+            let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&nap));
+            word.fetch_and(!bit, Ordering::Relaxed);
+            if ready() {
+                return Ok(());
+            }
+            if !told && start.elapsed() > STALL {
+                told = true;
+                tracing::warn!(rank = %self.whom, waited_s = start.elapsed().as_secs(), "still waiting for a rank that is alive but has not come");
+            }
+        }
+    }
+
+    /// Ok(true): ready after all; Ok(false): keep waiting.
+    fn look_around(&self, ready: &dyn Fn() -> bool, start: Instant) -> Result<bool, Unmet> {
+        if self.casualties.any()
+            && let Some(doom) = self.casualties.verdict(self.whom)
+        {
+            // It may have done its part before it was lost (LOST-1).
+            return if ready() { Ok(true) } else { Err(Unmet::Doomed(doom)) };
+        }
+        if start.elapsed() > self.timeout {
+            return Err(Unmet::Late { waited_ms: start.elapsed().as_millis() as u64 });
+        }
+        Ok(false)
+    }
+}

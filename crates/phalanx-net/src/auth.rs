@@ -1,0 +1,290 @@
+//! How two processes of a job prove to each other that they know its secret. No I/O: bytes in, bytes out.
+//!
+//! ```text
+//! connector -> acceptor   magic, version, purpose, nonce            (40 bytes)
+//! connector <- acceptor   magic, version, nonce, proof              (72 bytes)
+//! connector -> acceptor   who I am, proof                           (48 bytes)
+//! ```
+//! - AUTH-1: every message has a fixed length, so a stranger can make this side hold at most 48 bytes.
+//! - AUTH-2: proofs cover both fresh nonces, the direction and the purpose; a recorded conversation proves nothing later, and a proof
+//!   made by one side cannot be sent back to it.
+
+use crate::secret::{LEN, Secret};
+use phalanx_core::{Epoch, Rank};
+
+/// Bumped whenever anything on the wire changes its meaning.
+pub const VERSION: u8 = 1;
+const MAGIC: [u8; 4] = *b"PHLX";
+const OPENING: usize = 8 + LEN;
+const REPLY: usize = 8 + LEN + LEN;
+const CLOSING: usize = 16 + LEN;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// A rank's connection to the hub.
+    Hub = 1,
+    /// A link between two ranks.
+    Link = 2,
+}
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub rank: Rank,
+    pub epoch: Epoch,
+    /// Distinguishes the links of one pair.
+    pub stream: u32,
+}
+
+/// Why a handshake ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    #[error("the other side is no phalanx process")]
+    NotOurs,
+    #[error(
+        "the other side speaks handshake version {theirs}, this side {VERSION}: install the same phalanx on every host"
+    )]
+    Version { theirs: u8 },
+    #[error(
+        "the other side does not know this job's secret (another job, or PHALANX_SECRET differs between hosts)"
+    )]
+    WrongSecret,
+    #[error("the other side wants a connection of another kind")]
+    WrongPurpose,
+}
+
+fn proof_parts<'a>(
+    side: &'a [u8],
+    purpose: &'a [u8; 1],
+    a: &'a [u8],
+    b: &'a [u8],
+    who: &'a [u8],
+) -> [&'a [u8]; 5] {
+    [side, purpose, a, b, who]
+}
+
+/// The side that accepted the connection.
+#[derive(Debug)]
+pub struct Acceptor {
+    secret: Secret,
+    purpose: Purpose,
+    nonce: [u8; LEN],
+    theirs: Option<[u8; LEN]>,
+    pending: Vec<u8>,
+}
+
+impl Acceptor {
+    pub fn new(secret: Secret, purpose: Purpose, nonce: [u8; LEN]) -> Acceptor {
+        Acceptor { secret, purpose, nonce, theirs: None, pending: Vec::new() }
+    }
+
+    /// How many bytes it wants next; never read more from the connection before the handshake is over.
+    pub fn wants(&self) -> usize {
+        if self.theirs.is_none() { OPENING - self.pending.len() } else { CLOSING - self.pending.len() }
+    }
+
+    /// Takes bytes that arrived (at most [`wants`](Self::wants)), appends the answer to `out`, and says who called once that is proved.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<Caller>, AuthError> {
+        assert!(bytes.len() <= self.wants(), "AUTH-1: the caller reads no more than is wanted");
+        self.pending.extend_from_slice(bytes);
+        if self.wants() > 0 {
+            return Ok(None);
+        }
+        let message = std::mem::take(&mut self.pending);
+        match self.theirs {
+            None => self.answer(&message, out).map(|()| None),
+            Some(theirs) => self.judge(&message, &theirs).map(Some),
+        }
+    }
+
+    fn answer(&mut self, opening: &[u8], out: &mut Vec<u8>) -> Result<(), AuthError> {
+        if opening[..4] != MAGIC {
+            return Err(AuthError::NotOurs);
+        }
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, 0, 0, 0]);
+        if opening[4] != VERSION {
+            return Err(AuthError::Version { theirs: opening[4] });
+        }
+        if opening[5] != self.purpose as u8 {
+            return Err(AuthError::WrongPurpose);
+        }
+        let theirs: [u8; LEN] = opening[8..].try_into().expect("an opening ends with a nonce");
+        let purpose = [self.purpose as u8];
+        out.extend_from_slice(&self.nonce);
+        out.extend_from_slice(&self.secret.prove(&proof_parts(
+            b"acceptor",
+            &purpose,
+            &theirs,
+            &self.nonce,
+            &[],
+        )));
+        self.theirs = Some(theirs);
+        Ok(())
+    }
+
+    fn judge(&self, closing: &[u8], theirs: &[u8; LEN]) -> Result<Caller, AuthError> {
+        let (who, proof) = closing.split_at(16);
+        let proof: &[u8; LEN] = proof.try_into().expect("a closing ends with a proof");
+        let purpose = [self.purpose as u8];
+        if !self.secret.verify(&proof_parts(b"connector", &purpose, theirs, &self.nonce, who), proof) {
+            return Err(AuthError::WrongSecret);
+        }
+        let u32_at = |at: usize| u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]);
+        let epoch = u64::from(u32_at(4)) | u64::from(u32_at(8)) << 32;
+        Ok(Caller { rank: Rank(u32_at(0)), epoch: Epoch(epoch), stream: u32_at(12) })
+    }
+}
+
+/// The side that made the connection.
+#[derive(Debug)]
+pub struct Connector {
+    secret: Secret,
+    purpose: Purpose,
+    caller: Caller,
+    nonce: [u8; LEN],
+    pending: Vec<u8>,
+}
+
+impl Connector {
+    /// Starts a handshake; `out` gets the opening.
+    pub fn new(
+        secret: Secret,
+        purpose: Purpose,
+        caller: Caller,
+        nonce: [u8; LEN],
+        out: &mut Vec<u8>,
+    ) -> Connector {
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, purpose as u8, 0, 0]);
+        out.extend_from_slice(&nonce);
+        Connector { secret, purpose, caller, nonce, pending: Vec::new() }
+    }
+
+    pub fn wants(&self) -> usize {
+        REPLY - self.pending.len()
+    }
+
+    /// Takes bytes that arrived; true once the acceptor is proved and `out` has the closing.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool, AuthError> {
+        assert!(bytes.len() <= self.wants(), "AUTH-1: the caller reads no more than is wanted");
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= 4 && self.pending[..4] != MAGIC {
+            return Err(AuthError::NotOurs);
+        }
+        if self.pending.len() >= 5 && self.pending[4] != VERSION {
+            return Err(AuthError::Version { theirs: self.pending[4] });
+        }
+        if self.wants() > 0 {
+            return Ok(false);
+        }
+        let theirs = &self.pending[8..8 + LEN];
+        let proof: &[u8; LEN] = self.pending[8 + LEN..].try_into().expect("a reply ends with a proof");
+        let purpose = [self.purpose as u8];
+        if !self.secret.verify(&proof_parts(b"acceptor", &purpose, &self.nonce, theirs, &[]), proof) {
+            return Err(AuthError::WrongSecret);
+        }
+        let mut who = [0; 16];
+        who[..4].copy_from_slice(&self.caller.rank.0.to_le_bytes());
+        who[4..12].copy_from_slice(&self.caller.epoch.0.to_le_bytes());
+        who[12..].copy_from_slice(&self.caller.stream.to_le_bytes());
+        out.extend_from_slice(&who);
+        out.extend_from_slice(&self.secret.prove(&proof_parts(
+            b"connector",
+            &purpose,
+            &self.nonce,
+            theirs,
+            &who,
+        )));
+        Ok(true)
+    }
+}
+
+/// A nonce nobody has seen before.
+pub fn fresh_nonce() -> [u8; LEN] {
+    *Secret::random().expose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CALLER: Caller = Caller { rank: Rank(3), epoch: Epoch(1 << 40), stream: 2 };
+
+    /// The three messages of a conversation between holders of these secrets, or the first error.
+    fn talk(acceptor: &Secret, connector: &Secret) -> Result<(Caller, [Vec<u8>; 3]), AuthError> {
+        let (mut opening, mut reply, mut closing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut a = Acceptor::new(acceptor.clone(), Purpose::Link, fresh_nonce());
+        let mut c = Connector::new(connector.clone(), Purpose::Link, CALLER, fresh_nonce(), &mut opening);
+        assert_eq!(a.feed(&opening, &mut reply)?, None);
+        assert!(c.feed(&reply, &mut closing)?);
+        let caller = a.feed(&closing, &mut Vec::new())?.expect("the closing was whole");
+        Ok((caller, [opening, reply, closing]))
+    }
+
+    #[test]
+    fn holders_of_the_secret_meet() {
+        let secret = Secret::random();
+        assert_eq!(talk(&secret, &secret).unwrap().0, CALLER);
+        assert_eq!(talk(&secret, &Secret::random()).unwrap_err(), AuthError::WrongSecret);
+    }
+
+    #[test]
+    fn ten_thousand_forged_and_replayed_handshakes_are_refused() {
+        let secret = Secret::random();
+        let (_, [opening, _, closing]) = talk(&secret, &secret).unwrap();
+        for seed in 0..10_000u32 {
+            let mut acceptor = Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce());
+            acceptor.feed(&opening, &mut Vec::new()).unwrap();
+            // Every third is the recorded closing itself, the others have one bit turned or random bytes.
+            let mut forged = closing.clone();
+            match seed % 3 {
+                0 => {}
+                1 => forged[seed as usize % CLOSING] ^= 1 << (seed % 8),
+                _ => getrandom::fill(&mut forged).unwrap(),
+            }
+            assert_eq!(
+                acceptor.feed(&forged, &mut Vec::new()),
+                Err(AuthError::WrongSecret),
+                "AUTH-2, seed {seed}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_acceptors_proof_cannot_be_reflected() {
+        let secret = Secret::random();
+        let (_, [_, reply, _]) = talk(&secret, &secret).unwrap();
+        let mut connector = Connector::new(secret, Purpose::Link, CALLER, fresh_nonce(), &mut Vec::new());
+        assert_eq!(connector.feed(&reply, &mut Vec::new()), Err(AuthError::WrongSecret), "AUTH-2");
+    }
+
+    #[test]
+    fn another_version_and_another_purpose_are_named() {
+        let secret = Secret::random();
+        let mut opening = Vec::new();
+        Connector::new(secret.clone(), Purpose::Hub, CALLER, fresh_nonce(), &mut opening);
+        let acceptor = || Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce());
+        assert_eq!(acceptor().feed(&opening, &mut Vec::new()), Err(AuthError::WrongPurpose));
+        opening[4] = 9;
+        assert_eq!(acceptor().feed(&opening, &mut Vec::new()), Err(AuthError::Version { theirs: 9 }));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_and_bounded(bytes: Vec<u8>, step in 1usize..50) {
+            let mut acceptor = Acceptor::new(Secret::random(), Purpose::Hub, fresh_nonce());
+            for piece in bytes.chunks(step) {
+                let piece = &piece[..piece.len().min(acceptor.wants())];
+                match acceptor.feed(piece, &mut Vec::new()) {
+                    Ok(caller) => prop_assert_eq!(caller, None),
+                    Err(_) => break,
+                }
+                prop_assert!(acceptor.pending.len() <= CLOSING, "AUTH-1");
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Where connections come in: accepts, authenticates, and lets nobody else in.
+//!
+//! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest goes.
+//! - DOOR-2: a guest that has not proved itself within `PATIENCE` is shown out, however slowly it talks.
+
+use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
+use crate::secret::Secret;
+use mio::{Interest, Registry, Token, net::TcpListener, net::TcpStream};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+pub const MAX_GUESTS: usize = 256;
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Listeners and the guests that have not proved themselves yet. Its tokens begin at `first_token`.
+#[derive(Debug)]
+pub struct Door {
+    listeners: Vec<TcpListener>,
+    guests: BTreeMap<usize, Guest>,
+    secret: Secret,
+    purpose: Purpose,
+    first_token: usize,
+    next_token: usize,
+}
+
+#[derive(Debug)]
+struct Guest {
+    stream: TcpStream,
+    address: SocketAddr,
+    acceptor: Acceptor,
+    came: Instant,
+}
+
+impl Door {
+    pub fn open(
+        listeners: Vec<std::net::TcpListener>,
+        secret: Secret,
+        purpose: Purpose,
+        first_token: usize,
+        registry: &Registry,
+    ) -> io::Result<Door> {
+        let mut door = Door {
+            listeners: Vec::new(),
+            guests: BTreeMap::new(),
+            secret,
+            purpose,
+            first_token,
+            next_token: first_token + listeners.len(),
+        };
+        for (i, listener) in listeners.into_iter().enumerate() {
+            listener.set_nonblocking(true)?;
+            let mut listener = TcpListener::from_std(listener);
+            registry.register(&mut listener, Token(first_token + i), Interest::READABLE)?;
+            door.listeners.push(listener);
+        }
+        Ok(door)
+    }
+
+    /// When a guest must be shown out at the latest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.guests.values().map(|g| g.came + PATIENCE).min()
+    }
+
+    /// Deals with an event; returns a connection that has just proved itself, still registered under the event's token.
+    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(TcpStream, Caller)> {
+        let listener = token.0 - self.first_token;
+        if listener < self.listeners.len() {
+            self.accept(registry, listener);
+            return None;
+        }
+        let guest = self.guests.get_mut(&token.0)?;
+        match talk(guest) {
+            Ok(None) => None,
+            Ok(Some(caller)) => self.guests.remove(&token.0).map(|g| (g.stream, caller)),
+            Err(why) => {
+                tracing::warn!(from = %guest.address, %why, "refused a connection");
+                self.guests.remove(&token.0);
+                None
+            }
+        }
+    }
+
+    /// Shows out whoever took too long.
+    pub fn expire(&mut self, now: Instant) {
+        self.guests.retain(|_, guest| {
+            let stays = now < guest.came + PATIENCE;
+            if !stays {
+                tracing::warn!(from = %guest.address, "closed a connection that did not prove itself in time");
+            }
+            stays
+        });
+    }
+
+    fn accept(&mut self, registry: &Registry, listener: usize) {
+        // Bounded, so that a flood cannot keep the thread here.
+        for _ in 0..MAX_GUESTS {
+            let (mut stream, address) = match self.listeners[listener].accept() {
+                Ok(came) => came,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            if self.guests.len() >= MAX_GUESTS {
+                self.guests.pop_first();
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            if registry.register(&mut stream, Token(token), Interest::READABLE).is_err() {
+                continue;
+            }
+            let acceptor = Acceptor::new(self.secret.clone(), self.purpose, fresh_nonce());
+            self.guests.insert(token, Guest { stream, address, acceptor, came: Instant::now() });
+        }
+    }
+}
+
+fn talk(guest: &mut Guest) -> io::Result<Option<Caller>> {
+    loop {
+        let mut bytes = [0; 64];
+        let want = guest.acceptor.wants().min(bytes.len());
+        let n = match guest.stream.read(&mut bytes[..want]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let mut out = Vec::new();
+        let verdict = guest.acceptor.feed(&bytes[..n], &mut out);
+        // A fresh connection takes 72 bytes at once; one that does not is not worth waiting for.
+        guest.stream.write_all(&out)?;
+        if let Some(caller) = verdict.map_err(|e| io::Error::new(io::ErrorKind::PermissionDenied, e))? {
+            return Ok(Some(caller));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What can go wrong between ranks.
+
+use crate::{
+    arena::Unmet,
+    auth::AuthError,
+    discover::DiscoverError,
+    lost::{Cause, Doom},
+    socket::AddressError,
+};
+use phalanx_core::{ConfigError, Rank};
+use std::io;
+
+/// A failure of ranks, hosts or networks. Mistakes in a call are a type of their own, so that recovery never retries a bug.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error("rank {rank} is lost: {cause}")]
+    PeerLost { rank: Rank, cause: Cause },
+    #[error("waited {waited_s:.1} s for rank {rank}, which is alive but did not come")]
+    Late { rank: Rank, waited_s: f64 },
+    #[error("ranks {a} and {b} call different things: rank {a} calls {a_call}, rank {b} calls {b_call}")]
+    Mismatch { a: Rank, a_call: String, b: Rank, b_call: String },
+    #[error("rank {rank} gave up: {why}")]
+    GaveUp { rank: Rank, why: String },
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("cannot reach the meeting point at {tried} within {waited_s:.0} s: {last}")]
+    NoMeeting { tried: String, waited_s: f64, last: String },
+    #[error("the meeting point refused this rank: {why}")]
+    Refused { why: String },
+    #[error(
+        "the world did not form within {waited_s:.0} s: {n_ranks} ranks are expected and somebody is missing; raise PHALANX_START_TIMEOUT if they are only slow"
+    )]
+    NotFormed { waited_s: f64, n_ranks: u32 },
+    #[error("cannot connect to rank {rank} at {tried}: {last}")]
+    NoLink { rank: Rank, tried: String, last: String },
+    #[error("handshake with {with}: {error}")]
+    Auth { with: String, error: AuthError },
+    #[error(
+        "cannot share memory with the other ranks of this host: {error}; PHALANX_TRANSPORT=tcp does without"
+    )]
+    Arena { error: io::Error },
+    #[error("the job's secret cannot be had: {why}")]
+    Secret { why: String },
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: io::Error },
+}
+
+impl NetError {
+    /// The error of a wait on `rank` that did not end well.
+    pub fn of(rank: Rank, unmet: Unmet) -> NetError {
+        match unmet {
+            Unmet::Doomed(doom) => doom.into(),
+            Unmet::Late { waited_ms } => NetError::Late { rank, waited_s: waited_ms as f64 / 1000.0 },
+        }
+    }
+
+    /// What everybody should be told about it, by the rank it happened to.
+    pub fn doom(&self, me: Rank) -> Doom {
+        match self {
+            NetError::PeerLost { rank, cause } => {
+                Doom::Lost(crate::lost::Lost { rank: *rank, cause: cause.clone() })
+            }
+            NetError::Mismatch { a, a_call, b, b_call } => {
+                Doom::Mismatch { a: *a, a_call: a_call.clone(), b: *b, b_call: b_call.clone() }
+            }
+            NetError::GaveUp { rank, why } => Doom::GaveUp { rank: *rank, why: why.clone() },
+            other => Doom::GaveUp { rank: me, why: other.to_string() },
+        }
+    }
+}
+
+impl From<Doom> for NetError {
+    fn from(doom: Doom) -> NetError {
+        match doom {
+            Doom::Lost(lost) => NetError::PeerLost { rank: lost.rank, cause: lost.cause },
+            Doom::Mismatch { a, a_call, b, b_call } => NetError::Mismatch { a, a_call, b, b_call },
+            Doom::GaveUp { rank, why } => NetError::GaveUp { rank, why },
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The meeting point of a world: ranks join here, learn of each other, and hear who is lost. Run by the launcher, or by rank 0.
+
+pub mod message;
+pub mod state;
+
+use crate::{
+    auth::Purpose,
+    door::Door,
+    frame::{self, Decoder},
+    lost::Cause,
+    secret::Secret,
+    socket,
+};
+use message::{Down, MAX_FRAME, Up};
+use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream};
+use phalanx_core::Rank;
+use state::{BEAT_MS, Input, Membership, Output};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+const WAKER: Token = Token(0);
+const FIRST_DOOR: usize = 1;
+/// A member that does not read its messages is not kept for ever.
+const MAX_BACKLOG: usize = 16 << 20;
+
+/// A running meeting point; dropping it closes it.
+#[derive(Debug)]
+pub struct Hub {
+    addresses: Vec<SocketAddr>,
+    orders: mpsc::Sender<Order>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Order {
+    Ended(Rank, String),
+    Close,
+}
+
+impl Hub {
+    /// Serves a world of `n_ranks` on these listeners.
+    pub fn start(listeners: Vec<TcpListener>, secret: Secret, n_ranks: u32) -> io::Result<Hub> {
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let door = Door::open(listeners, secret, Purpose::Hub, FIRST_DOOR, poll.registry())?;
+        let (orders, inbox) = mpsc::channel();
+        let start = Instant::now();
+        let serving = Serving {
+            poll,
+            door,
+            conns: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            membership: Membership::new(n_ranks, 0),
+            start,
+            inbox,
+        };
+        let thread = std::thread::Builder::new().name("phalanx-hub".into()).spawn(move || serving.run())?;
+        Ok(Hub { addresses, orders, waker, thread: Some(thread) })
+    }
+
+    /// Where ranks can reach it.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Tells everybody how a rank's process ended, e.g. "was killed by SIGKILL".
+    pub fn rank_ended(&self, rank: Rank, how: &str) {
+        self.order(Order::Ended(rank, how.to_string()));
+    }
+
+    fn order(&self, order: Order) {
+        // A hub that has ended needs no orders.
+        if self.orders.send(order).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.order(Order::Close);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Conn {
+    rank: Rank,
+    stream: TcpStream,
+    decoder: Decoder,
+    backlog: Vec<u8>,
+}
+
+/// The hub's thread: owns the sockets and the state machine.
+struct Serving {
+    poll: Poll,
+    door: Door,
+    conns: BTreeMap<usize, Conn>,
+    /// The connection of each rank that has one.
+    seats: BTreeMap<Rank, usize>,
+    membership: Membership,
+    start: Instant,
+    inbox: mpsc::Receiver<Order>,
+}
+
+impl Serving {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        let mut next_beat = Instant::now() + Duration::from_millis(BEAT_MS);
+        loop {
+            let now = Instant::now();
+            let until = self.door.next_deadline().map_or(next_beat, |d| d.min(next_beat));
+            match self.poll.poll(&mut events, Some(until.saturating_duration_since(now))) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => {
+                    tracing::error!(error = %e, "the hub cannot wait for its sockets and ends");
+                    return;
+                }
+                _ => {}
+            }
+            // What members say comes before what their closed connections say: a rank that failed because of another one says so first.
+            let mut closed = Vec::new();
+            for event in events.iter() {
+                self.event(event.token(), &mut closed);
+            }
+            for (token, cause) in closed {
+                self.close(token, cause);
+            }
+            if !self.obey() {
+                self.say_goodbye();
+                return;
+            }
+            let now = Instant::now();
+            self.door.expire(now);
+            if now >= next_beat {
+                next_beat = now + Duration::from_millis(BEAT_MS);
+                self.decide(Input::Tick);
+            }
+        }
+    }
+
+    fn event(&mut self, token: Token, closed: &mut Vec<(usize, Cause)>) {
+        if token == WAKER {
+            return;
+        }
+        if !self.conns.contains_key(&token.0) {
+            if let Some((stream, caller)) = self.door.ready(self.poll.registry(), token) {
+                self.welcome(token, stream, caller.rank);
+            } else {
+                return;
+            }
+        }
+        if let Err(cause) = self.read(token.0) {
+            closed.push((token.0, cause));
+        }
+    }
+
+    fn welcome(&mut self, token: Token, mut stream: TcpStream, rank: Rank) {
+        socket::tune_control(&stream);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().reregister(&mut stream, token, interest).is_ok() {
+            let conn = Conn { rank, stream, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
+            self.conns.insert(token.0, conn);
+        }
+    }
+
+    /// Reads what there is; an error is the reason why the connection is over.
+    fn read(&mut self, token: usize) -> Result<(), Cause> {
+        let mut bytes = [0; 16 << 10];
+        loop {
+            let conn = self.conns.get_mut(&token).expect("the caller looked it up");
+            flush(conn).map_err(|e| cause_of(&e))?;
+            let n = match conn.stream.read(&mut bytes) {
+                Ok(0) => return Err(Cause::Disconnected),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(cause_of(&e)),
+            };
+            conn.decoder.feed(&bytes[..n]);
+            let rank = conn.rank;
+            while let Some(up) = self.conns.get_mut(&token).and_then(|c| c.decoder.next::<Up>().transpose()) {
+                let up = up.map_err(|e| {
+                    tracing::warn!(%rank, error = %e, "a member sent an invalid message");
+                    Cause::Disconnected
+                })?;
+                self.hear(token, rank, up);
+            }
+            if !self.conns.contains_key(&token) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn hear(&mut self, token: usize, rank: Rank, up: Up) {
+        let joins = matches!(up, Up::Join(_));
+        let seated = *self.seats.entry(rank).or_insert(token);
+        if seated != token && !joins {
+            return;
+        }
+        let mut out = Vec::new();
+        self.membership.step(self.now(), Input::Said(rank, up), &mut out);
+        for output in out {
+            match output {
+                // Only the newcomer is refused, not the rank that already sits there.
+                Output::Refuse(_, why) => self.refuse(token, rank, why),
+                Output::Tell(rank, down) => self.tell(rank, &down),
+            }
+        }
+    }
+
+    fn refuse(&mut self, token: usize, rank: Rank, why: String) {
+        tracing::warn!(%rank, why, "refused a rank");
+        if let Some(mut conn) = self.conns.remove(&token) {
+            conn.backlog.extend(frame::encode(&Down::Refused(why)).unwrap_or_default());
+            let _ = flush(&mut conn);
+        }
+        if self.seats.get(&rank) == Some(&token) {
+            self.seats.remove(&rank);
+        }
+    }
+
+    fn decide(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.membership.step(self.now(), input, &mut out);
+        for output in out {
+            if let Output::Tell(rank, down) = output {
+                self.tell(rank, &down);
+            }
+        }
+    }
+
+    fn tell(&mut self, rank: Rank, down: &Down) {
+        let Some(token) = self.seats.get(&rank).copied() else { return };
+        let Some(conn) = self.conns.get_mut(&token) else { return };
+        conn.backlog.extend(frame::encode(down).unwrap_or_default());
+        // What cannot go now goes when the socket is writable again; a failure shows when it is read.
+        let _ = flush(conn);
+        if conn.backlog.len() > MAX_BACKLOG {
+            self.close(token, Cause::Unreachable);
+        }
+    }
+
+    fn close(&mut self, token: usize, cause: Cause) {
+        let Some(conn) = self.conns.remove(&token) else { return };
+        if self.seats.get(&conn.rank) == Some(&token) {
+            self.seats.remove(&conn.rank);
+            self.decide(Input::Closed(conn.rank, cause));
+        }
+    }
+
+    /// Carries out orders; false when the hub shall close.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Order::Ended(rank, how)) => self.decide(Input::Ended(rank, how)),
+                Ok(Order::Close) | Err(mpsc::TryRecvError::Disconnected) => return false,
+                Err(mpsc::TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self) {
+        for conn in self.conns.values_mut() {
+            let _ = flush(conn);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+}
+
+fn flush(conn: &mut Conn) -> io::Result<()> {
+    while !conn.backlog.is_empty() {
+        match conn.stream.write(&conn.backlog) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => drop(conn.backlog.drain(..n)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// What a failed connection says about the rank behind it.
+pub fn cause_of(error: &io::Error) -> Cause {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            Cause::Unreachable
+        }
+        _ => Cause::Disconnected,
+    }
+}

@@ -1,0 +1,313 @@
+//! Membership, decided without clocks, sockets or threads.
+//!
+//! - HUB-1: the roster goes out once, when every rank of the world has joined; nobody gets it earlier.
+//! - HUB-2: a rank that joins twice or with another idea of the world is refused by name; the world goes on waiting for the right one.
+//! - HUB-3: a loss is announced once to every other rank; a rank that left in order is not lost, but named as having left.
+//! - HUB-4: silence is judged only while the hub itself is running: after a pause of its own everybody starts fresh.
+
+use super::message::{Down, Member, Up};
+use crate::lost::{Cause, Doom, Lost};
+use phalanx_core::Rank;
+
+/// Milliseconds of a monotonic clock.
+pub type Tick = u64;
+
+/// How often everybody says that it is alive.
+pub const BEAT_MS: u64 = 500;
+/// How long a rank may be silent.
+pub const SILENT_MS: u64 = 3_000;
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// An authenticated connection of this rank said something.
+    Said(Rank, Up),
+    /// Its connection ended: closed, or timed out.
+    Closed(Rank, Cause),
+    /// The launcher saw how its process ended.
+    Ended(Rank, String),
+    /// Time passed.
+    Tick,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    Tell(Rank, Down),
+    /// Tell it, then close its connection.
+    Refuse(Rank, String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seat {
+    Empty,
+    Joined { last_heard: Tick },
+    Left,
+    Lost,
+}
+
+/// Who is here.
+#[derive(Debug)]
+pub struct Membership {
+    seats: Vec<Seat>,
+    members: Vec<Option<Member>>,
+    formed: bool,
+    doomed: bool,
+    last_tick: Tick,
+}
+
+impl Membership {
+    pub fn new(n_ranks: u32, now: Tick) -> Membership {
+        let n = n_ranks as usize;
+        Membership {
+            seats: vec![Seat::Empty; n],
+            members: vec![None; n],
+            formed: false,
+            doomed: false,
+            last_tick: now,
+        }
+    }
+
+    pub fn formed(&self) -> bool {
+        self.formed
+    }
+
+    /// Ranks that have not joined yet.
+    pub fn missing(&self) -> Vec<Rank> {
+        (0..self.seats.len()).map(Rank::at).filter(|r| self.members[r.index()].is_none()).collect()
+    }
+
+    pub fn step(&mut self, now: Tick, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Said(rank, Up::Join(member)) => self.join(now, rank, member, out),
+            Input::Said(rank, said) => self.hear(now, rank, said, out),
+            Input::Closed(rank, cause) => self.gone(rank, cause, out),
+            Input::Ended(rank, how) => self.gone(rank, Cause::Ended(how), out),
+            Input::Tick => self.tick(now, out),
+        }
+    }
+
+    fn join(&mut self, now: Tick, rank: Rank, member: Member, out: &mut Vec<Output>) {
+        let n_ranks = self.seats.len() as u32;
+        let refusal = if member.rank != rank {
+            Some(format!("rank {rank} joined as rank {}", member.rank))
+        } else if rank.0 >= n_ranks {
+            Some(format!("rank {rank} does not exist in a world of {n_ranks} ranks"))
+        } else if member.n_ranks != n_ranks {
+            Some(format!("rank {rank} expects a world of {} ranks, the others of {n_ranks}", member.n_ranks))
+        } else if self.seats[rank.index()] != Seat::Empty {
+            Some(format!("rank {rank} is already here{}", self.whereabouts(rank)))
+        } else {
+            self.disagreement(&member)
+        };
+        if let Some(why) = refusal {
+            out.push(Output::Refuse(rank, why));
+            return;
+        }
+        self.seats[rank.index()] = Seat::Joined { last_heard: now };
+        self.members[rank.index()] = Some(member);
+        if self.missing().is_empty() {
+            self.formed = true;
+            let roster: Vec<Member> = self.members.iter().flatten().cloned().collect();
+            self.tell_all(&Down::Roster(roster), None, out);
+        }
+    }
+
+    fn whereabouts(&self, rank: Rank) -> String {
+        match &self.members[rank.index()] {
+            Some(m) => format!(": process {} on host {}", m.pid, m.host_name),
+            None => String::new(),
+        }
+    }
+
+    fn disagreement(&self, member: &Member) -> Option<String> {
+        let first = self.members.iter().flatten().next()?;
+        let differs = |what: &str, a: &str, b: &str| {
+            format!("{what} differs: rank {} has {a:?}, rank {} has {b:?}", first.rank, member.rank)
+        };
+        if first.build != member.build {
+            return Some(differs("the phalanx version", &first.build, &member.build));
+        }
+        (first.settings != member.settings).then(|| differs("a setting", &first.settings, &member.settings))
+    }
+
+    fn hear(&mut self, now: Tick, rank: Rank, said: Up, out: &mut Vec<Output>) {
+        let Some(seat @ Seat::Joined { .. }) = self.seats.get_mut(rank.index()) else { return };
+        *seat = Seat::Joined { last_heard: now };
+        match said {
+            Up::Leave => {
+                *seat = Seat::Left;
+                self.tell_all(&Down::Lost(Lost { rank, cause: Cause::Left }), Some(rank), out);
+            }
+            Up::Doomed(doom) if !self.doomed => {
+                self.doomed = true;
+                self.tell_all(&Down::Doomed(doom), None, out);
+            }
+            Up::Alive | Up::Join(_) | Up::Doomed(_) => {}
+        }
+    }
+
+    fn gone(&mut self, rank: Rank, cause: Cause, out: &mut Vec<Output>) {
+        let Some(seat) = self.seats.get_mut(rank.index()) else { return };
+        let told = matches!(&cause, Cause::Ended(how) if !how.is_empty());
+        match seat {
+            // The launcher's words of how it ended are news even after its connection closed.
+            Seat::Lost if told => {}
+            Seat::Lost | Seat::Left => return,
+            Seat::Empty if !told => return,
+            Seat::Empty | Seat::Joined { .. } => *seat = Seat::Lost,
+        }
+        let lost = Lost { rank, cause };
+        if self.formed {
+            self.tell_all(&Down::Lost(lost), Some(rank), out);
+        } else if !self.doomed {
+            // The world can never form now: everybody who came is told why.
+            self.doomed = true;
+            self.tell_all(&Down::Doomed(Doom::Lost(lost)), Some(rank), out);
+        }
+    }
+
+    fn tick(&mut self, now: Tick, out: &mut Vec<Output>) {
+        let paused = now.saturating_sub(self.last_tick) > 2 * BEAT_MS;
+        self.last_tick = now;
+        let mut frozen = Vec::new();
+        for (r, seat) in self.seats.iter_mut().enumerate() {
+            let Seat::Joined { last_heard } = seat else { continue };
+            if paused {
+                *last_heard = now; // HUB-4
+            }
+            let silent_ms = now.saturating_sub(*last_heard);
+            if silent_ms > SILENT_MS {
+                *seat = Seat::Lost;
+                frozen.push(Lost { rank: Rank::at(r), cause: Cause::Frozen { silent_ms } });
+            }
+        }
+        for lost in frozen {
+            let rank = lost.rank;
+            self.tell_all(&Down::Lost(lost), Some(rank), out);
+        }
+        self.tell_all(&Down::Alive, None, out);
+    }
+
+    fn tell_all(&self, down: &Down, but: Option<Rank>, out: &mut Vec<Output>) {
+        for (r, seat) in self.seats.iter().enumerate() {
+            let rank = Rank::at(r);
+            if Some(rank) != but && matches!(seat, Seat::Joined { .. }) {
+                out.push(Output::Tell(rank, down.clone()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(rank: u32, n_ranks: u32) -> Member {
+        Member {
+            rank: Rank(rank),
+            n_ranks,
+            host_key: 1,
+            host_name: "h".into(),
+            pid: 100 + rank,
+            cores: vec![0],
+            core_quota: 1,
+            addresses: vec![],
+            arena_fd: 3,
+            arena_heap_bytes: 0,
+            build: "1".into(),
+            settings: String::new(),
+        }
+    }
+
+    fn run(hub: &mut Membership, now: Tick, input: Input) -> Vec<Output> {
+        let mut out = Vec::new();
+        hub.step(now, input, &mut out);
+        out
+    }
+
+    fn formed(n_ranks: u32) -> Membership {
+        let mut hub = Membership::new(n_ranks, 0);
+        for r in 0..n_ranks {
+            run(&mut hub, 0, Input::Said(Rank(r), Up::Join(member(r, n_ranks))));
+        }
+        assert!(hub.formed());
+        hub
+    }
+
+    fn lost(rank: u32, cause: Cause) -> Down {
+        Down::Lost(Lost { rank: Rank(rank), cause })
+    }
+
+    #[test]
+    fn the_roster_goes_to_all_when_the_last_rank_joins() {
+        let mut hub = Membership::new(2, 0);
+        assert_eq!(run(&mut hub, 0, Input::Said(Rank(1), Up::Join(member(1, 2)))), []);
+        assert_eq!(hub.missing(), [Rank(0)]);
+        let out = run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
+        let roster = Down::Roster(vec![member(0, 2), member(1, 2)]);
+        assert_eq!(out, [Output::Tell(Rank(0), roster.clone()), Output::Tell(Rank(1), roster)], "HUB-1");
+    }
+
+    #[test]
+    fn wrong_joins_are_refused_with_both_sides_named() {
+        let mut hub = Membership::new(2, 0);
+        run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
+        let mut refused =
+            |rank: u32, m: Member| match run(&mut hub, 0, Input::Said(Rank(rank), Up::Join(m))).as_slice() {
+                [Output::Refuse(_, why)] => why.clone(),
+                other => panic!("HUB-2: {other:?}"),
+            };
+        assert_eq!(refused(0, member(0, 2)), "rank 0 is already here: process 100 on host h");
+        assert_eq!(refused(1, member(1, 3)), "rank 1 expects a world of 3 ranks, the others of 2");
+        assert_eq!(refused(7, member(7, 2)), "rank 7 does not exist in a world of 2 ranks");
+        let other = Member { build: "2".into(), ..member(1, 2) };
+        assert!(refused(1, other).contains("rank 0 has \"1\", rank 1 has \"2\""));
+    }
+
+    #[test]
+    fn a_dead_rank_is_announced_to_the_others_once() {
+        let mut hub = formed(3);
+        let out = run(&mut hub, 1, Input::Closed(Rank(1), Cause::Disconnected));
+        let bare = lost(1, Cause::Disconnected);
+        assert_eq!(out, [Output::Tell(Rank(0), bare.clone()), Output::Tell(Rank(2), bare)], "HUB-3");
+        assert_eq!(run(&mut hub, 2, Input::Closed(Rank(1), Cause::Disconnected)), []);
+        assert_eq!(run(&mut hub, 3, Input::Ended(Rank(1), "was killed by SIGKILL".into())).len(), 2);
+    }
+
+    #[test]
+    fn a_silent_rank_is_frozen_but_not_after_the_hubs_own_pause() {
+        let mut hub = formed(2);
+        for now in (0..=SILENT_MS).step_by(BEAT_MS as usize) {
+            run(&mut hub, now, Input::Said(Rank(0), Up::Alive));
+            assert!(
+                run(&mut hub, now, Input::Tick).iter().all(|o| matches!(o, Output::Tell(_, Down::Alive)))
+            );
+        }
+        let out = run(&mut hub, SILENT_MS + BEAT_MS, Input::Tick);
+        assert_eq!(out[0], Output::Tell(Rank(0), lost(1, Cause::Frozen { silent_ms: SILENT_MS + BEAT_MS })));
+
+        let mut hub = formed(2);
+        let out = run(&mut hub, 60_000, Input::Tick);
+        assert!(out.iter().all(|o| matches!(o, Output::Tell(_, Down::Alive))), "HUB-4: {out:?}");
+    }
+
+    #[test]
+    fn a_rank_that_ends_before_the_world_forms_dooms_it() {
+        let mut hub = Membership::new(2, 0);
+        run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
+        let out = run(&mut hub, 1, Input::Ended(Rank(1), "exited with code 1".into()));
+        assert!(
+            matches!(&out[..], [Output::Tell(Rank(0), Down::Doomed(Doom::Lost(l)))] if l.rank == Rank(1))
+        );
+    }
+
+    #[test]
+    fn leaving_is_named_and_closing_afterwards_is_quiet() {
+        let mut hub = formed(2);
+        let out = run(&mut hub, 1, Input::Said(Rank(0), Up::Leave));
+        assert_eq!(out, [Output::Tell(Rank(1), lost(0, Cause::Left))], "HUB-3");
+        assert_eq!(run(&mut hub, 2, Input::Closed(Rank(0), Cause::Disconnected)), []);
+        assert_eq!(run(&mut hub, 2, Input::Ended(Rank(0), "exited with code 0".into())), []);
+    }
+}

@@ -1,0 +1,167 @@
+//! Who is lost and why: what every wait looks at, and what ends it.
+//!
+//! - LOST-1: a wait fails when the rank it waits for is lost, or when the world is doomed; never because of a lost rank it does
+//!   not need (that rank may have finished its part and gone).
+//! - LOST-2: the first verdict stays. A rank that fails because of another one dooms the world with the *first* culprit, so that
+//!   everybody names the same one.
+
+use phalanx_core::Rank;
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Why a rank is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// Its process ended: how, if the launcher told.
+    Ended(String),
+    /// It left the world in order while others still wanted something of it.
+    Left,
+    /// Its connection was closed or reset.
+    Disconnected,
+    /// Its process exists but its heartbeat stopped: stopped, swapped out, or in a debugger.
+    Frozen { silent_ms: u64 },
+    /// Its host does not answer any more.
+    Unreachable,
+    /// The launcher or the rank that held the world together is gone.
+    HubLost,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Ended(how) if how.is_empty() => f.write_str("its process ended"),
+            Cause::Ended(how) => write!(f, "its process {how}"),
+            Cause::Left => f.write_str("it left the world while others still waited for it"),
+            Cause::Disconnected => f.write_str("its connection was closed"),
+            Cause::Frozen { silent_ms } => {
+                write!(f, "its process is frozen: no heartbeat for {:.1} s", *silent_ms as f64 / 1000.0)
+            }
+            Cause::Unreachable => f.write_str("its host does not answer"),
+            Cause::HubLost => f.write_str("the meeting point of the world is gone"),
+        }
+    }
+}
+
+/// One verdict: this rank, for this reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    pub rank: Rank,
+    pub cause: Cause,
+}
+
+/// What is known about lost ranks in this process. Written by the watch thread, read by waiting operations.
+#[derive(Debug)]
+pub struct Casualties {
+    /// Set once anything below is set, so that spinning waits need one relaxed load.
+    any: AtomicBool,
+    /// A lock because causes carry text; taken only when something is already lost.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    lost: Vec<Option<Cause>>,
+    doom: Option<Doom>,
+}
+
+/// Why no operation of this world can complete any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Doom {
+    /// A rank was lost that somebody needed.
+    Lost(Lost),
+    /// Two ranks called different things; the text names both sides.
+    Mismatch { a: Rank, a_call: String, b: Rank, b_call: String },
+    /// A rank gave up an operation for a reason of its own (deadline, local error).
+    GaveUp { rank: Rank, why: String },
+}
+
+impl Casualties {
+    pub fn new(n_ranks: u32) -> Casualties {
+        let known = Known { lost: vec![None; n_ranks as usize], doom: None };
+        Casualties { any: AtomicBool::new(false), known: Mutex::new(known) }
+    }
+
+    /// Whether anything is lost at all.
+    #[inline]
+    pub fn any(&self) -> bool {
+        // Acquire pairs with the release in `mark`: whoever sees the flag sees the verdict behind the lock anyway.
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// Records a lost rank; the first cause stays, except that words of how a process ended are better than none.
+    pub fn lose(&self, lost: Lost) {
+        let mut known = self.lock();
+        if let Some(entry) = known.lost.get_mut(lost.rank.index()) {
+            let better = |old: &Cause| {
+                matches!(old, Cause::Ended(how) if how.is_empty()) || *old == Cause::Disconnected
+            };
+            if entry.as_ref().is_none_or(better) {
+                *entry = Some(lost.cause);
+            }
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Ends the world for everybody in this process; the first doom stays (LOST-2).
+    pub fn doom(&self, doom: Doom) {
+        self.lock().doom.get_or_insert(doom);
+        self.any.store(true, Ordering::Release);
+    }
+
+    pub fn doomed(&self) -> Option<Doom> {
+        self.lock().doom.clone()
+    }
+
+    /// Why this rank is lost, if it is.
+    pub fn cause(&self, rank: Rank) -> Option<Cause> {
+        self.lock().lost.get(rank.index())?.clone()
+    }
+
+    /// The verdict for a wait on this rank: the world's doom first, then the rank's own loss.
+    pub fn verdict(&self, rank: Rank) -> Option<Doom> {
+        let known = self.lock();
+        let own = || known.lost.get(rank.index())?.clone().map(|cause| Doom::Lost(Lost { rank, cause }));
+        known.doom.clone().or_else(own)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // A panic elsewhere must not hide who was lost.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(rank: u32, cause: Cause) -> Lost {
+        Lost { rank: Rank(rank), cause }
+    }
+
+    #[test]
+    fn a_wait_sees_only_the_rank_it_needs_until_the_world_is_doomed() {
+        let casualties = Casualties::new(3);
+        casualties.lose(lost(1, Cause::Left));
+        assert_eq!(casualties.verdict(Rank(2)), None, "LOST-1");
+        assert_eq!(casualties.verdict(Rank(1)), Some(Doom::Lost(lost(1, Cause::Left))));
+        casualties.doom(Doom::Lost(lost(1, Cause::Left)));
+        casualties.doom(Doom::Lost(lost(2, Cause::Left)));
+        assert_eq!(casualties.verdict(Rank(2)), Some(Doom::Lost(lost(1, Cause::Left))), "LOST-2");
+    }
+
+    #[test]
+    fn the_launchers_words_replace_a_bare_cause() {
+        let casualties = Casualties::new(1);
+        casualties.lose(lost(0, Cause::Ended(String::new())));
+        casualties.lose(lost(0, Cause::Ended("was killed by SIGKILL".into())));
+        casualties.lose(lost(0, Cause::Left));
+        let cause = casualties.cause(Rank(0)).unwrap();
+        assert_eq!(cause.to_string(), "its process was killed by SIGKILL");
+    }
+}

@@ -1,0 +1,94 @@
+//! Where a rank finds the job's secret: an inherited descriptor, a variable, a file, or the user's own key.
+
+use crate::{
+    error::NetError,
+    secret::{LEN, Secret},
+};
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+/// The secret of this process's job.
+pub fn find() -> Result<Secret, NetError> {
+    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    if let Some(fd) = var("PHALANX_SECRET_FD") {
+        return inherited(&fd);
+    }
+    if let Some(text) = var("PHALANX_SECRET") {
+        return Ok(Secret::from_text(&text));
+    }
+    if let Some(path) = var("PHALANX_SECRET_FILE") {
+        let read = fs::read_to_string(&path);
+        let text = read.map_err(|e| NetError::Secret { why: format!("PHALANX_SECRET_FILE={path}: {e}") })?;
+        return Ok(Secret::from_text(&text));
+    }
+    let home = var("HOME").ok_or_else(|| NetError::Secret {
+        why: "no launcher of ours gave one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
+    })?;
+    let path = PathBuf::from(home).join(".phalanx").join("secret");
+    users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
+}
+
+/// The launcher's descriptor. Read by path, so that it can be read again by whoever inherits it next.
+fn inherited(fd: &str) -> Result<Secret, NetError> {
+    let bad = |why: String| NetError::Secret { why: format!("PHALANX_SECRET_FD={fd}: {why}") };
+    let number: u32 = fd.parse().map_err(|_| bad("not a descriptor".into()))?;
+    let mut bytes = [0; LEN];
+    let read = fs::File::open(format!("/proc/self/fd/{number}")).and_then(|mut f| f.read_exact(&mut bytes));
+    read.map_err(|e| bad(format!("{e}; does a wrapper script close inherited descriptors?")))?;
+    Ok(Secret::from_bytes(bytes))
+}
+
+/// A key that all jobs of this user share, made when it is first wanted.
+fn users_key(path: &Path) -> io::Result<Secret> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "others may read it; chmod 600 it",
+                ));
+            }
+            return Ok(Secret::from_text(&text));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let text: String = Secret::random().expose().iter().map(|b| format!("{b:02x}")).collect();
+    // Written aside and linked, so that of several ranks that come first one wins and nobody reads half a key.
+    let aside = path.with_extension(format!("new.{}", std::process::id()));
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&aside)?
+        .write_all(text.as_bytes())?;
+    let linked = fs::hard_link(&aside, path);
+    fs::remove_file(&aside)?;
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(Secret::from_text(&fs::read_to_string(path)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_key_is_made_once_and_guarded() {
+        let folder = std::env::temp_dir().join(format!("phalanx-key-{}", std::process::id()));
+        let path = folder.join("secret");
+        let first = users_key(&path).unwrap();
+        assert_eq!(users_key(&path).unwrap(), first);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(users_key(&path).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

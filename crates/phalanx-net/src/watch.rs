@@ -1,0 +1,372 @@
+//! The one background thread of a rank: it notices who is lost, says that this rank is alive, and answers those who want a link.
+//! It never touches data.
+//!
+//! - WATCH-1: a dead process is an event (pidfd inside the host, closed connection through the hub), never a timeout.
+//! - WATCH-2: after a verdict is recorded every waiter is woken: the arena's doorbells ring and the wake-up descriptor becomes readable.
+
+use crate::{
+    arena::Arena,
+    auth::Purpose,
+    door::Door,
+    frame::{self, Decoder},
+    hub::{
+        cause_of,
+        message::{Down, Up},
+        state::{BEAT_MS, SILENT_MS},
+    },
+    lost::{Casualties, Cause, Doom, Lost},
+    secret::Secret,
+};
+use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream, unix::SourceFd};
+use phalanx_core::Rank;
+use rustix::event::EventfdFlags;
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+    net::TcpListener,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+const WAKER: Token = Token(0);
+const HUB: Token = Token(1);
+const FIRST_PIDFD: usize = 2;
+
+/// Who serves the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HubHost {
+    /// Our launcher. It may be stopped by its user's Ctrl-Z, so silence alone means nothing.
+    Launcher,
+    Rank(Rank),
+}
+
+/// What the thread watches over.
+#[derive(Debug)]
+pub struct Charge {
+    pub me: Rank,
+    pub hub: std::net::TcpStream,
+    pub hub_host: HubHost,
+    /// Bytes of the hub's stream that were read while joining but not yet decoded.
+    pub decoder: Decoder,
+    pub listeners: Vec<TcpListener>,
+    pub secret: Secret,
+    pub pidfds: Vec<(Rank, OwnedFd)>,
+    pub arena: Option<Arc<Arena>>,
+    pub casualties: Arc<Casualties>,
+}
+
+/// Streams that others opened to this rank, waiting to be taken.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    /// A lock because the watch thread fills what operations take.
+    streams: Mutex<BTreeMap<(Rank, u32), std::net::TcpStream>>,
+    arrived: Condvar,
+}
+
+impl Inbox {
+    fn put(&self, rank: Rank, stream: u32, tcp: std::net::TcpStream) {
+        self.lock().insert((rank, stream), tcp);
+        self.arrived.notify_all();
+    }
+
+    /// The stream that `rank` opened, if it comes before the deadline.
+    pub fn take(&self, rank: Rank, stream: u32, deadline: Instant) -> Option<std::net::TcpStream> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let absent = |streams: &mut BTreeMap<_, _>| !streams.contains_key(&(rank, stream));
+        let waited = self.arrived.wait_timeout_while(self.lock(), left, absent);
+        waited.unwrap_or_else(PoisonError::into_inner).0.remove(&(rank, stream))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Rank, u32), std::net::TcpStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running watch; dropping it leaves the world in order.
+#[derive(Debug)]
+pub struct Watch {
+    orders: mpsc::Sender<Up>,
+    waker: Arc<Waker>,
+    inbox: Arc<Inbox>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub fn start(charge: Charge) -> io::Result<Watch> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let first_guest = FIRST_PIDFD + charge.pidfds.len();
+        let door = Door::open(charge.listeners, charge.secret, Purpose::Link, first_guest, poll.registry())?;
+        charge.hub.set_nonblocking(true)?;
+        let mut hub = TcpStream::from_std(charge.hub);
+        poll.registry().register(&mut hub, HUB, Interest::READABLE | Interest::WRITABLE)?;
+        for (i, (_, pidfd)) in charge.pidfds.iter().enumerate() {
+            let token = Token(FIRST_PIDFD + i);
+            poll.registry().register(&mut SourceFd(&pidfd.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let inbox = Arc::new(Inbox::default());
+        let (orders, commands) = mpsc::channel();
+        let watching = Watching {
+            poll,
+            door,
+            hub: Some(hub),
+            hub_host: charge.hub_host,
+            hub_heard: Instant::now(),
+            decoder: charge.decoder,
+            backlog: Vec::new(),
+            me: charge.me,
+            pidfds: charge.pidfds,
+            arena: charge.arena,
+            casualties: charge.casualties,
+            inbox: inbox.clone(),
+            wake: wake.clone(),
+            commands,
+        };
+        let thread =
+            std::thread::Builder::new().name("phalanx-watch".into()).spawn(move || watching.run())?;
+        Ok(Watch { orders, waker, inbox, wake, thread: Some(thread) })
+    }
+
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// Becomes readable whenever a verdict came in.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Takes note of a wake-up, so that the descriptor is quiet until the next verdict.
+    pub fn quiet(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+    }
+
+    /// Tells everybody why this world is over.
+    pub fn doom(&self, doom: Doom) {
+        self.order(Up::Doomed(doom));
+    }
+
+    fn order(&self, up: Up) {
+        // A watch that has ended has already told everybody the worst.
+        if self.orders.send(up).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.order(Up::Leave);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own state.
+struct Watching {
+    poll: Poll,
+    door: Door,
+    hub: Option<TcpStream>,
+    hub_host: HubHost,
+    hub_heard: Instant,
+    decoder: Decoder,
+    backlog: Vec<u8>,
+    me: Rank,
+    pidfds: Vec<(Rank, OwnedFd)>,
+    arena: Option<Arc<Arena>>,
+    casualties: Arc<Casualties>,
+    inbox: Arc<Inbox>,
+    wake: Arc<OwnedFd>,
+    commands: mpsc::Receiver<Up>,
+}
+
+impl Watching {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(128);
+        let beat = Duration::from_millis(BEAT_MS);
+        let mut last_beat = Instant::now();
+        self.hear_hub();
+        loop {
+            let next = last_beat + beat;
+            let until = self.door.next_deadline().map_or(next, |d| d.min(next));
+            let polled = self.poll.poll(&mut events, Some(until.saturating_duration_since(Instant::now())));
+            if let Err(e) = polled
+                && e.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(error = %e, "cannot watch the other ranks any more");
+                return;
+            }
+            for event in events.iter() {
+                self.event(event.token());
+            }
+            if !self.obey() {
+                return;
+            }
+            let now = Instant::now();
+            self.door.expire(now);
+            if now >= last_beat + beat {
+                // After a pause of this very process nobody else's silence means anything.
+                if now > last_beat + 3 * beat {
+                    self.hub_heard = now;
+                }
+                last_beat = now;
+                self.say(&Up::Alive);
+                self.judge_hub(now);
+            }
+        }
+    }
+
+    fn event(&mut self, token: Token) {
+        match token {
+            WAKER => {}
+            HUB => self.hear_hub(),
+            Token(t) if t < FIRST_PIDFD + self.pidfds.len() => {
+                let rank = self.pidfds[t - FIRST_PIDFD].0;
+                let fd = self.pidfds[t - FIRST_PIDFD].1.as_raw_fd();
+                let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+                self.lose(Lost { rank, cause: Cause::Ended(String::new()) });
+            }
+            _ => {
+                if let Some((stream, caller)) = self.door.ready(self.poll.registry(), token) {
+                    let mut stream = stream;
+                    let _ = self.poll.registry().deregister(&mut stream);
+                    self.inbox.put(caller.rank, caller.stream, OwnedFd::from(stream).into());
+                }
+            }
+        }
+    }
+
+    /// Carries out commands; false when this rank leaves.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(up) => {
+                    let leaving = up == Up::Leave;
+                    self.say(&up);
+                    if leaving {
+                        self.part();
+                        return false;
+                    }
+                }
+                Err(mpsc::TryRecvError::Empty) => return true,
+                Err(mpsc::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Sends what is left before the connection closes, but not for ever.
+    fn part(&mut self) {
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let mut events = Events::with_capacity(8);
+        while !self.backlog.is_empty() && self.hub.is_some() && Instant::now() < deadline {
+            let _ = self.poll.poll(&mut events, Some(Duration::from_millis(20)));
+            self.flush();
+        }
+    }
+
+    fn say(&mut self, up: &Up) {
+        self.backlog.extend(frame::encode(up).unwrap_or_default());
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        let Some(hub) = &mut self.hub else { return self.backlog.clear() };
+        while !self.backlog.is_empty() {
+            match hub.write(&self.backlog) {
+                Ok(n) if n > 0 => drop(self.backlog.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // The reading side learns why.
+                _ => return self.backlog.clear(),
+            }
+        }
+    }
+
+    fn hear_hub(&mut self) {
+        self.flush();
+        let mut bytes = [0; 16 << 10];
+        loop {
+            self.take_news();
+            let Some(hub) = &mut self.hub else { return };
+            match hub.read(&mut bytes) {
+                Ok(0) => return self.hub_gone(Cause::Disconnected),
+                Ok(n) => {
+                    self.hub_heard = Instant::now();
+                    self.decoder.feed(&bytes[..n]);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return self.hub_gone(cause_of(&e)),
+            }
+        }
+    }
+
+    fn take_news(&mut self) {
+        loop {
+            match self.decoder.next::<Down>() {
+                Ok(None) => return,
+                Ok(Some(Down::Lost(lost))) => self.lose(lost),
+                Ok(Some(Down::Doomed(doom))) => {
+                    self.casualties.doom(doom);
+                    self.alarm();
+                }
+                Ok(Some(Down::Alive | Down::Roster(_))) => {}
+                Ok(Some(Down::Refused(why))) => {
+                    self.casualties.doom(Doom::GaveUp { rank: self.me, why });
+                    self.alarm();
+                }
+                Err(e) => {
+                    tracing::warn!(error = %e, "the hub sent an invalid message");
+                    return self.hub_gone(Cause::Disconnected);
+                }
+            }
+        }
+    }
+
+    fn hub_gone(&mut self, cause: Cause) {
+        if let Some(mut hub) = self.hub.take() {
+            let _ = self.poll.registry().deregister(&mut hub);
+        }
+        match self.hub_host {
+            HubHost::Rank(rank) => self.lose(Lost { rank, cause }),
+            HubHost::Launcher => {
+                let why = format!("the launcher is gone ({cause})");
+                self.casualties.doom(Doom::GaveUp { rank: self.me, why });
+                self.alarm();
+            }
+        }
+    }
+
+    fn judge_hub(&mut self, now: Instant) {
+        let silent_ms = now.saturating_duration_since(self.hub_heard).as_millis() as u64;
+        if let HubHost::Rank(rank) = self.hub_host
+            && silent_ms > SILENT_MS
+            && self.hub.is_some()
+        {
+            self.lose(Lost { rank, cause: Cause::Frozen { silent_ms } });
+        }
+    }
+
+    fn lose(&self, lost: Lost) {
+        if lost.rank == self.me {
+            return;
+        }
+        tracing::debug!(rank = %lost.rank, cause = %lost.cause, "a rank is gone");
+        self.casualties.lose(lost);
+        self.alarm();
+    }
+
+    /// WATCH-2.
+    fn alarm(&self) {
+        if let Some(arena) = &self.arena {
+            arena.alarm();
+        }
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
