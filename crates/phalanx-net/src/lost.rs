@@ -2,17 +2,18 @@
 //!
 //! - LOST-1: a wait fails when the rank it waits for is lost, or when the world is doomed; never because of a lost rank it does
 //!   not need (that rank may have finished its part and gone).
-//! - LOST-2: the first verdict stays. A rank that fails because of another one dooms the world with the *first* culprit, so that
-//!   everybody names the same one.
+//! - LOST-2: the first verdict stays. A rank that fails because of another one dooms the world with the *first* culprit, and answers
+//!   with what the hub made everybody's verdict, so that everybody names the same one.
 
 use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 /// Why a rank is lost.
@@ -62,12 +63,16 @@ pub struct Casualties {
     any: AtomicBool,
     /// A lock because causes carry text; taken only when something is already lost.
     known: Mutex<Known>,
+    /// Rung when `Known::agreed` is set.
+    agreement: Condvar,
 }
 
 #[derive(Debug)]
 struct Known {
     lost: Vec<Option<Cause>>,
     doom: Option<Doom>,
+    /// What everybody will name if anything fails: the hub's word, or its own end.
+    agreed: Option<Doom>,
 }
 
 /// Why no operation of this world can complete any more.
@@ -83,8 +88,8 @@ pub enum Doom {
 
 impl Casualties {
     pub fn new(n_ranks: u32) -> Casualties {
-        let known = Known { lost: vec![None; n_ranks as usize], doom: None };
-        Casualties { any: AtomicBool::new(false), known: Mutex::new(known) }
+        let known = Known { lost: vec![None; n_ranks as usize], doom: None, agreed: None };
+        Casualties { any: AtomicBool::new(false), known: Mutex::new(known), agreement: Condvar::new() }
     }
 
     /// Whether anything is lost at all.
@@ -116,6 +121,18 @@ impl Casualties {
 
     pub fn doomed(&self) -> Option<Doom> {
         self.lock().doom.clone()
+    }
+
+    /// From now on every failure is because of this, whatever a rank sees of it (LOST-2).
+    pub fn agree(&self, doom: Doom) {
+        self.lock().agreed.get_or_insert(doom);
+        self.agreement.notify_all();
+    }
+
+    /// What everybody names; `None` if nobody has said so within this time.
+    pub fn await_agreement(&self, at_most: Duration) -> Option<Doom> {
+        let waited = self.agreement.wait_timeout_while(self.lock(), at_most, |k| k.agreed.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.agreed.clone()
     }
 
     /// Why this rank is lost, if it is.

@@ -22,12 +22,7 @@ pub struct Draft<'a> {
 impl<'a> Draft<'a> {
     /// A plan that uses links and this rank's own memory.
     pub fn over_links(scratch_len: u64, steps: impl Iterator<Item = Step> + 'a) -> Draft<'a> {
-        Draft {
-            group: &[],
-            n_turns: 0,
-            scratch_len,
-            steps: Box::new(steps.filter_map(|mut step| strip(&mut step).then_some(step))),
-        }
+        Draft { group: &[], n_turns: 0, scratch_len, steps: Box::new(Stripped(steps)) }
     }
 
     /// A plan that uses the arena of these ranks too.
@@ -37,12 +32,7 @@ impl<'a> Draft<'a> {
         scratch_len: u64,
         steps: impl Iterator<Item = Step> + 'a,
     ) -> Draft<'a> {
-        Draft {
-            group,
-            n_turns,
-            scratch_len,
-            steps: Box::new(steps.filter_map(|mut step| strip(&mut step).then_some(step))),
-        }
+        Draft { group, n_turns, scratch_len, steps: Box::new(Stripped(steps)) }
     }
 }
 
@@ -53,6 +43,23 @@ impl fmt::Debug for Draft<'_> {
             .field("n_turns", &self.n_turns)
             .field("scratch_len", &self.scratch_len)
             .finish_non_exhaustive()
+    }
+}
+
+/// Steps without what moves nothing.
+struct Stripped<I>(I);
+
+impl<I: Iterator<Item = Step>> Iterator for Stripped<I> {
+    type Item = Step;
+
+    // A loop rather than `filter_map`, which moves every step, and steps are large, more often.
+    fn next(&mut self) -> Option<Step> {
+        loop {
+            let mut step = self.0.next();
+            if step.as_mut().is_none_or(strip) {
+                return step;
+            }
+        }
     }
 }
 

@@ -201,3 +201,17 @@ pub fn build(algorithm: Algorithm, request: &Request, me: Rank) -> Plan {
         steps: draft.steps.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_leads_back_to_its_algorithm() {
+        for algorithm in Algorithm::all() {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "names are unique");
+        }
+        let error = "rong".parse::<Algorithm>().unwrap_err().to_string();
+        assert!(error.starts_with("unknown algorithm \"rong\"; known: alone arena-all"), "{error}");
+    }
+}

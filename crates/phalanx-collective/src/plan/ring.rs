@@ -3,6 +3,8 @@
 //! A reduce-scatter round the ring followed by an all-gather moves `2 (n - 1) / n` of the vector out of every rank, which is
 //! the least an allreduce can, in 2 (n - 1) steps. For large messages.
 //!
+//! The ring visits one host after the other, whatever the numbers of their ranks, so that it enters each host once.
+//!
 //! A ring runs over *tracks*: ranges of elements that travel together but may have different neighbours. A flat ring has one; the
 //! ring between hosts of unequal sizes has several.
 
@@ -22,13 +24,44 @@ pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
     match request.op {
         Op::Allreduce => {
             let whole = Extent::new(0, request.layout.len());
-            let ring = Ring::among(me.0, request.n_ranks(), whole, Rank);
+            let tour = Tour::new(request, me);
+            let ring = Ring::among(tour.place, tour.n(), whole, |i| tour.ranks[i as usize]);
             let steps = contribute(request, 0, whole.len).chain(ring.clone().reduce_scatter(true));
             Draft::over_links(0, steps.chain(ring.all_gather()))
         }
         Op::ReduceScatter => reduce_scatter(request, me),
         Op::Allgather => allgather(request, me),
         _ => unreachable!("supports() admits no other operation"),
+    }
+}
+
+/// The ranks in the order in which a flat ring visits them.
+struct Tour {
+    ranks: Vec<Rank>,
+    place: u32,
+}
+
+impl Tour {
+    fn new(request: &Request, me: Rank) -> Tour {
+        let ranks = request.topology.hosts().concat();
+        let before = &request.topology.hosts()[..request.topology.host_of(me) as usize];
+        let place = before.iter().map(|host| host.len() as u32).sum::<u32>() + request.topology.local_of(me);
+        Tour { ranks, place }
+    }
+
+    fn n(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    fn neighbours(&self) -> (Rank, Rank) {
+        let (n, place) = (self.ranks.len(), self.place as usize);
+        (self.ranks[(place + 1) % n], self.ranks[(place + n - 1) % n])
+    }
+
+    /// Each rank's elements, in the order of the tour.
+    fn chunks(&self, request: &Request) -> Vec<Extent> {
+        let extents = request.layout.extents();
+        self.ranks.iter().map(|r| extents[r.index()]).collect()
     }
 }
 
@@ -90,10 +123,10 @@ impl Ring {
 
 /// Partial results travel in two halves of the scratch, because `In` is not ours to write: one is sent while the other comes in.
 fn reduce_scatter(request: &Request, me: Rank) -> Draft<'_> {
-    let (n, place) = (request.n_ranks(), me.0);
-    let chunks = request.layout.extents();
+    let tour = Tour::new(request, me);
+    let (n, place, (next, prev)) = (tour.n(), tour.place, tour.neighbours());
+    let chunks = tour.chunks(request);
     let half = chunks.iter().map(|c| c.len).max().unwrap_or(0);
-    let (next, prev) = (Rank((place + 1) % n), Rank((place + n - 1) % n));
     // The chunk of round s is the one that is received in it; round 0 receives nothing.
     let chunk = move |s: u32| chunks[((place + 2 * n - 1 - s) % n) as usize];
     let copy = move |src: Extent, dst: Span| {
@@ -116,12 +149,12 @@ fn reduce_scatter(request: &Request, me: Rank) -> Draft<'_> {
 }
 
 fn allgather(request: &Request, me: Rank) -> Draft<'_> {
-    let (n, place) = (request.n_ranks(), me.0);
-    let chunks = request.layout.extents();
-    let mine = chunks[me.index()];
+    let tour = Tour::new(request, me);
+    let (n, place, (next, prev)) = (tour.n(), tour.place, tour.neighbours());
+    let chunks = tour.chunks(request);
+    let mine = chunks[place as usize];
     let own = (!request.in_place)
         .then(|| Step::Copy { src: Span::of(Buf::In, 0, mine.len), dst: mine.of(Buf::Out) });
-    let (next, prev) = (Rank((place + 1) % n), Rank((place + n - 1) % n));
     let rounds = (1..n).map(move |s| {
         let chunk = |i: u32| chunks[(i % n) as usize].of(Buf::Out);
         swap(next, chunk(place + n - s + 1), prev, chunk(place + n - s), Fold::Store)

@@ -36,13 +36,8 @@ fn preferences(request: &Request) -> &'static [&'static str] {
     }
     match request.op {
         Op::Allreduce => allreduce(request),
-        Op::Broadcast if request.topology.n_hosts() > 1 && request.n_ranks() > request.topology.n_hosts() => {
-            direct_first(request, &["arena-direct", "tiers-rooted", "tree"], &["tiers-rooted", "tree"])
-        }
-        Op::Broadcast if request.bytes() >= CHAIN_BYTES && request.n_ranks() > 2 => {
-            direct_first(request, &["arena-direct", "arena", "chain"], &["arena", "chain"])
-        }
-        Op::Broadcast | Op::Gather | Op::Scatter => {
+        Op::Broadcast => broadcast(request),
+        Op::Gather | Op::Scatter => {
             direct_first(request, &["arena-direct", "arena", "tree"], &["arena", "tree"])
         }
         Op::Reduce => &["arena", "tree"],
@@ -58,7 +53,7 @@ fn allreduce(request: &Request) -> &'static [&'static str] {
     if request.is_one_arena() {
         let is_small = u64::from(n) * bytes <= ARENA_ALL_BYTES;
         return match request.memory {
-            Memory::Arena if bytes > ARENA_DIRECT_BYTES => &["arena-direct"],
+            Memory::Arena if bytes > ARENA_DIRECT_BYTES || (n > 2 && !is_small) => &["arena-direct"],
             _ if n == 2 || is_small => &["arena-all"],
             _ => &["arena-split"],
         };
@@ -74,6 +69,14 @@ fn allreduce(request: &Request) -> &'static [&'static str] {
         &["halving"]
     } else {
         &["ring"]
+    }
+}
+
+fn broadcast(request: &Request) -> &'static [&'static str] {
+    match request.bytes() {
+        ..=ARENA_DIRECT_BYTES => &["arena", "tiers-rooted", "tree"],
+        CHAIN_BYTES.. if request.n_ranks() > 2 => &["arena-direct", "arena", "tiers-rooted", "chain"],
+        _ => &["arena-direct", "arena", "tiers-rooted", "tree"],
     }
 }
 
@@ -145,6 +148,17 @@ mod tests {
         );
         assert_eq!([64, 4 << 10].map(|b| choice(&[1, 1], b)), ["doubling", "halving"]);
         assert_eq!(choice(&[1, 1, 1], 64 << 10), "ring");
+    }
+
+    #[test]
+    fn broadcast_goes_from_a_tree_to_a_chain_as_it_grows() {
+        let choice = |sizes: &[u32], bytes, links_only| {
+            select(&Request { links_only, ..request(Op::Broadcast, sizes, bytes) }).name()
+        };
+        assert_eq!([64, 1 << 20].map(|b| choice(&[4], b, true)), ["tree", "chain"]);
+        assert_eq!([64, 1 << 20].map(|b| choice(&[2, 2], b, true)), ["tree", "chain"]);
+        assert_eq!([64, 1 << 20].map(|b| choice(&[2, 2], b, false)), ["tiers-rooted"; 2]);
+        assert_eq!([64, 1 << 20].map(|b| choice(&[4], b, false)), ["arena"; 2]);
     }
 
     #[test]

@@ -261,8 +261,22 @@ impl Serving {
         loop {
             match self.inbox.try_recv() {
                 Ok(Order::Ended(rank, how)) => self.decide(Input::Ended(rank, how)),
-                Ok(Order::Close) | Err(mpsc::TryRecvError::Disconnected) => return false,
+                Ok(Order::Close) | Err(mpsc::TryRecvError::Disconnected) => {
+                    self.hear_last_words();
+                    return false;
+                }
                 Err(mpsc::TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Whoever closes the hub may just have said through it why: that must still reach everybody.
+    fn hear_last_words(&mut self) {
+        let tokens: Vec<usize> = self.conns.keys().copied().collect();
+        for token in tokens {
+            if self.conns.contains_key(&token) {
+                // It is over anyway.
+                let _ = self.read(token);
             }
         }
     }

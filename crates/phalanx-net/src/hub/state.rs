@@ -4,6 +4,7 @@
 //! - HUB-2: a rank that joins twice or with another idea of the world is refused by name; the world goes on waiting for the right one.
 //! - HUB-3: a loss is announced once to every other rank; a rank that left in order is not lost, but named as having left.
 //! - HUB-4: silence is judged only while the hub itself is running: after a pause of its own everybody starts fresh.
+//! - HUB-5: nobody joins a world that is over: a rank that comes too late is told why instead of a roster.
 
 use super::message::{Down, Member, Up};
 use crate::lost::{Cause, Doom, Lost};
@@ -52,7 +53,8 @@ pub struct Membership {
     seats: Vec<Seat>,
     members: Vec<Option<Member>>,
     formed: bool,
-    doomed: bool,
+    /// Why the world is over.
+    doom: Option<Doom>,
     last_tick: Tick,
 }
 
@@ -63,7 +65,7 @@ impl Membership {
             seats: vec![Seat::Empty; n],
             members: vec![None; n],
             formed: false,
-            doomed: false,
+            doom: None,
             last_tick: now,
         }
     }
@@ -106,7 +108,9 @@ impl Membership {
         }
         self.seats[rank.index()] = Seat::Joined { last_heard: now };
         self.members[rank.index()] = Some(member);
-        if self.missing().is_empty() {
+        if let Some(doom) = &self.doom {
+            out.push(Output::Tell(rank, Down::Doomed(doom.clone())));
+        } else if self.missing().is_empty() {
             self.formed = true;
             let roster: Vec<Member> = self.members.iter().flatten().cloned().collect();
             self.tell_all(&Down::Roster(roster), None, out);
@@ -139,9 +143,11 @@ impl Membership {
                 *seat = Seat::Left;
                 self.tell_all(&Down::Lost(Lost { rank, cause: Cause::Left }), Some(rank), out);
             }
-            Up::Doomed(doom) if !self.doomed => {
-                self.doomed = true;
-                self.tell_all(&Down::Doomed(doom), None, out);
+            Up::Doomed(doom) if self.doom.is_none() => {
+                self.doom = Some(doom.clone());
+                // Whoever said it last: once it hears this, everybody has been told, and it may end.
+                self.tell_all(&Down::Doomed(doom.clone()), Some(rank), out);
+                out.push(Output::Tell(rank, Down::Doomed(doom)));
             }
             Up::Alive | Up::Join(_) | Up::Doomed(_) => {}
         }
@@ -160,9 +166,9 @@ impl Membership {
         let lost = Lost { rank, cause };
         if self.formed {
             self.tell_all(&Down::Lost(lost), Some(rank), out);
-        } else if !self.doomed {
-            // The world can never form now: everybody who came is told why.
-            self.doomed = true;
+        } else if self.doom.is_none() {
+            // The world can never form now: everybody who came is told why, and so is whoever comes (HUB-5).
+            self.doom = Some(Doom::Lost(lost.clone()));
             self.tell_all(&Down::Doomed(Doom::Lost(lost)), Some(rank), out);
         }
     }
@@ -184,7 +190,9 @@ impl Membership {
         }
         for lost in frozen {
             let rank = lost.rank;
-            self.tell_all(&Down::Lost(lost), Some(rank), out);
+            self.tell_all(&Down::Lost(lost.clone()), Some(rank), out);
+            // Should it thaw, it must not wait for a world that went on without it.
+            out.push(Output::Tell(rank, Down::Doomed(Doom::Lost(lost))));
         }
         self.tell_all(&Down::Alive, None, out);
     }

@@ -7,7 +7,7 @@ use super::{
     },
     named, prove, request,
 };
-use phalanx_core::{Tiers, Topology};
+use phalanx_core::{Rank, Tiers, Topology};
 
 /// Divisible by everything that divides a vector here.
 const LEN: u64 = 5040 * 4;
@@ -26,6 +26,14 @@ fn rings_and_halving_send_the_least_out_of_every_rank() {
             assert_eq!(prove(named("halving"), &request).sent_bytes, vec![least; n as usize], "n={n}");
         }
     }
+}
+
+#[test]
+fn a_flat_ring_enters_each_host_once_however_ranks_are_numbered() {
+    let dealt = |h: u32| (0..4).map(|i| Rank(3 * i + h)).collect();
+    let topology = Topology::new((0..3).map(dealt).collect()).unwrap();
+    let request = request(Op::Allreduce, Layout::Whole { len: LEN }, topology);
+    assert_eq!(prove(named("ring"), &request).host_bytes, [2 * 11 * LEN * 4 / 12; 3]);
 }
 
 #[test]
@@ -81,7 +89,7 @@ fn small_messages_in_shared_memory_take_two_steps() {
 
 #[test]
 fn a_broadcast_in_two_levels_enters_each_host_once() {
-    let root = phalanx_core::Rank(5);
+    let root = Rank(5);
     let request = request(Op::Broadcast, Layout::Rooted { root, len: 100 }, Topology::of_sizes(&[4, 4, 4]));
     assert_eq!(prove(named("tiers-rooted"), &request).host_bytes.iter().sum::<u64>(), 2 * 400);
 }

@@ -3,7 +3,7 @@
 use super::{
     super::{
         Algorithm, Memory, Request,
-        step::{Layout, Op, Plan, Span, Step},
+        step::{Fold, Layout, Op, Plan, Span, Step},
         verify::verify,
     },
     plans, request,
@@ -68,35 +68,104 @@ fn score(mutate: impl Fn(&Step) -> Vec<Option<Step>>) -> (usize, usize, Vec<Stri
     (n_mutants, n_caught, survivors)
 }
 
+/// Demands that all but a twentieth of the mutants are faults.
+fn assert_noticed(mutate: impl Fn(&Step) -> Vec<Option<Step>>) {
+    let (n_mutants, n_caught, survivors) = score(mutate);
+    assert!(n_mutants > 1000, "only {n_mutants} mutants");
+    assert!(n_caught * 100 > n_mutants * 95, "{n_caught} of {n_mutants} noticed; not: {survivors:#?}");
+}
+
 #[test]
 fn a_missing_step_is_noticed() {
-    let (n_mutants, n_caught, survivors) = score(|step| match step {
+    assert_noticed(|step| match step {
         // Releasing late is slow, not wrong, unless a slot is needed again.
         Step::Release { .. } => vec![],
         _ => vec![None],
     });
-    let percent = 100.0 * n_caught as f64 / n_mutants as f64;
-    assert!(n_mutants > 1000 && percent > 95.0, "{n_caught} of {n_mutants}: {survivors:#?}");
-    println!("{n_caught} of {n_mutants}: {survivors:#?}");
 }
 
 #[test]
 fn a_span_that_is_off_by_one_is_noticed() {
-    let (n_mutants, n_caught, survivors) = score(|step| {
-        let mut mutants = Vec::new();
-        for shift in [Shift::Later, Shift::Shorter] {
-            let n_spans = spans(&mut step.clone()).len();
-            mutants.extend((0..n_spans).map(|i| {
-                let mut mutant = step.clone();
-                shift.apply(spans(&mut mutant)[i]);
-                Some(mutant)
-            }));
-        }
-        mutants
+    assert_noticed(|step| {
+        let n_spans = spans(&mut step.clone()).len();
+        let all = [Shift::Later, Shift::Shorter]
+            .into_iter()
+            .flat_map(|shift| (0..n_spans).map(move |i| (shift, i)));
+        all.map(|(shift, i)| {
+            let mut mutant = step.clone();
+            shift.apply(spans(&mut mutant)[i]);
+            Some(mutant)
+        })
+        .collect()
     });
-    let percent = 100.0 * n_caught as f64 / n_mutants as f64;
-    assert!(n_mutants > 1000 && percent > 95.0, "{n_caught} of {n_mutants}: {survivors:#?}");
-    println!("{n_caught} of {n_mutants}: {survivors:#?}");
+}
+
+#[test]
+fn a_wrong_peer_turn_place_or_fold_is_noticed() {
+    assert_noticed(|step| {
+        let n_knobs = knobs(&mut step.clone()).len();
+        (0..n_knobs)
+            .map(|i| {
+                let mut mutant = step.clone();
+                knobs(&mut mutant).remove(i).turn();
+                Some(mutant)
+            })
+            .collect()
+    });
+}
+
+/// Something in a step that is not a span.
+enum Knob<'a> {
+    Peer(&'a mut Rank),
+    Turn(&'a mut u32),
+    Place(&'a mut u64),
+    Flag(&'a mut bool),
+    Fold(&'a mut Fold),
+}
+
+impl Knob<'_> {
+    fn turn(self) {
+        match self {
+            Knob::Peer(rank) => rank.0 = (rank.0 + 1) % 6,
+            Knob::Turn(turn) => *turn += 1,
+            Knob::Place(at) => *at += 1,
+            Knob::Flag(flag) => *flag = !*flag,
+            Knob::Fold(fold) => {
+                *fold = match *fold {
+                    Fold::Store => Fold::Reduce,
+                    Fold::Reduce => Fold::ReduceLast,
+                    Fold::ReduceLast => Fold::Reduce,
+                }
+            }
+        }
+    }
+}
+
+fn knobs(step: &mut Step) -> Vec<Knob<'_>> {
+    match step {
+        Step::Copy { .. } => vec![],
+        Step::Scale { pre, post, .. } => vec![Knob::Flag(pre), Knob::Flag(post)],
+        Step::Exchange { sends, recvs } => {
+            let sends = sends.iter_mut().map(|s| Knob::Peer(&mut s.to));
+            sends
+                .chain(recvs.iter_mut().flat_map(|r| [Knob::Peer(&mut r.from), Knob::Fold(&mut r.fold)]))
+                .collect()
+        }
+        Step::Publish { turn, parts } => {
+            let places = parts.iter_mut().map(|(_, at)| Knob::Place(at));
+            [Knob::Turn(turn)].into_iter().chain(places).collect()
+        }
+        Step::ReduceFrom { turn, slot_at, publish, last, .. } => {
+            let publish = publish.iter_mut().flat_map(|(turn, at)| [Knob::Turn(turn), Knob::Place(at)]);
+            [Knob::Turn(turn), Knob::Place(slot_at), Knob::Flag(last)].into_iter().chain(publish).collect()
+        }
+        Step::Fetch { turn, peer, slot_at, .. } => {
+            vec![Knob::Turn(turn), Knob::Peer(peer), Knob::Place(slot_at)]
+        }
+        Step::Release { turn } | Step::Sync { turn } => vec![Knob::Turn(turn)],
+        Step::ReduceDirect { at, len, last } => vec![Knob::Place(at), Knob::Place(len), Knob::Flag(last)],
+        Step::FetchDirect { peer, at, .. } => vec![Knob::Peer(peer), Knob::Place(at)],
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -169,3 +169,6 @@ fn check_results(request: &Request, outcome: &machine::Outcome) -> Result<(), Fa
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

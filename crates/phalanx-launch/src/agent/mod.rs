@@ -1,0 +1,267 @@
+//! `phalanx agent`: starts and watches the ranks of one host for a launcher that speaks through stdin and stdout.
+//!
+//! - AGENT-1: when the launcher is gone (stdin ends, whatever the reason) no process of the job is left after
+//!   [`GRACE`] and a moment.
+//! - AGENT-2: the agent leaves only when its family is empty or will not die.
+//! - AGENT-3: only the main thread decides; it never waits for anything but its inbox.
+
+mod check;
+pub mod cores;
+mod family;
+mod pump;
+mod secret_fd;
+mod spawn;
+mod start;
+mod voice;
+
+use crate::wire::{CAP, Down, Ending, Prepare, Sig, Up};
+use phalanx_core::Rank;
+use phalanx_net::frame;
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, WaitOptions, wait},
+};
+use signal_hook::{
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use std::{
+    io::{self, IsTerminal},
+    os::fd::OwnedFd,
+    process::ExitCode,
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+use voice::Voice;
+
+/// How long a rank may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(1);
+/// SIGKILL is repeated while the family forks faster than it dies.
+const KILL_AGAIN: Duration = Duration::from_millis(50);
+/// After so many, what is left hangs in the kernel and nobody can end it.
+const KILLS: u32 = 40;
+
+/// What the main thread learns from the others.
+pub enum Event {
+    Told(Down),
+    LauncherGone,
+    AskedToEnd,
+    Reaped {
+        pid: Pid,
+        ending: Ending,
+    },
+    /// No descendant is left.
+    FamilyGone,
+    StreamEnded,
+    VoiceEnded,
+}
+
+/// How far the end has come.
+enum End {
+    NotYet,
+    /// SIGTERM was sent; SIGKILL follows.
+    Asked {
+        kill_at: Instant,
+        kills: u32,
+    },
+    /// Everything was said; the writer finishes.
+    Leaving,
+}
+
+pub struct Agent {
+    inbox: Receiver<Event>,
+    events: SyncSender<Event>,
+    voice: Option<Voice>,
+    prepared: Option<Box<Prepare>>,
+    /// Ranks whose process has not been reaped.
+    running: Vec<(Pid, Rank)>,
+    /// Hangs up at the streams when the family is gone.
+    over: Option<OwnedFd>,
+    n_streams: usize,
+    family_gone: bool,
+    launcher_gone: bool,
+    end: End,
+}
+
+/// Runs until the launcher ends the job or goes away.
+pub fn main() -> ExitCode {
+    if io::stdout().is_terminal() {
+        eprintln!("phalanx agent is started by `phalanx run`, on every host of a job; it is not for people");
+        return ExitCode::from(2);
+    }
+    family::adopt_orphans();
+    let (events, inbox) = sync_channel(64);
+    watch_signals(events.clone());
+    let voice = Voice::start(events.clone());
+    voice.say(Up::Hello { version: env!("CARGO_PKG_VERSION").to_string() });
+    listen(events.clone());
+    let agent = Agent {
+        inbox,
+        events,
+        voice: Some(voice),
+        prepared: None,
+        running: Vec::new(),
+        over: None,
+        n_streams: 0,
+        family_gone: true,
+        launcher_gone: false,
+        end: End::NotYet,
+    };
+    agent.live()
+}
+
+impl Agent {
+    fn live(mut self) -> ExitCode {
+        loop {
+            let event = match self.end {
+                End::Asked { kill_at, .. } => {
+                    self.inbox.recv_timeout(kill_at.saturating_duration_since(Instant::now()))
+                }
+                // The launcher's death ends this wait.
+                End::NotYet | End::Leaving => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::VoiceEnded) if matches!(self.end, End::Leaving) => return ExitCode::SUCCESS,
+                Ok(event) => self.handle(event),
+                Err(_) => self.kill(),
+            }
+            if let End::Asked { kills, .. } = self.end {
+                if self.launcher_gone && (self.family_gone || kills > KILLS) {
+                    return ExitCode::FAILURE;
+                }
+                if kills > KILLS || (self.family_gone && self.n_streams == 0) {
+                    self.leave();
+                }
+            } else if self.launcher_gone {
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Told(Down::Prepare(prepare)) => self.prepare(prepare),
+            Event::Told(Down::Go) => self.start(),
+            Event::Told(Down::Signal(sig)) => self.signal(sig),
+            Event::Told(Down::End) | Event::AskedToEnd => self.ask_to_end(),
+            Event::LauncherGone => {
+                self.launcher_gone = true;
+                self.ask_to_end();
+            }
+            Event::Reaped { pid, ending } => {
+                if let Some(i) = self.running.iter().position(|(p, _)| *p == pid) {
+                    let (_, rank) = self.running.swap_remove(i);
+                    self.say(Up::Exited { rank, ending });
+                }
+            }
+            Event::FamilyGone => {
+                self.family_gone = true;
+                self.over = None;
+            }
+            Event::StreamEnded => self.n_streams -= 1,
+            // The launcher closed our stdout; its death follows on stdin.
+            Event::VoiceEnded => {}
+        }
+    }
+
+    fn say(&self, message: Up) {
+        if let Some(voice) = &self.voice {
+            voice.say(message);
+        }
+    }
+
+    fn prepare(&mut self, prepare: Box<Prepare>) {
+        match start::check(&prepare) {
+            Ok(()) => self.say(Up::Ready { cores: cores::n_usable() }),
+            Err(refusal) => self.say(Up::Refused(refusal)),
+        }
+        self.prepared = Some(prepare);
+    }
+
+    fn signal(&self, sig: Sig) {
+        match sig {
+            Sig::Int => family::signal_groups(self.leaders(), Signal::INT),
+            Sig::Term => family::signal_groups(self.leaders(), Signal::TERM),
+            Sig::Usr1 => family::signal_groups(self.leaders(), Signal::USR1),
+            Sig::Usr2 => family::signal_groups(self.leaders(), Signal::USR2),
+            Sig::Kill => family::signal_all(Signal::KILL),
+        }
+    }
+
+    fn leaders(&self) -> impl Iterator<Item = Pid> {
+        self.running.iter().map(|(pid, _)| *pid)
+    }
+
+    fn ask_to_end(&mut self) {
+        if !matches!(self.end, End::NotYet) {
+            return;
+        }
+        if !self.family_gone {
+            family::signal_groups(self.leaders(), Signal::TERM);
+            family::signal_all(Signal::TERM);
+        }
+        self.end = End::Asked { kill_at: Instant::now() + GRACE, kills: 0 };
+    }
+
+    fn kill(&mut self) {
+        let End::Asked { kill_at, kills } = &mut self.end else { return };
+        *kill_at = Instant::now() + KILL_AGAIN;
+        if !self.family_gone {
+            *kills += 1;
+            family::signal_all(Signal::KILL);
+        }
+    }
+
+    fn leave(&mut self) {
+        self.say(Up::Done);
+        self.voice = None;
+        self.end = End::Leaving;
+    }
+}
+
+/// Ctrl-C of a terminal is the launcher's to answer. A handler that does nothing, not `SIG_IGN`: ranks would inherit
+/// that, and Python would never raise `KeyboardInterrupt`. SIGCHLD, too, gets a handler: whoever started us may ignore it,
+/// and then the kernel would throw the ranks' exit codes away.
+fn watch_signals(events: SyncSender<Event>) {
+    let Ok(mut signals) = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP]) else { return };
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if matches!(signal, SIGTERM | SIGHUP) {
+                let _ = events.send(Event::AskedToEnd);
+            }
+        }
+    });
+}
+
+fn listen(events: SyncSender<Event>) {
+    thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        while let Ok(Some(told)) = frame::read(&mut stdin, CAP) {
+            let _ = events.send(Event::Told(told));
+        }
+        let _ = events.send(Event::LauncherGone);
+    });
+}
+
+/// Reaps every child, adopted ones too, until there is none. Started after the last rank: `Command::spawn` waits for
+/// its child itself when the program cannot be executed.
+fn reap(events: SyncSender<Event>) {
+    thread::spawn(move || {
+        loop {
+            let (pid, status) = match wait(WaitOptions::empty()) {
+                Ok(Some(reaped)) => reaped,
+                Ok(None) | Err(Errno::INTR) => continue,
+                Err(_) => break,
+            };
+            let ending = match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Ending::Code(code),
+                (_, Some(number)) => Ending::Signal(number),
+                // Stopped or continued: not an end.
+                (None, None) => continue,
+            };
+            let _ = events.send(Event::Reaped { pid, ending });
+        }
+        let _ = events.send(Event::FamilyGone);
+    });
+}

@@ -1,0 +1,109 @@
+//! From a [`Prepare`] to running ranks.
+
+use super::{Agent, check, cores, pump, reap, secret_fd, spawn};
+use crate::{
+    environment::{SECRET_FD, is_foreign},
+    wire::{Prepare, RankStart, Refusal, Stream, Up},
+};
+use rustix::{
+    pipe::{PipeFlags, pipe_with},
+    process::Pid,
+};
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::Path,
+    process::Child,
+    sync::Arc,
+};
+
+type Env = BTreeMap<OsString, OsString>;
+
+/// Whether the ranks could start here.
+pub fn check(prepare: &Prepare) -> Result<(), Refusal> {
+    let env = environment(prepare, &[]);
+    let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
+    check::check(Path::new(OsStr::from_bytes(&prepare.cwd)), program(prepare), path)
+}
+
+impl Agent {
+    /// Starts every rank; after a failure the launcher ends those that did start.
+    pub fn start(&mut self) {
+        let Some(prepare) = self.prepared.take() else { return };
+        let (over_reader, over) = match pipe_with(PipeFlags::CLOEXEC) {
+            Ok(ends) => ends,
+            Err(error) => return self.say(Up::Refused(refusal(&prepare, &prepare.ranks[0], &error.into()))),
+        };
+        self.over = Some(over);
+        let over_reader = Arc::new(over_reader);
+        for (local_rank, rank) in prepare.ranks.iter().enumerate() {
+            match start_rank(&prepare, rank, local_rank) {
+                Ok(child) => self.watch(child, rank, &over_reader),
+                Err(error) => {
+                    self.say(Up::Refused(refusal(&prepare, rank, &error)));
+                    break;
+                }
+            }
+        }
+        if !self.running.is_empty() {
+            self.family_gone = false;
+            reap(self.events.clone());
+        }
+    }
+
+    fn watch(&mut self, mut child: Child, rank: &RankStart, over: &Arc<OwnedFd>) {
+        let rank = rank.rank;
+        self.running.push((Pid::from_child(&child), rank));
+        self.say(Up::Started { rank, pid: child.id() });
+        let Some(voice) = &self.voice else { return };
+        let stdout = child.stdout.take().map(|pipe| (Stream::Stdout, OwnedFd::from(pipe)));
+        let stderr = child.stderr.take().map(|pipe| (Stream::Stderr, OwnedFd::from(pipe)));
+        for (stream, pipe) in stdout.into_iter().chain(stderr) {
+            pump::start(rank, stream, pipe, over.clone(), (voice.clone(), self.events.clone()));
+            self.n_streams += 1;
+        }
+    }
+}
+
+fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Result<Child> {
+    let n_local = prepare.ranks.len();
+    let allowed = cores::allowed();
+    let share = if prepare.bind { cores::share(&allowed, local_rank, n_local) } else { &[] };
+    let n_threads = if share.is_empty() { cores::n_usable() / n_local as u32 } else { share.len() as u32 };
+    let secret = secret_fd::create(&prepare.secret.0)?;
+    let mut env = environment(prepare, &rank.env);
+    env.insert(SECRET_FD.into(), secret.as_raw_fd().to_string().into());
+    env.entry("OMP_NUM_THREADS".into()).or_insert_with(|| n_threads.max(1).to_string().into());
+    let argv: Vec<OsString> = prepare.argv.iter().map(|a| OsString::from_vec(a.clone())).collect();
+    spawn::spawn(spawn::RankProcess {
+        argv: &argv,
+        cwd: Path::new(OsStr::from_bytes(&prepare.cwd)),
+        env: env.into_iter().collect(),
+        secret,
+        cores: cores::mask(share),
+    })
+}
+
+/// The agent's own environment without other launchers' ranks, then what the launcher gave, then the rank's.
+fn environment(prepare: &Prepare, rank: &[(String, String)]) -> Env {
+    let mut env: Env = env::vars_os().filter(|(name, _)| !is_foreign(name.as_bytes())).collect();
+    let given =
+        prepare.env.iter().map(|(n, v)| (OsString::from_vec(n.clone()), OsString::from_vec(v.clone())));
+    env.extend(given);
+    env.extend(rank.iter().map(|(n, v)| (n.into(), v.into())));
+    env
+}
+
+fn program(prepare: &Prepare) -> &OsStr {
+    OsStr::from_bytes(prepare.argv.first().map_or(&[], Vec::as_slice))
+}
+
+fn refusal(prepare: &Prepare, rank: &RankStart, error: &io::Error) -> Refusal {
+    check::explain(error, program(prepare), rank.rank)
+}

@@ -1,0 +1,65 @@
+//! What the agent says: one thread writes messages to stdout, so that nobody else ever waits for the launcher.
+//!
+//! - VOICE-1: saying never blocks and memory is bounded: each stream of a rank owns two buffers and waits for one to
+//!   come back from the writer; the other messages are a handful for each rank.
+
+use super::Event;
+use crate::wire::{Stream, Up};
+use phalanx_core::Rank;
+use phalanx_net::frame;
+use std::{
+    io,
+    sync::mpsc::{Receiver, Sender, SyncSender, channel},
+    thread,
+};
+
+enum Say {
+    Message(Up),
+    Output { rank: Rank, stream: Stream, bytes: Vec<u8>, home: SyncSender<Vec<u8>> },
+}
+
+/// A way to the writer.
+#[derive(Clone)]
+pub struct Voice(Sender<Say>);
+
+impl Voice {
+    /// Starts the writer. When all voices are gone, or the launcher is, it tells the agent that it ended.
+    pub fn start(events: SyncSender<Event>) -> Voice {
+        let (voice, words) = channel();
+        thread::spawn(move || {
+            write_all(&words);
+            let _ = events.send(Event::VoiceEnded);
+        });
+        Voice(voice)
+    }
+
+    pub fn say(&self, message: Up) {
+        // A writer that ended has lost its launcher; the agent hears of that from its stdin.
+        let _ = self.0.send(Say::Message(message));
+    }
+
+    /// Hands a buffer to the writer, which sends it home emptied. False when nobody listens any more.
+    pub fn say_output(&self, rank: Rank, stream: Stream, bytes: Vec<u8>, home: SyncSender<Vec<u8>>) -> bool {
+        self.0.send(Say::Output { rank, stream, bytes, home }).is_ok()
+    }
+}
+
+fn write_all(words: &Receiver<Say>) {
+    let mut stdout = io::stdout().lock();
+    for say in words {
+        let result = match say {
+            Say::Message(message) => frame::write(&mut stdout, &message),
+            Say::Output { rank, stream, bytes, home } => {
+                let message = Up::Output { rank, stream, bytes };
+                let result = frame::write(&mut stdout, &message);
+                if let Up::Output { bytes, .. } = message {
+                    let _ = home.try_send(bytes);
+                }
+                result
+            }
+        };
+        if result.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! One line of the table: checks the result once, then times calls until the time is used up.
+
+use super::{
+    options::{Buffers, Case},
+    sample::Sample,
+};
+use phalanx_collective::{ArenaVec, Communicator, Error, plan::step::Op};
+use phalanx_core::{Rank, ReduceOp};
+use std::{
+    ops::{Deref, DerefMut},
+    time::Instant,
+};
+
+const MAX_CALLS: usize = 20_000;
+
+/// Ordinary or arena memory.
+enum Tensor<T: Sample> {
+    Private(Vec<T>),
+    Arena(ArenaVec<T>),
+}
+
+impl<T: Sample> Tensor<T> {
+    fn new(comm: &Communicator, buffers: Buffers, len: usize) -> Result<Tensor<T>, Error> {
+        let mut tensor = match buffers {
+            Buffers::Private => Tensor::Private(vec![T::of(0); len]),
+            Buffers::Arena => Tensor::Arena(comm.alloc(len)?),
+        };
+        // Touches every page, so that the first timed call does not pay for it.
+        tensor.fill(T::of(0));
+        Ok(tensor)
+    }
+}
+
+impl<T: Sample> Deref for Tensor<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Tensor::Private(t) => t,
+            Tensor::Arena(t) => t,
+        }
+    }
+}
+
+impl<T: Sample> DerefMut for Tensor<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Tensor::Private(t) => t,
+            Tensor::Arena(t) => t,
+        }
+    }
+}
+
+/// What a case calls: the full vector, one rank's block, and the counts.
+struct Bench<T: Sample> {
+    case: Case,
+    full: Tensor<T>,
+    block: Tensor<T>,
+    counts: Vec<u64>,
+    matrix: Vec<u64>,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// Seconds of each call, the slowest rank's, in ascending order.
+    pub times: Vec<f64>,
+    pub plan: &'static str,
+}
+
+/// Measures one case; `None` where the vector is too short for one element a rank.
+pub fn measure<T: Sample>(
+    comm: &mut Communicator,
+    case: &Case,
+    seconds: f64,
+) -> Result<Option<Measured>, Error> {
+    let n = comm.size() as usize;
+    let len = (case.bytes as usize).div_ceil(size_of::<T>());
+    let share = len / n;
+    let whole = matches!(case.op, Op::Allreduce | Op::Broadcast | Op::Reduce | Op::Barrier);
+    if !whole && share == 0 {
+        return Ok(None);
+    }
+    let full_len = if whole { len } else { share * n };
+    let block_len = match case.op {
+        Op::Alltoall => full_len,
+        _ if whole => 0,
+        _ => share,
+    };
+    let mut bench = Bench::<T> {
+        case: *case,
+        full: Tensor::<T>::new(comm, case.buffers, full_len)?,
+        block: Tensor::<T>::new(comm, case.buffers, block_len)?,
+        counts: vec![share as u64; n],
+        matrix: vec![share as u64; n * n],
+    };
+    bench.check(comm)?;
+    bench.time(comm, seconds).map(Some)
+}
+
+impl<T: Sample> Bench<T> {
+    fn call(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let root = Rank::ZERO;
+        match self.case.op {
+            Op::Allreduce => comm.allreduce(&mut self.full, self.case.reduce),
+            Op::Broadcast => comm.broadcast(&mut self.full, root),
+            Op::Reduce => comm.reduce(&mut self.full, self.case.reduce, root),
+            Op::Allgather => comm.allgather(&self.block, &mut self.full, &self.counts),
+            Op::ReduceScatter => {
+                comm.reduce_scatter(&self.full, &mut self.block, &self.counts, self.case.reduce)
+            }
+            Op::Gather => comm.gather(&self.block, &mut self.full, &self.counts, root),
+            Op::Scatter => comm.scatter(&self.full, &mut self.block, &self.counts, root),
+            Op::Alltoall => comm.alltoall(&self.full, &mut self.block, &self.matrix),
+            Op::Barrier => comm.barrier(),
+        }
+    }
+
+    /// Calls once with values that tell ranks apart, and compares.
+    fn check(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let (me, n) = (comm.rank().index(), comm.size() as usize);
+        let value = |rank: usize| (rank % 3 + 1) as u8;
+        self.full.fill(T::of(value(me)));
+        self.block.fill(T::of(value(me)));
+        self.call(comm)?;
+        let all: Vec<u64> = (0..n).map(|r| u64::from(value(r))).collect();
+        let reduced = T::of(match self.case.reduce {
+            ReduceOp::Sum => all.iter().sum::<u64>(),
+            ReduceOp::Average => all.iter().sum::<u64>() / n as u64,
+            ReduceOp::Min => 1,
+            ReduceOp::Max => all.iter().copied().max().unwrap_or(1),
+            ReduceOp::Product => all.iter().product(),
+        } as u8);
+        // Sums of many ranks do not fit into the sample's byte; they are compared between ranks by the tests instead.
+        let comparable = n <= 5
+            && (self.case.reduce != ReduceOp::Average || all.iter().sum::<u64>().is_multiple_of(n as u64));
+        let right = match self.case.op {
+            Op::Allreduce if comparable => self.full.iter().all(|x| *x == reduced),
+            Op::Reduce if comparable && me == 0 => self.full.iter().all(|x| *x == reduced),
+            Op::ReduceScatter if comparable => self.block.iter().all(|x| *x == reduced),
+            Op::Broadcast => self.full.iter().all(|x| *x == T::of(value(0))),
+            Op::Scatter => self.block.iter().all(|x| *x == T::of(value(0))),
+            Op::Allgather => in_rank_order(&self.full, n, value),
+            Op::Gather if me == 0 => in_rank_order(&self.full, n, value),
+            Op::Alltoall => in_rank_order(&self.block, n, value),
+            _ => true,
+        };
+        assert!(right, "{} of {} bytes gave a wrong result on rank {me}", self.case.op, self.case.bytes);
+        self.full.fill(T::of(0));
+        self.block.fill(T::of(0));
+        Ok(())
+    }
+
+    fn time(&mut self, comm: &mut Communicator, seconds: f64) -> Result<Measured, Error> {
+        let large = self.case.bytes >= 1 << 20;
+        let warm = if self.case.bytes >= 16 << 20 { 2 } else { 20 };
+        let mut times = Vec::new();
+        let mut plan = "";
+        let mut start = Instant::now();
+        let mut calls = 0;
+        while times.len() < MAX_CALLS {
+            if self.case.buffers == Buffers::Arena {
+                // As a backward pass would: otherwise the result would stay in the caches where it was made, and nothing would move.
+                self.full.fill(T::of(0));
+            }
+            comm.barrier()?;
+            if calls == warm {
+                start = Instant::now();
+            }
+            let begin = Instant::now();
+            self.call(comm)?;
+            let took = begin.elapsed().as_secs_f64();
+            plan = comm.last_plan();
+            if calls >= warm {
+                times.push(took);
+            }
+            calls += 1;
+            if calls >= warm + 5 && (large || calls % 16 == 0) {
+                let mut over = [u8::from(start.elapsed().as_secs_f64() > seconds)];
+                comm.broadcast(&mut over, Rank::ZERO)?;
+                if over[0] != 0 {
+                    break;
+                }
+            }
+        }
+        let mine = times.clone();
+        comm.allreduce_into(&mine, &mut times, ReduceOp::Max, phalanx_collective::Scale::default())?;
+        times.sort_by(f64::total_cmp);
+        Ok(Measured { times, plan })
+    }
+}
+
+fn in_rank_order<T: Sample>(data: &[T], n: usize, value: impl Fn(usize) -> u8) -> bool {
+    let share = data.len() / n;
+    data.chunks(share.max(1)).enumerate().all(|(r, chunk)| chunk.iter().all(|x| *x == T::of(value(r))))
+}

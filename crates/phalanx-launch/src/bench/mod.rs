@@ -1,0 +1,105 @@
+//! `phalanx bench`: how fast the collectives are here, with every result checked.
+//!
+//! Inside a world it measures; outside it starts its own and measures there.
+
+mod measure;
+mod options;
+mod sample;
+mod table;
+
+pub use options::{BenchArgs, bytes};
+
+use options::Case;
+use phalanx_collective::{Communicator, Error};
+use phalanx_core::DType;
+use std::process::{Command, ExitCode};
+use table::{Row, Table};
+
+pub fn main(args: &BenchArgs) -> ExitCode {
+    let cases = match args.cases() {
+        Ok(cases) => cases,
+        Err(why) => {
+            eprintln!("phalanx bench: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    if !in_a_world() {
+        return start_world(args);
+    }
+    match run(args, &cases) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("phalanx bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Any launcher's words are a world, also a world of one that was asked for.
+fn in_a_world() -> bool {
+    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    phalanx_net::discover::discover(&var, 0).map_or(true, |identity| identity.source != "nobody")
+}
+
+/// Starts `phalanx run -- phalanx bench` with the same arguments.
+fn start_world(args: &BenchArgs) -> ExitCode {
+    let own = match std::env::current_exe() {
+        Ok(path) => path,
+        Err(error) => {
+            eprintln!("phalanx bench: cannot find this program to start it as ranks: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut command = Command::new(&own);
+    command.args(["run", "--np", &args.np.to_string(), "--tag-output", "never"]);
+    if !args.no_bind {
+        command.arg("--bind");
+    }
+    if let Some(hosts) = &args.hosts {
+        command.args(["-H", hosts]);
+    }
+    if let Some(rsh) = &args.rsh {
+        command.args(["--rsh", rsh]);
+    }
+    if let Some(interface) = &args.interface {
+        command.args(["--interface", interface]);
+    }
+    command.arg("--").arg(&own).args(std::env::args_os().skip(1));
+    match command.status() {
+        Ok(status) => ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("phalanx bench: cannot start {}: {error}", own.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), Error> {
+    let mut comm = Communicator::from_env()?;
+    let lead = comm.rank().index() == 0;
+    let mut table = Table::new(args.json, lead, cases.len());
+    for case in cases {
+        if let Some(measured) = measure(&mut comm, case, args.seconds)? {
+            table.row(&Row::new(&comm, case, &measured));
+        }
+    }
+    table.end();
+    Ok(())
+}
+
+fn measure(comm: &mut Communicator, case: &Case, seconds: f64) -> Result<Option<measure::Measured>, Error> {
+    use half::{bf16, f16};
+    match case.dtype {
+        DType::U8 => measure::measure::<u8>(comm, case, seconds),
+        DType::I8 => measure::measure::<i8>(comm, case, seconds),
+        DType::U16 => measure::measure::<u16>(comm, case, seconds),
+        DType::I16 => measure::measure::<i16>(comm, case, seconds),
+        DType::I32 => measure::measure::<i32>(comm, case, seconds),
+        DType::I64 => measure::measure::<i64>(comm, case, seconds),
+        DType::F16 => measure::measure::<f16>(comm, case, seconds),
+        DType::BF16 => measure::measure::<bf16>(comm, case, seconds),
+        DType::F32 => measure::measure::<f32>(comm, case, seconds),
+        DType::F64 => measure::measure::<f64>(comm, case, seconds),
+        DType::Bool => measure::measure::<bool>(comm, case, seconds),
+    }
+}

@@ -1,0 +1,165 @@
+//! What to measure: the command line as a list of cases.
+
+use clap::{Args, ValueEnum};
+use phalanx_collective::plan::step::Op;
+use phalanx_core::{DType, ReduceOp};
+
+/// Times of one call are the slowest rank's, started after a barrier. Sizes count the whole vector for allreduce and
+/// broadcast, and the full buffer (ranks x block) for allgather, reduce_scatter and alltoall, as nccl-tests does.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  phalanx bench -np 2\n  phalanx bench -np 2 --op allreduce --dtype f32 --sizes 4,1K,16M --buffers private,arena --json\n  mpirun -np 4 phalanx bench --op broadcast"
+)]
+pub struct BenchArgs {
+    /// Number of ranks to start; also -np. Ignored inside a world
+    #[arg(short = 'n', long = "np", value_name = "N", default_value_t = 2)]
+    pub np: u32,
+
+    /// Collectives, or "all"
+    #[arg(
+        long,
+        visible_alias = "op",
+        value_name = "OP,...",
+        default_value = "allreduce",
+        value_delimiter = ','
+    )]
+    pub ops: Vec<String>,
+
+    /// Element types, or "all"
+    #[arg(
+        long,
+        visible_alias = "dtypes",
+        value_name = "TYPE,...",
+        default_value = "f32",
+        value_delimiter = ','
+    )]
+    pub dtype: Vec<String>,
+
+    /// The reduction
+    #[arg(long, value_name = "OP", default_value = "sum")]
+    pub reduce: String,
+
+    /// Bytes, with K, M or G
+    #[arg(
+        long,
+        value_name = "BYTES,...",
+        default_value = "4,64,1K,16K,64K,256K,1M,4M,16M,64M",
+        value_delimiter = ','
+    )]
+    pub sizes: Vec<String>,
+
+    /// Where the tensors live: ordinary memory, or born in the arena
+    #[arg(long, value_enum, value_name = "KIND,...", default_value = "private", value_delimiter = ',')]
+    pub buffers: Vec<Buffers>,
+
+    /// Seconds for each line
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    pub seconds: f64,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+
+    /// Do not give each rank a core of its own
+    #[arg(long)]
+    pub no_bind: bool,
+
+    /// Hosts, as for `phalanx run`
+    #[arg(short = 'H', long, value_name = "HOST:SLOTS,...")]
+    pub hosts: Option<String>,
+
+    /// How to run a command on another host, as for `phalanx run`
+    #[arg(long, value_name = "CMD")]
+    pub rsh: Option<String>,
+
+    /// Network interface, as for `phalanx run`
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Buffers {
+    Private,
+    Arena,
+}
+
+impl Buffers {
+    pub fn name(self) -> &'static str {
+        match self {
+            Buffers::Private => "private",
+            Buffers::Arena => "arena",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    pub op: Op,
+    pub dtype: DType,
+    pub reduce: ReduceOp,
+    pub bytes: u64,
+    pub buffers: Buffers,
+}
+
+impl BenchArgs {
+    pub fn cases(&self) -> Result<Vec<Case>, String> {
+        if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
+            return Err(format!("--seconds {} is not between 0 and 3600", self.seconds));
+        }
+        let ops: Vec<Op> = match self.ops.as_slice() {
+            [all] if all == "all" => Op::ALL.to_vec(),
+            names => {
+                names.iter().map(|n| n.parse().map_err(|e| format!("{e}"))).collect::<Result<_, String>>()?
+            }
+        };
+        let dtypes: Vec<DType> = match self.dtype.as_slice() {
+            [all] if all == "all" => DType::ALL.to_vec(),
+            names => {
+                names.iter().map(|n| n.parse().map_err(|e| format!("{e}"))).collect::<Result<_, String>>()?
+            }
+        };
+        let reduce: ReduceOp = self.reduce.parse().map_err(|e| format!("{e}"))?;
+        let sizes = self.sizes.iter().map(|s| bytes(s)).collect::<Result<Vec<_>, _>>()?;
+        let mut cases = Vec::new();
+        for &op in &ops {
+            for &dtype in &dtypes {
+                reduce.check(dtype, 1.0, 1.0).map_err(|e| e.to_string())?;
+                for &buffers in &self.buffers {
+                    for &bytes in if op == Op::Barrier { &[0][..] } else { &sizes } {
+                        cases.push(Case { op, dtype, reduce, bytes, buffers });
+                    }
+                }
+            }
+        }
+        Ok(cases)
+    }
+}
+
+/// A number of bytes such as 4, 1K, 16M or 2G.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.trim().to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        t if t.ends_with('K') => (t[..t.len() - 1].to_string(), 1 << 10),
+        t if t.ends_with('M') => (t[..t.len() - 1].to_string(), 1 << 20),
+        t if t.ends_with('G') => (t[..t.len() - 1].to_string(), 1 << 30),
+        t => (t.to_string(), 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|b| *b <= 1 << 40);
+    number.ok_or_else(|| format!("{text:?} is not a size such as 4, 1K, 16M or 2G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(
+            ["4", "1K", "16m", "2GiB", "64KB"].map(|t| bytes(t).unwrap()),
+            [4, 1 << 10, 16 << 20, 2 << 30, 64 << 10]
+        );
+        for bad in ["", "x", "1T", "-1", "99999999G"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What people and programs read.
+
+use super::{measure::Measured, options::Case};
+use indicatif::{ProgressBar, ProgressStyle};
+use phalanx_collective::{Communicator, plan::step::Op};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// One measured line.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    op: &'static str,
+    dtype: &'static str,
+    bytes: u64,
+    np: u32,
+    buffers: &'static str,
+    transport: &'static str,
+    plan: &'static str,
+    median_us: f64,
+    min_us: f64,
+    p99_us: f64,
+    algbw_gbps: f64,
+    busbw_gbps: f64,
+    calls: usize,
+}
+
+impl Row {
+    pub fn new(comm: &Communicator, case: &Case, measured: &Measured) -> Row {
+        let times = &measured.times;
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        let median = at(0.5);
+        let algbw = case.bytes as f64 / median / 1e9;
+        let links = comm.world().config().transport == phalanx_core::Transport::Tcp;
+        Row {
+            op: case.op.name(),
+            dtype: case.dtype.name(),
+            bytes: case.bytes,
+            np: comm.size(),
+            buffers: case.buffers.name(),
+            transport: match (links, comm.topology().n_hosts(), comm.size()) {
+                (_, _, 1) => "none",
+                (true, ..) => "tcp",
+                (false, 1, _) => "shm",
+                (false, hosts, ranks) if hosts == ranks => "tcp",
+                _ => "shm+tcp",
+            },
+            plan: measured.plan,
+            median_us: round(median * 1e6),
+            min_us: round(times[0] * 1e6),
+            p99_us: round(at(0.99) * 1e6),
+            algbw_gbps: round(algbw),
+            busbw_gbps: round(algbw * bus_factor(case.op, f64::from(comm.size()))),
+            calls: times.len(),
+        }
+    }
+}
+
+fn round(x: f64) -> f64 {
+    (x * 1000.0).round() / 1000.0
+}
+
+/// How many bytes a rank's wire carries for each byte of the vector, at best: algorithm bandwidth times this compares with hardware.
+fn bus_factor(op: Op, n: f64) -> f64 {
+    match op {
+        Op::Allreduce => 2.0 * (n - 1.0) / n,
+        Op::ReduceScatter | Op::Allgather | Op::Alltoall | Op::Gather | Op::Scatter => (n - 1.0) / n,
+        Op::Broadcast | Op::Reduce | Op::Barrier => 1.0,
+    }
+}
+
+/// Prints rows as they come, on rank 0 only.
+#[derive(Debug)]
+pub struct Table {
+    json: bool,
+    lead: bool,
+    titled: bool,
+    progress: Option<ProgressBar>,
+}
+
+impl Table {
+    pub fn new(json: bool, lead: bool, n_cases: usize) -> Table {
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} measured, {eta} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let shows = lead && std::io::stderr().is_terminal();
+        let progress = shows.then(|| ProgressBar::new(n_cases as u64).with_style(style));
+        Table { json, lead, titled: false, progress }
+    }
+
+    pub fn row(&mut self, row: &Row) {
+        if !self.lead {
+            return;
+        }
+        let mut text = String::new();
+        if self.json {
+            text = serde_json::to_string(row).unwrap_or_default();
+        } else {
+            if !self.titled {
+                self.titled = true;
+                text = format!(
+                    "{:<14} {:>5} {:>10} {:>8} {:<12} {:>12} {:>12} {:>12} {:>9} {:>9}  check\n",
+                    "op",
+                    "type",
+                    "bytes",
+                    "memory",
+                    "plan",
+                    "min us",
+                    "median us",
+                    "p99 us",
+                    "alg GB/s",
+                    "bus GB/s"
+                );
+            }
+            text += &format!(
+                "{:<14} {:>5} {:>10} {:>8} {:<12} {:>12.2} {:>12.2} {:>12.2} {:>9.3} {:>9.3}  ok",
+                row.op,
+                row.dtype,
+                row.bytes,
+                row.buffers,
+                row.plan,
+                row.min_us,
+                row.median_us,
+                row.p99_us,
+                row.algbw_gbps,
+                row.busbw_gbps
+            );
+        }
+        let print = || {
+            let mut out = std::io::stdout().lock();
+            // A reader that went away ends the benchmark by the launcher's means.
+            let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+        };
+        match &self.progress {
+            Some(bar) => {
+                bar.suspend(print);
+                bar.inc(1);
+            }
+            None => print(),
+        }
+    }
+
+    pub fn end(&self) {
+        if let Some(bar) = &self.progress {
+            bar.finish_and_clear();
+        }
+    }
+}

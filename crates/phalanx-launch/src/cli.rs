@@ -1,0 +1,225 @@
+//! The command line: what can be said, not what it does.
+
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+/// Write it for one device; march it on many.
+#[derive(Debug, Parser)]
+#[command(name = "phalanx", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a command as the ranks of one world, on this machine or on several
+    Run(Box<RunArgs>),
+    /// Measure the collectives, every result checked
+    Bench(crate::bench::BenchArgs),
+    /// Predict what a collective would cost on a network of any size
+    Simulate(crate::simulate::SimulateArgs),
+    /// Check this machine, and others, for what would trouble a job
+    Doctor(DoctorArgs),
+    /// Start the ranks of one host for a launcher
+    #[command(hide = true)]
+    Agent,
+}
+
+/// The exit code is that of the first rank that fails. Ctrl-C ends every rank; twice, at once.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "phalanx run [-np N] [-H HOST:SLOTS,... | --hostfile FILE] [OPTIONS] [--] COMMAND [ARGS]...",
+    after_help = "Examples:\n  phalanx run -np 4 python train.py\n  phalanx run -H node1:4,node2:4 --output-filename logs python train.py\n  phalanx run -np 4 -H a:2,b:2 --rsh 'ip netns exec {host}' ./worker --fast"
+)]
+pub struct RunArgs {
+    /// Number of ranks; also -np [default: all slots of the hosts, or this machine's cores]
+    #[arg(short = 'n', long = "np", visible_alias = "num-proc", value_name = "N")]
+    pub np: Option<u32>,
+
+    /// Hosts and how many ranks each takes, filled in this order
+    #[arg(short = 'H', long, value_name = "HOST:SLOTS,...", conflicts_with = "hostfile")]
+    pub hosts: Option<String>,
+
+    /// File with a host a line: `host slots=4`, `host:4` or `host`; # begins a comment
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+
+    /// How to run a command on another host; {host} becomes its name. With {host} in it, the template is used for
+    /// this machine, too [default: "ssh -o BatchMode=yes {host}"]
+    #[arg(long, value_name = "CMD")]
+    pub rsh: Option<String>,
+
+    /// Where phalanx is on the other hosts [default: where it is here]
+    #[arg(long, value_name = "PATH")]
+    pub remote_exe: Option<PathBuf>,
+
+    /// Network interface on which the ranks meet [default: loopback for this machine alone, otherwise all]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
+
+    /// Also write each rank's output to DIR/rank.N/stdout and stderr
+    #[arg(long, value_name = "DIR")]
+    pub output_filename: Option<PathBuf>,
+
+    /// End the job after this many seconds, with exit code 124
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+
+    /// How many seconds the hosts may take to answer
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
+    pub start_timeout: Duration,
+
+    /// Give each rank its own cores
+    #[arg(long)]
+    pub bind: bool,
+
+    /// Environment variable for the ranks, from here or with a value; may be repeated
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    pub env: Vec<String>,
+
+    /// Put the rank before each line of output; auto does unless there is only one
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Tag::Auto)]
+    pub tag_output: Tag,
+
+    /// Print the world plan before the ranks start
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// What every rank runs
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Tag {
+    Auto,
+    Always,
+    Never,
+}
+
+/// Exits with 1 when something would keep a job from running.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Hosts to reach as well
+    #[arg(short = 'H', long, value_name = "HOST,...")]
+    pub hosts: Option<String>,
+
+    /// How to run a command on another host, as for `phalanx run`
+    #[arg(long, value_name = "CMD")]
+    pub rsh: Option<String>,
+
+    /// Where phalanx is on the other hosts [default: where it is here]
+    #[arg(long, value_name = "PATH")]
+    pub remote_exe: Option<PathBuf>,
+
+    /// How many seconds each host may take to answer
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "10")]
+    pub timeout: Duration,
+
+    /// Print one JSON object a finding
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let positive = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s < 1e9);
+    positive.map(Duration::from_secs_f64).ok_or_else(|| "a positive number of seconds is needed".to_string())
+}
+
+/// Rewrites what mpirun and horovodrun users write with a single dash (`-np 4`, `-hostfile f`), up to the ranks'
+/// command: what follows is the command's own.
+pub fn with_long_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const SINGLE_DASH: [&str; 2] = ["np", "hostfile"];
+    let mut args = args.into_iter();
+    let mut rewritten: Vec<OsString> = args.by_ref().take(2).collect();
+    let cli = Cli::command();
+    let Some(command) = rewritten.get(1).and_then(|name| cli.find_subcommand(name)) else {
+        rewritten.extend(args);
+        return rewritten;
+    };
+    while let Some(arg) = args.next() {
+        let text = arg.to_string_lossy();
+        let name = text.strip_prefix('-').unwrap_or_default();
+        let stem = name.split('=').next().unwrap_or_default();
+        let arg = if SINGLE_DASH.contains(&stem) { OsString::from(format!("-{text}")) } else { arg.clone() };
+        let is_flag = text.len() > 1 && text.starts_with('-') && text != "--";
+        let takes_next = is_flag && takes_next(command, &arg.to_string_lossy());
+        rewritten.push(arg);
+        if !is_flag {
+            break;
+        }
+        if takes_next {
+            rewritten.extend(args.next());
+        }
+    }
+    rewritten.extend(args);
+    rewritten
+}
+
+/// Whether the flag's value is the next word.
+fn takes_next(command: &clap::Command, flag: &str) -> bool {
+    let matches = |arg: &&clap::Arg| match flag.strip_prefix("--") {
+        Some(long) => arg.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long)),
+        None => flag.len() == 2 && arg.get_short() == flag.chars().nth(1),
+    };
+    !flag.contains('=')
+        && command.get_arguments().find(matches).is_some_and(|a| a.get_action().takes_values())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rewrite(line: &str) -> String {
+        let args = with_long_flags(line.split(' ').map(OsString::from));
+        args.iter().map(|a| a.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn parse(line: &str) -> Result<RunArgs, clap::Error> {
+        match Cli::try_parse_from(with_long_flags(line.split(' ').map(OsString::from)))?.command {
+            Command::Run(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn single_dash_flags_are_rewritten_up_to_the_command() {
+        assert_eq!(rewrite("p run -np 4 cmd -np 8"), "p run --np 4 cmd -np 8");
+        assert_eq!(rewrite("p run -v -H np -np 4 -- -np"), "p run -v -H np --np 4 -- -np");
+        assert_eq!(
+            rewrite("p run -np=4 -hostfile f cmd -hostfile x"),
+            "p run --np=4 --hostfile f cmd -hostfile x"
+        );
+        assert_eq!(rewrite("p run --num-proc 2 -x A=1 -np 3 c"), "p run --num-proc 2 -x A=1 --np 3 c");
+        assert_eq!(rewrite("p run --bind cmd -np 3"), "p run --bind cmd -np 3");
+        assert_eq!(rewrite("p --version"), "p --version");
+        assert_eq!(rewrite("p nonsense -np 3"), "p nonsense -np 3");
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_flags() {
+        let args = parse("p run -np 4 -x A=1 -x B python train.py --lr 3 -v -H x").unwrap();
+        assert_eq!(args.np, Some(4));
+        assert_eq!(args.env, ["A=1", "B"]);
+        assert_eq!(args.command, ["python", "train.py", "--lr", "3", "-v", "-H", "x"]);
+        assert!(!args.verbose && args.hosts.is_none());
+        assert_eq!(parse("p run -n 2 -- -odd").unwrap().command, ["-odd"]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error() {
+        assert!(parse("p run -np 2 --bogus cmd").unwrap_err().to_string().contains("--bogus"));
+        assert!(parse("p run -np two cmd").is_err());
+        assert!(parse("p run -np 2").unwrap_err().to_string().contains("COMMAND"));
+        assert!(parse("p run -H a --hostfile f cmd").is_err());
+        assert!(parse("p run --timeout -1 cmd").is_err());
+        assert!(parse("p run --timeout 0 cmd").is_err());
+        assert_eq!(parse("p run --timeout 1.5 cmd").unwrap().timeout, Some(Duration::from_millis(1500)));
+    }
+}

@@ -1,0 +1,56 @@
+//! `phalanx doctor`: looks at this machine, and at others, for what would trouble a job.
+//!
+//! Each module gathers facts in thin code and judges them in pure code.
+
+mod finding;
+mod limits;
+mod machine;
+mod network;
+mod peers;
+mod sources;
+mod table;
+mod timed;
+mod tools;
+
+use crate::cli::DoctorArgs;
+use finding::{Finding, Mark};
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+    thread,
+};
+
+/// Prints what was found; fails when something would keep a job from running.
+pub fn main(args: &DoctorArgs) -> ExitCode {
+    // The slow ones side by side: names and programs may each take seconds to answer.
+    let network = thread::spawn(network::check);
+    let tools = thread::spawn(tools::check);
+    let peers = match peers::check(args) {
+        Ok(peers) => peers,
+        Err(error) => {
+            eprintln!("phalanx: {error}");
+            return ExitCode::from(error.exit_code());
+        }
+    };
+    let mut findings = machine::check();
+    findings.extend(network.join().unwrap_or_default());
+    findings.extend(sources::check(|name| env::var_os(name).is_some()));
+    findings.extend(tools.join().unwrap_or_default());
+    findings.extend(peers);
+    let text = if args.json { json(&findings) } else { page(&findings) };
+    // A reader that has seen enough is no error.
+    let _ = io::stdout().write_all(text.as_bytes());
+    ExitCode::from(u8::from(findings.iter().any(|f| f.mark == Mark::Fail)))
+}
+
+fn page(findings: &[Finding]) -> String {
+    let colour = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("phalanx {} on {host}\n\n{}", env!("CARGO_PKG_VERSION"), table::render(findings, colour))
+}
+
+fn json(findings: &[Finding]) -> String {
+    let line = |finding| serde_json::to_string(finding).unwrap_or_default() + "\n";
+    findings.iter().map(line).collect()
+}

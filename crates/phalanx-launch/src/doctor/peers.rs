@@ -1,0 +1,102 @@
+//! Other hosts: does the remote shell get there, and is the same phalanx there?
+
+use super::{finding::Finding, timed};
+use crate::{cli::DoctorArgs, hosts, rsh::Rsh, run};
+use std::{env, ffi::OsString, io, thread, time::Duration};
+
+/// Asks every host at once; one finding each.
+pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::RunError> {
+    let Some(list) = &args.hosts else { return Ok(Vec::new()) };
+    let hosts = hosts::parse_list(list)?;
+    let rsh = Rsh::new(args.rsh.as_deref())?;
+    let exe = env::current_exe()
+        .map_err(|why| run::RunError::System { what: "the path of phalanx itself", why })?;
+    let remote_exe = args.remote_exe.as_deref().unwrap_or(&exe);
+    let here = run::here();
+    let asked: Vec<_> = hosts
+        .into_iter()
+        .map(|host| {
+            let command: Vec<OsString> = if here.is(&host.name) && !rsh.for_every_host() {
+                vec![exe.clone().into(), "--version".into()]
+            } else {
+                rsh.command(&host.name, remote_exe, "--version")
+            };
+            let within = args.timeout;
+            thread::spawn(move || judge(&host.name, &command, within, timed::run(&command, within)))
+        })
+        .collect();
+    Ok(asked.into_iter().filter_map(|thread| thread.join().ok()).collect())
+}
+
+fn judge(host: &str, command: &[OsString], within: Duration, said: io::Result<timed::Said>) -> Finding {
+    let no_rank = "no rank can start there";
+    let shell: Vec<_> = command[..command.len() - 2].iter().map(|w| w.to_string_lossy()).collect();
+    let try_it = format!("try: {} true", shell.join(" "));
+    let said = match said {
+        Ok(said) => said,
+        Err(error) => {
+            let fact = format!("cannot run {:?}: {error}", command[0]);
+            return Finding::fail(host, fact, no_rank, "install it or choose another with --rsh");
+        }
+    };
+    let Some(status) = said.status else {
+        let fact = format!("no answer within {} s", within.as_secs_f64());
+        return Finding::fail(host, fact, no_rank, &try_it);
+    };
+    if !status.success() {
+        let last = said.stderr.trim().lines().last().unwrap_or("it said nothing");
+        return match status.code() {
+            Some(127) => {
+                let advice = "install it there, or say where it is with --remote-exe";
+                Finding::fail(host, format!("reached, but no phalanx there: {last}"), no_rank, advice)
+            }
+            _ => Finding::fail(host, format!("not reached: {last}"), no_rank, &try_it),
+        };
+    }
+    let ours = concat!("phalanx ", env!("CARGO_PKG_VERSION"));
+    let theirs = said.stdout.trim();
+    let took = said.took.as_secs_f64();
+    if theirs == ours {
+        return Finding::ok(host, format!("answers in {took:.2} s with {ours}"));
+    }
+    if !theirs.lines().any(|line| line == ours) {
+        let fact = format!("has {theirs:?}, this machine {ours}");
+        return Finding::fail(host, fact, no_rank, "install the same version on both");
+    }
+    Finding::fail(
+        host,
+        format!("its login script prints {:?}", theirs.lines().next().unwrap_or_default()),
+        "the launcher cannot tell that text from an agent's messages",
+        "make the script silent when no terminal is attached",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Mark;
+    use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
+
+    fn judged(code: Option<i32>, stdout: &str, stderr: &str) -> (Mark, String) {
+        let command: Vec<OsString> = ["ssh", "n1", "/p", "--version"].map(OsString::from).into();
+        let said = timed::Said {
+            status: code.map(|c| ExitStatus::from_raw(c << 8)),
+            stdout: stdout.to_string(),
+            stderr: stderr.to_string(),
+            took: Duration::from_millis(70),
+        };
+        let finding = judge("n1", &command, Duration::from_secs(10), Ok(said));
+        (finding.mark, format!("{} / {}", finding.fact, finding.action.unwrap_or_default()))
+    }
+
+    #[test]
+    fn hosts_are_judged_by_their_answer() {
+        let ours = concat!("phalanx ", env!("CARGO_PKG_VERSION"), "\n");
+        assert_eq!(judged(Some(0), ours, "").0, Mark::Ok);
+        assert!(judged(Some(0), "phalanx 9.9.9\n", "").1.starts_with("has \"phalanx 9.9.9\""));
+        assert!(judged(Some(0), &format!("Welcome\n{ours}"), "").1.starts_with("its login script"));
+        assert!(judged(Some(127), "", "sh: no such file").1.contains("no phalanx there"));
+        assert_eq!(judged(Some(255), "", "a\nrefused").1, "not reached: refused / try: ssh n1 true");
+        assert_eq!(judged(None, "", "").1, "no answer within 10 s / try: ssh n1 true");
+    }
+}

@@ -1,0 +1,186 @@
+//! Which environment variables reach a rank. Pure: names and values in, names and values out.
+//!
+//! - ENV-1: no variable by which another launcher names ranks reaches a rank, unless the user asks for it with `-x`:
+//!   otherwise a rank could believe it belongs to the job that surrounds this one.
+//! - ENV-2: nothing named `PHALANX_SECRET*` passes from launcher to rank; the descriptor's number is added by the agent.
+
+use crate::place::Place;
+use std::net::SocketAddr;
+
+/// Names the descriptor from which a rank reads the job's secret.
+pub const SECRET_FD: &str = "PHALANX_SECRET_FD";
+
+/// What belongs to the machine, login or terminal where it was set and would be wrong on another host.
+const STAYS_HERE: &[&str] = &[
+    "_",
+    "COLUMNS",
+    "DISPLAY",
+    "HOME",
+    "HOSTNAME",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LINES",
+    "LOGNAME",
+    "LS_COLORS",
+    "MAIL",
+    "OLDPWD",
+    "PHALANX_HOST_ID",
+    "PWD",
+    "SHELL",
+    "SHLVL",
+    "TERM",
+    "TMPDIR",
+    "USER",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+];
+const STAYS_HERE_PREFIXES: &[&str] = &["BASH_FUNC_", "DBUS_", "SSH_", "TERM_", "XDG_"];
+
+/// By what other launchers tell a process its rank.
+const FOREIGN: &[&str] = &[
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "HOROVOD_CONTROLLER",
+    "HOROVOD_CPU_OPERATIONS",
+    "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE",
+    "HOROVOD_HOSTNAME",
+    "HOROVOD_LOCAL_RANK",
+    "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "JOB_COMPLETION_INDEX",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+    "RANK",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "SLURM_GTIDS",
+    "SLURM_LOCALID",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_TASKS_PER_NODE",
+    "WORLD_SIZE",
+];
+const FOREIGN_PREFIXES: &[&str] = &[
+    "HOROVOD_GLOO_RENDEZVOUS_",
+    "OMPI_COMM_",
+    "OMPI_UNIVERSE_",
+    "PMIX_",
+    "PMI_",
+    "SLURM_STEP",
+    "TORCHELASTIC_",
+];
+
+/// Whether the variable must not reach a rank from anybody's environment.
+pub fn is_foreign(name: &[u8]) -> bool {
+    name.starts_with(b"PHALANX_SECRET") || is_listed(name, FOREIGN, FOREIGN_PREFIXES)
+}
+
+/// Whether the variable goes along to another host.
+pub fn travels(name: &[u8]) -> bool {
+    !is_foreign(name) && !is_listed(name, STAYS_HERE, STAYS_HERE_PREFIXES)
+}
+
+fn is_listed(name: &[u8], names: &[&str], prefixes: &[&str]) -> bool {
+    names.iter().any(|n| n.as_bytes() == name) || prefixes.iter().any(|p| name.starts_with(p.as_bytes()))
+}
+
+/// What only this rank is told: who it is and where the ranks meet.
+pub fn of_rank(place: &Place, host: &str, meeting: &[SocketAddr]) -> Vec<(String, String)> {
+    let meeting = meeting.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let numbers = [
+        ("PHALANX_RANK", place.rank.0),
+        ("PHALANX_SIZE", place.size),
+        ("PHALANX_LOCAL_RANK", place.local_rank),
+        ("PHALANX_LOCAL_SIZE", place.local_size),
+        ("PHALANX_CROSS_RANK", place.cross_rank),
+        ("PHALANX_CROSS_SIZE", place.cross_size),
+        ("PHALANX_LAUNCHER", 1),
+        // Otherwise Python keeps lines back until the rank ends, and a killed one takes them with it.
+        ("PYTHONUNBUFFERED", 1),
+    ];
+    let mut env: Vec<_> = numbers.map(|(name, value)| (name.to_string(), value.to_string())).into();
+    env.push(("PHALANX_HOSTNAME".to_string(), host.to_string()));
+    env.push(("PHALANX_RENDEZVOUS".to_string(), meeting));
+    env
+}
+
+/// What `-x NAME[=VALUE]` adds; the name alone when this environment does not have it.
+pub fn extra(spec: &str, here: impl Fn(&str) -> Option<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>), String> {
+    let (name, value) = match spec.split_once('=') {
+        Some((name, value)) => (name, Some(value.as_bytes().to_vec())),
+        None => (spec, here(spec)),
+    };
+    match value {
+        Some(value) if !name.is_empty() => Ok((name.as_bytes().to_vec(), value)),
+        _ => Err(name.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::Rank;
+
+    #[test]
+    fn other_launchers_ranks_do_not_reach_ours() {
+        for name in [
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "OMPI_COMM_WORLD_RANK",
+            "PMI_RANK",
+            "PMIX_RANK",
+            "SLURM_PROCID",
+            "SLURM_STEP_ID",
+            "SLURM_STEPID",
+            "HOROVOD_RANK",
+            "TORCHELASTIC_RUN_ID",
+            "JOB_COMPLETION_INDEX",
+        ] {
+            assert!(is_foreign(name.as_bytes()), "ENV-1: {name}");
+        }
+        for name in ["OMPI_MCA_btl", "HOROVOD_FUSION_THRESHOLD", "SLURM_JOB_ID", "MASTER_ADDR", "PATH"] {
+            assert!(!is_foreign(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn secrets_and_logins_stay_here() {
+        for name in
+            ["PHALANX_SECRET", "PHALANX_SECRET_FD", "SSH_AUTH_SOCK", "PWD", "XDG_SESSION_ID", "_", "TERM"]
+        {
+            assert!(!travels(name.as_bytes()), "ENV-2: {name}");
+        }
+        for name in ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "PHALANX_LOG", "TERMINATOR"]
+        {
+            assert!(travels(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_told_who_it_is() {
+        let place =
+            Place { rank: Rank(5), size: 6, local_rank: 1, local_size: 2, cross_rank: 2, cross_size: 3 };
+        let env = of_rank(&place, "n2", &["10.0.0.1:70".parse().unwrap(), "[::1]:80".parse().unwrap()]);
+        let value = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        assert_eq!(value("PHALANX_RANK"), Some("5"));
+        assert_eq!(value("PHALANX_CROSS_SIZE"), Some("3"));
+        assert_eq!(value("PHALANX_HOSTNAME"), Some("n2"));
+        assert_eq!(value("PHALANX_RENDEZVOUS"), Some("10.0.0.1:70,[::1]:80"));
+    }
+
+    #[test]
+    fn extras_take_their_value_from_the_flag_or_from_here() {
+        let here = |name: &str| (name == "A").then(|| b"1".to_vec());
+        assert_eq!(extra("A", here), Ok((b"A".to_vec(), b"1".to_vec())));
+        assert_eq!(extra("B=x=y", here), Ok((b"B".to_vec(), b"x=y".to_vec())));
+        assert_eq!(extra("B=", here), Ok((b"B".to_vec(), vec![])));
+        assert_eq!(extra("B", here), Err("B".to_string()));
+        assert_eq!(extra("=x", here), Err(String::new()));
+    }
+}

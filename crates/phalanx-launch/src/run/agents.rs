@@ -1,0 +1,214 @@
+//! The launcher's side of its agents: starts them, hears them, speaks to them, and knows when one is gone.
+
+use super::{News, printer::Piece};
+use crate::wire::{CAP, Down, Ending, Up};
+use phalanx_net::frame::{self, FrameError};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+const LAST_WORDS: usize = 15;
+/// More than one job ever says: prepare, go, signals, end.
+const ORDERS: usize = 32;
+/// How long a remote shell may take to end after its stdout did.
+const SHELL_ENDS: Duration = Duration::from_secs(1);
+/// How long to wait before bringing output again to a console that was full.
+const CONSOLE_AGAIN: Duration = Duration::from_millis(1);
+/// Background helpers of a remote shell (`ControlPersist`) may hold its stderr for ever.
+const STDERR_ENDS: Duration = Duration::from_millis(300);
+
+/// An agent that was started, or the remote shell that leads to it.
+#[derive(Debug)]
+pub struct Agent {
+    orders: Option<SyncSender<Down>>,
+    pid: Pid,
+}
+
+/// How an agent went away.
+#[derive(Debug, Default)]
+pub struct Gone {
+    /// It said that no process of the job is left.
+    pub done: bool,
+    /// What it said instead of messages.
+    pub garbage: Option<String>,
+    pub ending: Option<Ending>,
+    /// The last lines of its stderr, or of the remote shell's.
+    pub words: Vec<String>,
+}
+
+/// Where an agent's news go.
+#[derive(Clone)]
+pub struct Ears {
+    pub news: SyncSender<News>,
+    pub printer: SyncSender<Piece>,
+    /// How many agents' threads wait for the console right now.
+    pub n_waiting: Arc<AtomicUsize>,
+    /// Throw output away rather than wait for a console that takes no more.
+    pub discard: Arc<AtomicBool>,
+    /// Repeat what remote shells say on stderr at once.
+    pub verbose: bool,
+}
+
+impl Agent {
+    /// Starts a command that becomes the agent of a host. In a process group of its own: Ctrl-C is the launcher's.
+    pub fn start(host: usize, command: &[OsString], ears: Ears) -> io::Result<Agent> {
+        let mut child = Command::new(&command[0])
+            .args(&command[1..])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let pid = Pid::from_child(&child);
+        let (orders, inbox) = sync_channel(ORDERS);
+        let stdin = child.stdin.take();
+        thread::spawn(move || speak(stdin, &inbox));
+        thread::spawn(move || hear(host, child, &ears));
+        Ok(Agent { orders: Some(orders), pid })
+    }
+
+    /// Gives an order without ever waiting. An agent that is gone reports that itself.
+    pub fn order(&self, down: Down) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.try_send(down);
+        }
+    }
+
+    /// Closes the agent's stdin, on which it ends its ranks and leaves.
+    pub fn dismiss(&mut self) {
+        self.orders = None;
+    }
+
+    /// Ends an agent that does not leave. Only while it is not [`Gone`]: its number is still its own.
+    pub fn kill(&self) {
+        let _ = kill_process_group(self.pid, Signal::KILL);
+    }
+}
+
+fn speak(stdin: Option<ChildStdin>, orders: &Receiver<Down>) {
+    let Some(mut stdin) = stdin else { return };
+    for down in orders {
+        if frame::write(&mut stdin, &down).is_err() {
+            return;
+        }
+    }
+}
+
+fn hear(host: usize, mut child: Child, ears: &Ears) {
+    let words = Arc::new(Mutex::new(VecDeque::new()));
+    let (stderr_ended, stderr_end) = sync_channel::<()>(1);
+    let stderr = child.stderr.take();
+    let (kept, verbose) = (words.clone(), ears.verbose);
+    thread::spawn(move || {
+        keep_last_words(stderr, &kept, verbose);
+        let _ = stderr_ended.try_send(());
+    });
+    let mut gone = Gone::default();
+    if let Some(stdout) = child.stdout.take() {
+        gone.garbage = hear_messages(host, stdout, ears, &mut gone.done);
+    }
+    gone.ending = wait_for(&mut child, SHELL_ENDS).and_then(ending);
+    if gone.ending.is_some() {
+        let _ = stderr_end.recv_timeout(STDERR_ENDS);
+    }
+    // The lock guards a list that both threads hold for moments only.
+    gone.words = words.lock().map(|w| w.iter().cloned().collect()).unwrap_or_default();
+    let ended = gone.ending.is_some();
+    let _ = ears.news.send(News::Gone { host, gone });
+    if !ended && wait_for(&mut child, 2 * SHELL_ENDS).is_none() {
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let _ = child.wait();
+    }
+}
+
+/// Passes messages on until the stream ends; returns what was no message.
+fn hear_messages(host: usize, mut stdout: impl Read, ears: &Ears, done: &mut bool) -> Option<String> {
+    // A login script that prints something comes before the agent's first message.
+    let mut first = vec![0; 4096];
+    let n = stdout.read(&mut first).unwrap_or(0);
+    first.truncate(n);
+    let mut stream = BufReader::with_capacity(64 << 10, first.as_slice().chain(stdout));
+    loop {
+        match frame::read::<Up>(&mut stream, CAP) {
+            Ok(Some(up)) => {
+                *done |= matches!(up, Up::Done);
+                pass_on(host, up, ears);
+            }
+            Ok(None) => return None,
+            Err(FrameError::NotOurs) => {
+                let text = String::from_utf8_lossy(&first);
+                return Some(format!("it said {:?}", text.lines().next().unwrap_or_default()));
+            }
+            Err(FrameError::Io(_)) => return None,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+fn pass_on(host: usize, up: Up, ears: &Ears) {
+    let piece = match up {
+        Up::Output { rank, stream, bytes } => Piece { rank, stream, bytes: Some(bytes) },
+        Up::Closed { rank, stream } => Piece { rank, stream, bytes: None },
+        up => {
+            let _ = ears.news.send(News::Said { host, up });
+            return;
+        }
+    };
+    let Err(TrySendError::Full(mut piece)) = ears.printer.try_send(piece) else { return };
+    // Relaxed, both: hints between this thread and the launcher's, nothing is ordered by them.
+    ears.n_waiting.fetch_add(1, Ordering::Relaxed);
+    while !ears.discard.load(Ordering::Relaxed) {
+        thread::sleep(CONSOLE_AGAIN);
+        match ears.printer.try_send(piece) {
+            Err(TrySendError::Full(back)) => piece = back,
+            Ok(()) | Err(TrySendError::Disconnected(_)) => break,
+        }
+    }
+    ears.n_waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn keep_last_words(stderr: Option<ChildStderr>, words: &Mutex<VecDeque<String>>, verbose: bool) {
+    let Some(stderr) = stderr else { return };
+    let mut lines = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while matches!(lines.by_ref().take(64 << 10).read_until(b'\n', &mut line), Ok(n) if n > 0) {
+        let text = String::from_utf8_lossy(&line).trim_end().to_string();
+        if verbose {
+            let _ = writeln!(io::stderr(), "phalanx: {text}");
+        }
+        if let Ok(mut words) = words.lock() {
+            if words.len() == LAST_WORDS {
+                words.pop_front();
+            }
+            words.push_back(text);
+        }
+        line.clear();
+    }
+}
+
+fn wait_for(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+fn ending(status: ExitStatus) -> Option<Ending> {
+    status.code().map(Ending::Code).or(status.signal().map(Ending::Signal))
+}

@@ -1,0 +1,64 @@
+//! Why a job did not start, in words that say what to do.
+
+use crate::{hosts::HostError, place::PlaceError, rsh::RshError, wire::Refusal};
+use std::{io, path::PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Hosts(#[from] HostError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Rsh(#[from] RshError),
+    #[error("cannot read host file {}: {why}", path.display())]
+    HostFile { path: PathBuf, why: io::Error },
+    #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
+    Extra { name: String },
+    #[error("cannot write {}: {why}; check --output-filename", path.display())]
+    Files { path: PathBuf, why: io::Error },
+    #[error("no interface {name:?} with an address on this machine; there are: {known}")]
+    Interface { name: String, known: String },
+    #[error("cannot open a port for the ranks to meet on {address}: {why}")]
+    Port { address: String, why: io::Error },
+    #[error("the system refused {what}: {why}")]
+    System { what: &'static str, why: io::Error },
+    #[error("cannot start {program:?} to reach host {host}: {why}; install it or choose another with --rsh")]
+    NoRemoteShell { program: String, host: String, why: io::Error },
+    #[error("cannot start ranks on host {host}: {reason}\n{}{advice}", indented(.words))]
+    Unreachable { host: String, reason: String, words: Vec<String>, advice: String },
+    #[error(
+        "host {host} has phalanx {theirs}, this one {}: install the same version on both",
+        env!("CARGO_PKG_VERSION")
+    )]
+    OtherVersion { host: String, theirs: String },
+    #[error("host {host}: {refusal}")]
+    Refused { host: String, refusal: Refusal },
+    #[error(
+        "no answer from {hosts} within {seconds} s\n  try: phalanx doctor -H {hosts}   (or a longer --start-timeout)"
+    )]
+    StartTimeout { hosts: String, seconds: f64 },
+    #[error("ended by {} before the ranks had started", crate::wire::signal_name(*.0))]
+    Asked(i32),
+}
+
+impl RunError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Hosts(_) | RunError::Place(_) | RunError::Rsh(_) | RunError::Extra { .. } => 2,
+            RunError::HostFile { .. } | RunError::Interface { .. } => 2,
+            RunError::Refused { refusal, .. } => match refusal {
+                Refusal::NotFound { .. } | Refusal::NoInterpreter { .. } => 127,
+                Refusal::NotExecutable { .. } => 126,
+                Refusal::NoDirectory { .. } | Refusal::Spawn { .. } => 1,
+            },
+            RunError::Asked(signal) => (128 + signal) as u8,
+            RunError::StartTimeout { .. } => 124,
+            _ => 1,
+        }
+    }
+}
+
+fn indented(words: &[String]) -> String {
+    words.iter().map(|line| format!("  | {line}\n")).collect()
+}

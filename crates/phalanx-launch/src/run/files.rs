@@ -1,0 +1,52 @@
+//! `--output-filename DIR`: every rank's output, unchanged, in `DIR/rank.N/stdout` and `stderr`.
+
+use super::RunError;
+use crate::wire::Stream;
+use phalanx_core::Rank;
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+/// The open files of all ranks.
+#[derive(Debug)]
+pub struct Files(Vec<[File; 2]>);
+
+impl Files {
+    pub fn create(dir: &Path, n_ranks: u32) -> Result<Files, RunError> {
+        let ranks = (0..n_ranks).map(|rank| {
+            let dir = dir.join(directory(rank, n_ranks));
+            create(&dir).map_err(|why| RunError::Files { path: dir, why })
+        });
+        ranks.collect::<Result<_, _>>().map(Files)
+    }
+
+    pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        self.0[rank.index()][stream as usize].write_all(bytes)
+    }
+}
+
+fn create(dir: &Path) -> io::Result<[File; 2]> {
+    fs::create_dir_all(dir)?;
+    Ok([File::create(dir.join("stdout"))?, File::create(dir.join("stderr"))?])
+}
+
+/// Padded with zeros, so that a listing is in the order of ranks.
+fn directory(rank: u32, n_ranks: u32) -> String {
+    let width = n_ranks.saturating_sub(1).to_string().len();
+    format!("rank.{rank:0width$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_sort_like_ranks() {
+        assert_eq!(directory(3, 4), "rank.3");
+        assert_eq!(directory(3, 10), "rank.3");
+        assert_eq!(directory(3, 11), "rank.03");
+        assert_eq!(directory(100, 101), "rank.100");
+    }
+}

@@ -1,0 +1,280 @@
+//! One job from its first agent to its last word: gathers the hosts, watches the ranks, ends what is left.
+//!
+//! - JOB-1: no rank starts anywhere before every host has said that it can start its ranks.
+//! - JOB-2: the main thread waits for nothing but news, always with somebody who can end the wait.
+
+use super::{
+    News, RunError,
+    agents::{Agent, Gone},
+    meeting::Meeting,
+    policy::{Action, Cause, Input, Policy},
+    printer::Tails,
+    report::{Ended, summary},
+    route::Route,
+};
+use crate::{
+    place::WorldPlan,
+    wire::{Down, Ending, Sig, Up},
+};
+use phalanx_core::Rank;
+use signal_hook::consts::{SIGUSR1, SIGUSR2};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::Receiver,
+    },
+    time::{Duration, Instant},
+};
+
+/// After one host cannot start, how long others may take to say that they cannot either.
+const MORE_TROUBLE: Duration = Duration::from_millis(500);
+/// How long an agent may be silent while it ends what is left: more than its own grace and kills.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the console may take to swallow what was brought, when the job did not end well.
+const CONSOLE: Duration = Duration::from_secs(1);
+/// How long a dismissed agent may take to leave.
+const LEAVE: Duration = Duration::from_secs(3);
+
+#[derive(Debug)]
+pub struct Job {
+    pub plan: WorldPlan,
+    pub routes: Vec<Route>,
+    pub agents: Vec<Agent>,
+    pub news: Receiver<News>,
+    pub meeting: Meeting,
+    pub n_waiting: Arc<AtomicUsize>,
+    pub discard: Arc<AtomicBool>,
+    pub started: Instant,
+    pub timeout: Option<Duration>,
+    /// What is known about each host and rank.
+    pub hosts: Vec<HostState>,
+    pub pids: Vec<Option<u32>>,
+    pub tails: Option<Tails>,
+}
+
+#[derive(Debug, Default)]
+pub struct HostState {
+    pub ready: bool,
+    pub cores: u32,
+    pub gone: bool,
+    pub words: Vec<String>,
+}
+
+impl Job {
+    /// Waits until every host could start its ranks. All the trouble that shows within a moment is reported.
+    pub fn gather(&mut self, start_timeout: Duration) -> Result<(), Vec<RunError>> {
+        let mut deadline = self.started + start_timeout;
+        let mut trouble = Vec::new();
+        while trouble.is_empty() && self.hosts.iter().any(|h| !h.ready) || !trouble.is_empty() {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let Ok(news) = self.news.recv_timeout(wait) else {
+                if trouble.is_empty() {
+                    trouble.push(self.nobody_answered(start_timeout));
+                }
+                return Err(trouble);
+            };
+            if let News::Signal(signal) = news {
+                if !matches!(signal, SIGUSR1 | SIGUSR2) {
+                    return Err(vec![RunError::Asked(signal)]);
+                }
+            } else if let Err(error) = self.gathered(news) {
+                if trouble.is_empty() {
+                    deadline = Instant::now() + MORE_TROUBLE;
+                }
+                trouble.push(error);
+            }
+            if !trouble.is_empty() && self.hosts.iter().all(|h| h.ready || h.gone) {
+                return Err(trouble);
+            }
+        }
+        Ok(())
+    }
+
+    fn gathered(&mut self, news: News) -> Result<(), RunError> {
+        match news {
+            News::Said { host, up: Up::Hello { version } } if version != env!("CARGO_PKG_VERSION") => {
+                Err(RunError::OtherVersion { host: self.name(host), theirs: version })
+            }
+            News::Said { host, up: Up::Ready { cores } } => {
+                self.hosts[host].ready = true;
+                self.hosts[host].cores = cores;
+                Ok(())
+            }
+            News::Said { host, up: Up::Refused(refusal) } => {
+                self.hosts[host].ready = true;
+                Err(RunError::Refused { host: self.name(host), refusal })
+            }
+            News::Gone { host, gone } => {
+                self.hosts[host].gone = true;
+                let (reason, advice) = self.routes[host].explain(&gone);
+                Err(RunError::Unreachable { host: self.name(host), reason, words: gone.words, advice })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn nobody_answered(&self, start_timeout: Duration) -> RunError {
+        let silent = self.hosts.iter().enumerate().filter(|(_, h)| !h.ready);
+        let hosts = silent.map(|(i, _)| self.name(i)).collect::<Vec<_>>().join(",");
+        RunError::StartTimeout { hosts, seconds: start_timeout.as_secs_f64() }
+    }
+
+    /// Starts the ranks and watches them until none runs or none that would still answer.
+    pub fn supervise(&mut self) -> Result<Policy, RunError> {
+        self.order_all(|| Down::Go);
+        let mut policy = Policy::new(self.plan.n_ranks());
+        loop {
+            let now = self.started.elapsed();
+            let timeout = self.timeout.filter(|_| policy.cause() == Cause::Success);
+            let due = [policy.deadline(), timeout].into_iter().flatten().min();
+            let news = match due {
+                Some(due) => self.news.recv_timeout(due.saturating_sub(now)).ok(),
+                // Every agent's end, and every signal, is news.
+                None => self.news.recv().ok(),
+            };
+            let now = self.started.elapsed();
+            let input = match news {
+                Some(news) => self.heard(news)?,
+                None if timeout.is_some_and(|t| t <= now) => Some(Input::TimedOut),
+                None => Some(Input::Tick),
+            };
+            for action in input.map(|input| policy.step(now, input)).unwrap_or_default() {
+                match action {
+                    Action::Signal(sig) => {
+                        self.stop_waiting_for_the_console(&policy, now);
+                        self.order_all(|| Down::Signal(sig));
+                    }
+                    Action::Finish => return Ok(policy),
+                }
+            }
+        }
+    }
+
+    /// The news of a rank's end may be stuck behind output that nobody reads. Who asked for the end and still waits
+    /// for it after the first signal wants that more than the output.
+    fn stop_waiting_for_the_console(&self, policy: &Policy, now: Duration) {
+        let wants_end = matches!(policy.cause(), Cause::Asked(_) | Cause::TimedOut);
+        // Relaxed: see `agents::pass_on`.
+        self.discard.store(wants_end && now > policy.caused_at(), Ordering::Relaxed);
+    }
+
+    /// Takes note of news; returns what the policy has to know.
+    fn heard(&mut self, news: News) -> Result<Option<Input>, RunError> {
+        Ok(match news {
+            News::Said { up: Up::Started { rank, pid }, .. } => {
+                self.pids[rank.index()] = Some(pid);
+                None
+            }
+            News::Said { up: Up::Exited { rank, ending }, .. } => {
+                self.meeting.rank_ended(rank, &ending.to_string());
+                Some(Input::Exited { rank, ending })
+            }
+            News::Said { host, up: Up::Refused(refusal) } => {
+                return Err(RunError::Refused { host: self.name(host), refusal });
+            }
+            News::Said { .. } => None,
+            News::Gone { host, gone } => Some(self.lost(host, gone)),
+            News::Signal(SIGUSR1) => self.forward(Sig::Usr1),
+            News::Signal(SIGUSR2) => self.forward(Sig::Usr2),
+            News::Signal(signal) => Some(Input::Asked(signal)),
+            News::OutputClosed => Some(Input::OutputClosed),
+            News::Printed(tails) => {
+                self.tails = Some(tails);
+                None
+            }
+        })
+    }
+
+    fn forward(&self, sig: Sig) -> Option<Input> {
+        self.order_all(|| Down::Signal(sig));
+        None
+    }
+
+    fn lost(&mut self, host: usize, gone: Gone) -> Input {
+        self.hosts[host].gone = true;
+        self.hosts[host].words = gone.words;
+        let ranks = self.plan.hosts()[host].ranks.clone();
+        if !gone.done {
+            let how = match gone.ending {
+                Some(ending @ Ending::Signal(_)) => format!("went with its host's agent, which {ending}"),
+                _ => "was lost with its host".to_string(),
+            };
+            ranks.clone().for_each(|rank| self.meeting.rank_ended(Rank(rank), &how));
+        }
+        Input::HostLost { host, ranks }
+    }
+
+    /// Ends what ranks left behind and lets the last output out. Returns the signal that cut this short, if any.
+    pub fn finish(&mut self, cause: Cause) -> Option<i32> {
+        self.order_all(|| Down::End);
+        let mut cut_short = None;
+        while self.tails.is_none() {
+            let all_gone = self.hosts.iter().all(|h| h.gone);
+            let patience = if all_gone { CONSOLE } else { PATIENCE };
+            match self.news.recv_timeout(patience) {
+                Ok(News::Signal(signal)) if !matches!(signal, SIGUSR1 | SIGUSR2) => {
+                    cut_short = Some(signal);
+                    break;
+                }
+                Ok(news) => {
+                    let _ = self.heard(news);
+                }
+                // A reader of our output may take its time; it is the user's, who can end this wait.
+                Err(_) if cause == Cause::Success && self.is_console_slow() => {}
+                Err(_) => break,
+            }
+        }
+        self.dismiss();
+        cut_short
+    }
+
+    fn is_console_slow(&self) -> bool {
+        // Relaxed: see `agents::pass_on`.
+        self.n_waiting.load(Ordering::Relaxed) > 0 || self.hosts.iter().all(|h| h.gone)
+    }
+
+    /// Makes every agent leave; none is left when this returns.
+    pub fn dismiss(&mut self) {
+        self.agents.iter_mut().for_each(Agent::dismiss);
+        let deadline = Instant::now() + LEAVE;
+        while self.hosts.iter().any(|h| !h.gone) {
+            let Ok(news) = self.news.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
+                break;
+            };
+            match news {
+                News::Gone { host, .. } => self.hosts[host].gone = true,
+                News::Signal(signal) if !matches!(signal, SIGUSR1 | SIGUSR2) => break,
+                _ => {}
+            }
+        }
+        for (agent, _) in self.agents.iter().zip(&self.hosts).filter(|(_, host)| !host.gone) {
+            agent.kill();
+        }
+    }
+
+    /// What to tell the user about a job that ran.
+    pub fn report(&self, policy: &Policy) -> String {
+        let host_words = match policy.cause() {
+            Cause::HostLost { host } => self.hosts[host].words.as_slice(),
+            _ => &[],
+        };
+        summary(&Ended {
+            plan: &self.plan,
+            cause: policy.cause(),
+            ends: policy.ends(),
+            pids: &self.pids,
+            tails: self.tails.as_ref(),
+            host_words,
+            after: policy.caused_at(),
+        })
+    }
+
+    fn order_all(&self, down: impl Fn() -> Down) {
+        self.agents.iter().for_each(|agent| agent.order(down()));
+    }
+
+    fn name(&self, host: usize) -> String {
+        self.plan.hosts()[host].name.clone()
+    }
+}

@@ -1,0 +1,106 @@
+//! Cuts a byte stream into lines, wherever the pieces of the stream happen to be cut.
+//!
+//! - LINE-1: no byte is lost but line ends; nothing is kept beyond [`LONGEST`] bytes.
+//! - LINE-2: `\r` ends a line too, so that progress bars appear; `\r\n` is one end.
+
+/// Longer lines are cut, between characters where the text is UTF-8.
+pub const LONGEST: usize = 64 << 10;
+
+/// The unfinished line of one stream.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    pending: Vec<u8>,
+    /// The last byte was a `\r` that ended a line: a `\n` right after it ends nothing.
+    after_return: bool,
+}
+
+impl Splitter {
+    /// Calls `emit` with each line that these bytes finish, without its end.
+    pub fn feed(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8])) {
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let end = bytes.iter().position(|b| matches!(b, b'\n' | b'\r'));
+            self.append(&bytes[..end.unwrap_or(bytes.len())], &mut emit);
+            let Some(end) = end else { return };
+            let is_return = bytes[end] == b'\r';
+            // A return at the start of a line, as progress bars print it, says nothing.
+            if !is_return || !self.pending.is_empty() {
+                emit(&self.pending);
+                self.pending.clear();
+                self.after_return = is_return;
+            }
+            bytes = &bytes[end + 1..];
+        }
+    }
+
+    /// The stream ended: what is left is a line.
+    pub fn finish(&mut self, mut emit: impl FnMut(&[u8])) {
+        if !self.pending.is_empty() {
+            emit(&self.pending);
+            self.pending.clear();
+        }
+    }
+
+    fn append(&mut self, bytes: &[u8], emit: &mut impl FnMut(&[u8])) {
+        self.pending.extend_from_slice(bytes);
+        while self.pending.len() > LONGEST {
+            let cut = character_boundary(&self.pending, LONGEST);
+            emit(&self.pending[..cut]);
+            self.pending.drain(..cut);
+        }
+    }
+}
+
+/// The last place up to `at` where no UTF-8 character is cut; `at` itself in other bytes.
+fn character_boundary(bytes: &[u8], at: usize) -> usize {
+    let is_inside = |i: usize| bytes[i] & 0xc0 == 0x80;
+    (at.saturating_sub(3)..=at).rev().find(|&i| !is_inside(i)).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &[u8], piece: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut splitter = Splitter::default();
+        let mut emit = |line: &[u8]| lines.push(String::from_utf8_lossy(line).into_owned());
+        text.chunks(piece).for_each(|bytes| splitter.feed(bytes, &mut emit));
+        splitter.finish(&mut emit);
+        lines
+    }
+
+    #[test]
+    fn lines_are_the_same_however_the_stream_is_cut() {
+        let text = b"one\n\ntwo\r\n\r10%\r20%\r\nthree\r\n\r\nlast";
+        for piece in 1..text.len() {
+            assert_eq!(
+                split(text, piece),
+                ["one", "", "two", "10%", "20%", "three", "", "last"],
+                "LINE-2 {piece}"
+            );
+        }
+        assert_eq!(split(b"", 1), Vec::<String>::new());
+        assert_eq!(split(b"a\n", 1), ["a"]);
+    }
+
+    #[test]
+    fn long_lines_are_cut_between_characters() {
+        let text = "ä".repeat(LONGEST);
+        for piece in [777, 4096, LONGEST * 3] {
+            let lines = split(format!("x{text}\n").as_bytes(), piece);
+            assert_eq!(lines.concat(), format!("x{text}"), "LINE-1");
+            assert!(lines.iter().all(|l| l.len() <= LONGEST && !l.contains('\u{fffd}')));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_cut_too() {
+        let mut seen = 0;
+        Splitter::default().feed(&[0x80; 3 * LONGEST], |line| seen += line.len());
+        assert_eq!(seen, 2 * LONGEST);
+    }
+}

@@ -1,0 +1,93 @@
+//! `phalanx run`: starts a command as the ranks of one world, on this machine and others.
+//!
+//! Pure decisions: [`crate::hosts`], [`crate::place`], [`crate::environment`], [`policy`], [`lines`], [`prefix`],
+//! [`report`], [`describe`], [`route`]. Threads: one hears and one speaks to each agent, one prints, one takes signals;
+//! the main thread ([`job`]) decides.
+
+mod agents;
+mod describe;
+mod error;
+mod files;
+mod job;
+mod lines;
+mod meeting;
+mod policy;
+mod prefix;
+mod printer;
+mod report;
+mod route;
+mod setup;
+mod signals;
+
+use crate::{cli::RunArgs, wire::Up};
+use agents::Gone;
+pub use error::RunError;
+use policy::Cause;
+use printer::Tails;
+pub use setup::here;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+/// What the main thread learns. Few for each host and rank: output goes straight to the printer.
+#[derive(Debug)]
+pub enum News {
+    Said { host: usize, up: Up },
+    Gone { host: usize, gone: Gone },
+    Signal(i32),
+    OutputClosed,
+    Printed(Tails),
+}
+
+/// Runs the job and returns the code to exit with.
+pub fn main(args: &RunArgs) -> ExitCode {
+    match run(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(errors) => {
+            errors.iter().for_each(|error| tell(&format!("phalanx: {error}\n")));
+            ExitCode::from(errors.first().map_or(1, RunError::exit_code))
+        }
+    }
+}
+
+fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
+    let mut job = setup::start(args).map_err(|error| vec![error])?;
+    if let Err(errors) = job.gather(args.start_timeout) {
+        job.dismiss();
+        return Err(errors);
+    }
+    if args.verbose {
+        let cores: Vec<u32> = job.hosts.iter().map(|h| h.cores).collect();
+        tell(&describe::world(&job.plan, &job.routes, &cores, job.meeting.addresses()));
+    }
+    let policy = match job.supervise() {
+        Ok(policy) => policy,
+        Err(error) => {
+            job.dismiss();
+            return Err(vec![error]);
+        }
+    };
+    let after = job.started.elapsed();
+    let cut_short = job.finish(policy.cause());
+    tell(&job.report(&policy));
+    Ok(match (policy.cause(), cut_short) {
+        (Cause::Success, Some(signal)) => Cause::Asked(signal).exit_code(),
+        (cause, _) => {
+            if cause == Cause::Success && args.verbose {
+                tell(&format!("phalanx: all ranks ended well after {}\n", seconds(after)));
+            }
+            cause.exit_code()
+        }
+    })
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+/// Writes to stderr; a closed one is no reason to fail.
+fn tell(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}

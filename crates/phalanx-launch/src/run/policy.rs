@@ -1,0 +1,379 @@
+//! When a job ends and with what: a state machine without clocks, processes or signals.
+//!
+//! - END-1: the job ends by itself only when every rank has ended.
+//! - END-2: after the first failure, an interruption or a timeout, every rank is asked to end, then killed, within a
+//!   bounded time; then the launcher leaves, whatever the hosts say.
+//! - END-3: the culprit is the first rank that failed, unless another one crashed within [`CRASH_WINDOW`] of it: ranks
+//!   that lose a peer exit with a code, and on several hosts their news may arrive before the news of the crash.
+
+use crate::wire::{Ending, Sig};
+use phalanx_core::Rank;
+use std::{ops::Range, time::Duration};
+
+/// How long the others may take to report the failure and end by themselves.
+const SETTLE: Duration = Duration::from_secs(1);
+const FAIL_KILL: Duration = Duration::from_secs(4);
+const ASK_TERM: Duration = Duration::from_secs(2);
+const ASK_KILL: Duration = Duration::from_secs(4);
+const STOP_KILL: Duration = Duration::from_secs(3);
+/// How long after SIGKILL a host may take to confirm.
+const CONFIRM: Duration = Duration::from_secs(2);
+const CRASH_WINDOW: Duration = Duration::from_millis(500);
+
+const SIGINT: i32 = 2;
+
+/// What the launcher learns.
+#[derive(Clone, Debug)]
+pub enum Input {
+    Exited {
+        rank: Rank,
+        ending: Ending,
+    },
+    /// The agent of these ranks is gone without saying how they ended.
+    HostLost {
+        host: usize,
+        ranks: Range<u32>,
+    },
+    /// Somebody sent this signal to the launcher.
+    Asked(i32),
+    TimedOut,
+    /// Nobody reads our output any more.
+    OutputClosed,
+    Tick,
+}
+
+/// What the launcher does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// To every rank that still runs.
+    Signal(Sig),
+    /// No rank runs, or none that would still answer.
+    Finish,
+}
+
+/// Why the job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Success,
+    Failed { rank: Rank, ending: Ending },
+    HostLost { host: usize },
+    Asked(i32),
+    TimedOut,
+    OutputClosed,
+}
+
+impl Cause {
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Cause::Success => 0,
+            Cause::Failed { ending, .. } => ending.exit_code(),
+            Cause::HostLost { .. } => 1,
+            Cause::Asked(signal) => (128 + signal) as u8,
+            Cause::TimedOut => 124,
+            Cause::OutputClosed => 141,
+        }
+    }
+}
+
+/// How one rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankEnd {
+    /// `None` when its host was lost.
+    pub ending: Option<Ending>,
+    /// It ended after we had asked the ranks to.
+    pub asked: bool,
+    /// It ended while nothing was wrong yet.
+    pub early: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rung {
+    Signal(Sig),
+    GiveUp,
+}
+
+/// One job's ending.
+#[derive(Debug)]
+pub struct Policy {
+    ends: Vec<Option<RankEnd>>,
+    cause: Option<Cause>,
+    /// When the cause arose.
+    caused_at: Duration,
+    asked: bool,
+    finished: bool,
+    /// What happens when, soonest first, while the job is being ended.
+    ladder: Vec<(Duration, Rung)>,
+}
+
+impl Policy {
+    pub fn new(n_ranks: u32) -> Policy {
+        Policy {
+            ends: vec![None; n_ranks as usize],
+            cause: None,
+            caused_at: Duration::ZERO,
+            asked: false,
+            finished: false,
+            ladder: Vec::new(),
+        }
+    }
+
+    /// When [`Input::Tick`] is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.ladder.first().map(|(at, _)| *at)
+    }
+
+    pub fn cause(&self) -> Cause {
+        self.cause.unwrap_or(Cause::Success)
+    }
+
+    /// When that was; meaningless for [`Cause::Success`].
+    pub fn caused_at(&self) -> Duration {
+        self.caused_at
+    }
+
+    /// How each rank ended; `None` for those that nobody knows about.
+    pub fn ends(&self) -> &[Option<RankEnd>] {
+        &self.ends
+    }
+
+    pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
+        if self.finished {
+            return Vec::new();
+        }
+        match input {
+            Input::Exited { rank, ending } => self.exited(now, rank, ending),
+            Input::HostLost { host, ranks } => self.host_lost(now, host, ranks),
+            Input::Asked(signal) => self.asked_by_user(now, signal),
+            Input::TimedOut => self.stop(now, Cause::TimedOut),
+            Input::OutputClosed => self.stop(now, Cause::OutputClosed),
+            Input::Tick => {}
+        }
+        self.climb(now)
+    }
+
+    fn exited(&mut self, now: Duration, rank: Rank, ending: Ending) {
+        let (asked, early) = (self.asked, self.cause.is_none());
+        self.ends[rank.index()].get_or_insert(RankEnd { ending: Some(ending), asked, early });
+        if !ending.is_failure() {
+            return;
+        }
+        match self.cause {
+            None => self.fail(now, Cause::Failed { rank, ending }),
+            Some(Cause::Failed { ending: first, .. })
+                if is_crash(ending) && !is_crash(first) && !asked && now - self.caused_at <= CRASH_WINDOW =>
+            {
+                self.cause = Some(Cause::Failed { rank, ending });
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn host_lost(&mut self, now: Duration, host: usize, ranks: Range<u32>) {
+        let (asked, early) = (self.asked, self.cause.is_none());
+        let mut lost_any = false;
+        for rank in ranks {
+            let end = &mut self.ends[rank as usize];
+            lost_any |= end.is_none();
+            end.get_or_insert(RankEnd { ending: None, asked, early });
+        }
+        if lost_any && self.cause.is_none() {
+            self.fail(now, Cause::HostLost { host });
+        }
+    }
+
+    fn fail(&mut self, now: Duration, cause: Cause) {
+        let rungs = [(SETTLE, Sig::Term), (FAIL_KILL, Sig::Kill)];
+        self.end(now, cause, &rungs);
+    }
+
+    fn asked_by_user(&mut self, now: Duration, signal: i32) {
+        match (self.cause, signal) {
+            // Asked twice, or while the end takes long: no more patience.
+            (Some(cause), _) => self.end(now, cause, &[(Duration::ZERO, Sig::Kill)]),
+            (None, SIGINT) => self.end(
+                now,
+                Cause::Asked(signal),
+                &[(Duration::ZERO, Sig::Int), (ASK_TERM, Sig::Term), (ASK_KILL, Sig::Kill)],
+            ),
+            (None, _) => {
+                self.end(now, Cause::Asked(signal), &[(Duration::ZERO, Sig::Term), (ASK_KILL, Sig::Kill)]);
+            }
+        }
+    }
+
+    fn stop(&mut self, now: Duration, cause: Cause) {
+        if self.cause.is_none() {
+            self.end(now, cause, &[(Duration::ZERO, Sig::Term), (STOP_KILL, Sig::Kill)]);
+        }
+    }
+
+    fn end(&mut self, now: Duration, cause: Cause, rungs: &[(Duration, Sig)]) {
+        if self.cause.replace(cause).is_none() {
+            self.caused_at = now;
+        }
+        self.ladder = rungs.iter().map(|&(after, sig)| (now + after, Rung::Signal(sig))).collect();
+        let last = rungs.last().map_or(Duration::ZERO, |(after, _)| *after);
+        self.ladder.push((now + last + CONFIRM, Rung::GiveUp));
+    }
+
+    fn climb(&mut self, now: Duration) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let all_ended = self.ends.iter().all(Option::is_some);
+        while !all_ended && self.ladder.first().is_some_and(|(at, _)| *at <= now) {
+            match self.ladder.remove(0).1 {
+                Rung::Signal(sig) => {
+                    self.asked = true;
+                    actions.push(Action::Signal(sig));
+                }
+                Rung::GiveUp => self.finished = true,
+            }
+        }
+        if all_ended || self.finished {
+            self.finished = true;
+            self.ladder.clear();
+            actions.push(Action::Finish);
+        }
+        actions
+    }
+}
+
+/// Signals by which the kernel ends a process. SIGABRT is not among them: libraries abort when they lose a peer.
+fn is_crash(ending: Ending) -> bool {
+    const CRASHES: [i32; 7] = [4, 5, 7, 8, 9, 11, 31];
+    matches!(ending, Ending::Signal(number) if CRASHES.contains(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn exit(rank: u32, code: i32) -> Input {
+        Input::Exited { rank: Rank(rank), ending: Ending::Code(code) }
+    }
+
+    fn killed(rank: u32, signal: i32) -> Input {
+        Input::Exited { rank: Rank(rank), ending: Ending::Signal(signal) }
+    }
+
+    /// Plays inputs at times and returns what happened when.
+    fn play(n_ranks: u32, inputs: &[(u32, Input)]) -> (Policy, Vec<(u32, Action)>) {
+        let mut policy = Policy::new(n_ranks);
+        let mut log = Vec::new();
+        let mut inputs = inputs.iter().peekable();
+        loop {
+            let tick = policy.deadline();
+            let (now, input) = match (inputs.peek(), tick) {
+                (Some((at, _)), Some(tick)) if *at * MS > tick => (tick, Input::Tick),
+                (Some((at, input)), _) => {
+                    inputs.next();
+                    (*at * MS, input.clone())
+                }
+                (None, Some(tick)) => (tick, Input::Tick),
+                (None, None) => return (policy, log),
+            };
+            log.extend(policy.step(now, input).into_iter().map(|a| (now.as_millis() as u32, a)));
+        }
+    }
+
+    use Action::{Finish, Signal};
+
+    #[test]
+    fn a_job_ends_when_its_last_rank_does() {
+        let (policy, log) = play(2, &[(5, exit(1, 0)), (900_000, exit(0, 0))]);
+        assert_eq!(log, [(900_000, Finish)], "END-1");
+        assert_eq!((policy.cause(), policy.cause().exit_code()), (Cause::Success, 0));
+    }
+
+    #[test]
+    fn the_first_failure_ends_everybody_step_by_step() {
+        let (policy, log) = play(2, &[(100, exit(1, 3))]);
+        assert_eq!(log, [(1100, Signal(Sig::Term)), (4100, Signal(Sig::Kill)), (6100, Finish)], "END-2");
+        assert_eq!(policy.cause(), Cause::Failed { rank: Rank(1), ending: Ending::Code(3) });
+        assert_eq!(policy.cause().exit_code(), 3);
+        assert_eq!(policy.ends()[0], None);
+    }
+
+    #[test]
+    fn survivors_that_end_by_themselves_are_not_waited_for() {
+        let (policy, log) = play(3, &[(100, exit(1, 3)), (110, exit(0, 1)), (120, exit(2, 1))]);
+        assert_eq!(log, [(120, Finish)]);
+        assert_eq!(policy.cause().exit_code(), 3);
+    }
+
+    #[test]
+    fn a_crash_outranks_the_codes_of_those_who_noticed_it() {
+        let (policy, _) = play(3, &[(100, exit(0, 1)), (102, killed(2, 9)), (103, exit(1, 1))]);
+        assert_eq!(policy.cause(), Cause::Failed { rank: Rank(2), ending: Ending::Signal(9) }, "END-3");
+        assert_eq!(policy.cause().exit_code(), 137);
+    }
+
+    #[test]
+    fn what_comes_late_or_looks_like_a_reaction_is_not_the_culprit() {
+        let first = Cause::Failed { rank: Rank(0), ending: Ending::Code(1) };
+        assert_eq!(play(2, &[(100, exit(0, 1)), (700, killed(1, 11))]).0.cause(), first);
+        assert_eq!(play(2, &[(100, exit(0, 1)), (110, killed(1, 6))]).0.cause(), first);
+        let crash = Cause::Failed { rank: Rank(0), ending: Ending::Signal(11) };
+        assert_eq!(play(2, &[(100, killed(0, 11)), (110, killed(1, 9))]).0.cause(), crash);
+        // Killed by us at 4000, not by the kernel.
+        let (policy, _) = play(2, &[(0, exit(0, 1)), (4001, killed(1, 9))]);
+        assert_eq!(policy.cause(), first);
+        assert_eq!(
+            policy.ends()[1],
+            Some(RankEnd { ending: Some(Ending::Signal(9)), asked: true, early: false })
+        );
+    }
+
+    #[test]
+    fn an_early_exit_with_zero_waits_for_the_others() {
+        let (policy, log) = play(2, &[(100, exit(0, 0)), (5000, exit(1, 7))]);
+        assert_eq!(log, [(5000, Finish)]);
+        assert_eq!(policy.cause().exit_code(), 7);
+    }
+
+    #[test]
+    fn ctrl_c_interrupts_then_terminates_then_kills() {
+        let (policy, log) = play(1, &[(10, Input::Asked(2))]);
+        assert_eq!(
+            log,
+            [(10, Signal(Sig::Int)), (2010, Signal(Sig::Term)), (4010, Signal(Sig::Kill)), (6010, Finish)]
+        );
+        assert_eq!(policy.cause().exit_code(), 130);
+    }
+
+    #[test]
+    fn a_second_ctrl_c_kills_at_once() {
+        let (policy, log) = play(1, &[(10, Input::Asked(2)), (500, Input::Asked(2)), (510, killed(0, 9))]);
+        assert_eq!(log, [(10, Signal(Sig::Int)), (500, Signal(Sig::Kill)), (510, Finish)]);
+        assert_eq!(policy.cause().exit_code(), 130, "the cause stays the first one");
+    }
+
+    #[test]
+    fn sigterm_is_passed_on_and_a_failure_that_follows_is_no_culprit() {
+        let (policy, log) = play(1, &[(0, Input::Asked(15)), (20, killed(0, 15))]);
+        assert_eq!(log, [(0, Signal(Sig::Term)), (20, Finish)]);
+        assert_eq!(policy.cause().exit_code(), 143);
+    }
+
+    #[test]
+    fn timeouts_and_closed_output_stop_the_job() {
+        let (policy, log) = play(1, &[(0, Input::TimedOut), (1, killed(0, 15))]);
+        assert_eq!((log, policy.cause().exit_code()), (vec![(0, Signal(Sig::Term)), (1, Finish)], 124));
+        let (policy, log) = play(1, &[(0, Input::OutputClosed)]);
+        assert_eq!(log, [(0, Signal(Sig::Term)), (3000, Signal(Sig::Kill)), (5000, Finish)]);
+        assert_eq!(policy.cause().exit_code(), 141);
+    }
+
+    #[test]
+    fn a_lost_host_loses_the_ranks_that_had_not_ended() {
+        let (policy, log) =
+            play(3, &[(0, exit(0, 0)), (5, Input::HostLost { host: 0, ranks: 0..2 }), (9, exit(2, 1))]);
+        assert_eq!(log, [(9, Finish)]);
+        assert_eq!(policy.cause(), Cause::HostLost { host: 0 });
+        assert_eq!(policy.ends()[1], Some(RankEnd { ending: None, asked: false, early: true }));
+        assert_eq!(policy.ends()[0].unwrap().ending, Some(Ending::Code(0)));
+        let (policy, _) = play(1, &[(0, exit(0, 0)), (5, Input::HostLost { host: 0, ranks: 0..1 })]);
+        assert_eq!(policy.cause(), Cause::Success, "nothing was lost");
+    }
+}

@@ -1,0 +1,173 @@
+//! From flags to a job whose agents are starting.
+
+use super::{
+    News, RunError,
+    agents::{Agent, Ears},
+    files::Files,
+    job::{HostState, Job},
+    meeting::{self, Guests},
+    prefix::Prefixes,
+    printer::{Look, Piece, Printer},
+    route::{Exes, Here, Route},
+    signals,
+};
+use crate::{
+    addresses,
+    agent::cores,
+    cli::{RunArgs, Tag},
+    environment,
+    hosts::{self, HostSlots},
+    place::WorldPlan,
+    rsh::Rsh,
+    wire::{Down, Hidden, Prepare, RankStart},
+};
+use phalanx_core::Rank;
+use phalanx_net::secret::Secret;
+use std::{
+    env, fs,
+    io::{self, IsTerminal},
+    net::SocketAddr,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
+    sync::mpsc::{SyncSender, sync_channel},
+    time::Instant,
+};
+
+type Env = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Checks everything that can be checked here, then starts the agents and tells each what it will start.
+pub fn start(args: &RunArgs) -> Result<Job, RunError> {
+    let started = Instant::now();
+    let plan = plan(args)?;
+    let rsh = Rsh::new(args.rsh.as_deref())?;
+    let routes = routes(args, &plan, &rsh)?;
+    let extra = extra(args)?;
+    let cwd = env::current_dir().map_err(|why| RunError::System { what: "the working directory", why })?;
+    let files = args.output_filename.as_deref().map(|dir| Files::create(dir, plan.n_ranks())).transpose()?;
+    let secret = Secret::random();
+    let guests = Guests {
+        n_ranks: plan.n_ranks(),
+        all_here: !routes.iter().any(Route::is_remote),
+        interface: args.interface.as_deref(),
+    };
+    let meeting = meeting::open(&guests, &secret)?;
+
+    let (news_to, news) = sync_channel(256);
+    signals::watch(news_to.clone())?;
+    let printer = start_printer(args, &plan, files, news_to.clone());
+    let ears = Ears {
+        news: news_to,
+        printer,
+        n_waiting: Default::default(),
+        discard: Default::default(),
+        verbose: args.verbose,
+    };
+    let (n_waiting, discard) = (ears.n_waiting.clone(), ears.discard.clone());
+    let mut agents = Vec::new();
+    for (host, route) in routes.iter().enumerate() {
+        let agent =
+            Agent::start(host, route.command(), ears.clone()).map_err(|why| RunError::NoRemoteShell {
+                program: route.command()[0].to_string_lossy().into_owned(),
+                host: plan.hosts()[host].name.clone(),
+                why,
+            })?;
+        let env = if route.is_remote() { travelling(&cwd) } else { Env::new() };
+        agent.order(Down::Prepare(Box::new(Prepare {
+            secret: Hidden(*secret.expose()),
+            cwd: cwd.as_os_str().as_bytes().to_vec(),
+            argv: args.command.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            env: env.into_iter().chain(extra.clone()).collect(),
+            ranks: ranks(&plan, host, meeting.addresses()),
+            bind: args.bind,
+        })));
+        agents.push(agent);
+    }
+    Ok(Job {
+        hosts: routes.iter().map(|_| HostState::default()).collect(),
+        pids: vec![None; plan.n_ranks() as usize],
+        tails: None,
+        timeout: args.timeout,
+        plan,
+        routes,
+        agents,
+        news,
+        meeting,
+        n_waiting,
+        discard,
+        started,
+    })
+}
+
+fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
+    let (hosts, source) = match (&args.hosts, &args.hostfile) {
+        (Some(list), _) => (hosts::parse_list(list)?, "-H"),
+        (None, Some(path)) => {
+            let text =
+                fs::read_to_string(path).map_err(|why| RunError::HostFile { path: path.clone(), why })?;
+            (hosts::parse_file(&text, &path.display().to_string())?, "--hostfile")
+        }
+        (None, None) => {
+            let slots = args.np.unwrap_or_else(cores::n_usable);
+            (vec![HostSlots { name: "localhost".to_string(), slots }], "-np")
+        }
+    };
+    let slots = hosts.iter().fold(0u32, |all, host| all.saturating_add(host.slots));
+    Ok(WorldPlan::fill(&hosts, args.np.unwrap_or(slots), source)?)
+}
+
+fn routes(args: &RunArgs, plan: &WorldPlan, rsh: &Rsh) -> Result<Vec<Route>, RunError> {
+    let exe =
+        env::current_exe().map_err(|why| RunError::System { what: "the path of phalanx itself", why })?;
+    let exes = Exes { here: &exe, remote: args.remote_exe.as_deref().unwrap_or(&exe) };
+    let here = here();
+    Ok(plan.hosts().iter().map(|host| Route::new(&host.name, &here, rsh, exes)).collect())
+}
+
+/// How this machine may be called.
+pub fn here() -> Here {
+    let addresses = addresses::list().unwrap_or_default().into_iter().map(|a| a.ip).collect();
+    Here { hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(), addresses }
+}
+
+fn extra(args: &RunArgs) -> Result<Env, RunError> {
+    let here = |name: &str| env::var_os(name).map(OsStringExt::into_vec);
+    args.env
+        .iter()
+        .map(|spec| environment::extra(spec, here).map_err(|name| RunError::Extra { name }))
+        .collect()
+}
+
+/// What goes along to another host.
+fn travelling(cwd: &Path) -> Env {
+    let here = env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
+    let pwd = (b"PWD".to_vec(), cwd.as_os_str().as_bytes().to_vec());
+    here.filter(|(name, _)| environment::travels(name)).chain([pwd]).collect()
+}
+
+fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr]) -> Vec<RankStart> {
+    let host = &plan.hosts()[host];
+    host.ranks
+        .clone()
+        .map(|rank| RankStart {
+            rank: Rank(rank),
+            env: environment::of_rank(&plan.place(Rank(rank)), &host.name, meeting),
+        })
+        .collect()
+}
+
+fn start_printer(
+    args: &RunArgs,
+    plan: &WorldPlan,
+    files: Option<Files>,
+    news: SyncSender<News>,
+) -> SyncSender<Piece> {
+    let look = match (args.tag_output, plan.n_ranks()) {
+        (Tag::Auto | Tag::Never, 1) => Look::Raw,
+        (Tag::Never, _) => Look::Plain,
+        (Tag::Auto | Tag::Always, _) => Look::Prefixed(Prefixes::new(plan)),
+    };
+    let wanted = env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && env::var_os("TERM").is_none_or(|t| t != "dumb");
+    let colour = [wanted && io::stdout().is_terminal(), wanted && io::stderr().is_terminal()];
+    Printer { look, colour, files, n_ranks: plan.n_ranks() }.start(news)
+}

@@ -1,0 +1,249 @@
+//! `phalanx simulate`: what a collective would cost on a network nobody here owns, by every algorithm that can do it.
+
+use crate::bench::bytes;
+use clap::Args;
+use phalanx_collective::plan::{
+    self, Algorithm, Memory, Request,
+    simulate::{CostModel, TierCost},
+    step::{Layout, Op},
+};
+use phalanx_core::{DType, Rank, Tiers, Topology};
+use serde::Serialize;
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+    sync::Arc,
+};
+
+/// Costs are linear: a message takes its tier's latency plus its bytes over its tier's bandwidth; the ranks of a host share
+/// their host's network.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  phalanx simulate --ranks 1024 --tiers 8x128 --op allreduce --bytes 64M\n  phalanx simulate --tiers 4x8x2 --bytes 1M --tier-cost 0.5:20,10:12.5,25:6"
+)]
+pub struct SimulateArgs {
+    /// Number of ranks [default: what the tiers hold]
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<u32>,
+
+    /// Shape of the network, ranks of a host first, e.g. 8x128 [default: all ranks on hosts of 8, or one host]
+    #[arg(long, value_name = "SHAPE")]
+    pub tiers: Option<String>,
+
+    /// The collective
+    #[arg(long, value_name = "OP", default_value = "allreduce")]
+    pub op: String,
+
+    /// Size of the vector, with K, M or G
+    #[arg(long, value_name = "BYTES", default_value = "64M")]
+    pub bytes: String,
+
+    /// Element type
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub dtype: String,
+
+    /// For each tier, latency in microseconds and gigabytes a second; the last one counts for all further tiers
+    #[arg(long, value_name = "US:GBPS,...", default_value = "0.5:12,15:12.5")]
+    pub tier_cost: String,
+
+    /// Gigabytes a second at which one rank reduces
+    #[arg(long, value_name = "GBPS", default_value_t = 10.0)]
+    pub reduce_speed: f64,
+
+    /// Only links, no shared memory inside a host
+    #[arg(long)]
+    pub links_only: bool,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One algorithm's price.
+#[derive(Debug, Serialize)]
+struct Row {
+    op: &'static str,
+    bytes: u64,
+    ranks: u32,
+    plan: &'static str,
+    selected: bool,
+    time_us: f64,
+    algbw_gbps: f64,
+    steps: u64,
+    tier_bytes: Vec<u64>,
+}
+
+pub fn main(args: &SimulateArgs) -> ExitCode {
+    match prepare(args) {
+        Ok((request, cost)) => {
+            show(args, &request, &cost);
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("phalanx simulate: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+const MAX_RANKS: u32 = 1 << 16;
+
+fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
+    let tiers: Tiers = match (&args.tiers, args.ranks) {
+        (Some(shape), _) => shape.parse().map_err(|e| format!("--tiers: {e}"))?,
+        (None, Some(0)) => return Err("--ranks 0: a world has at least one rank".into()),
+        (None, Some(n)) if n > 8 && n.is_multiple_of(8) => Tiers::new(&[8, n / 8]).map_err(|e| e.to_string())?,
+        (None, Some(n)) => Tiers::new(&[n]).map_err(|e| e.to_string())?,
+        (None, None) => return Err("say --ranks N, or --tiers SHAPE, or both".into()),
+    };
+    if let Some(n_ranks) = args.ranks {
+        tiers.check(n_ranks).map_err(|e| e.to_string())?;
+    }
+    let n_ranks = tiers.n_ranks();
+    if n_ranks > MAX_RANKS {
+        return Err(format!("{n_ranks} ranks are more than the {MAX_RANKS} that can be simulated"));
+    }
+    let op: Op = args.op.parse().map_err(|e| format!("{e}"))?;
+    let dtype: DType = args.dtype.parse().map_err(|e| format!("{e}"))?;
+    let len = bytes(&args.bytes)?.div_ceil(dtype.size() as u64);
+    let share = len / u64::from(n_ranks);
+    let layout = match op {
+        Op::Allreduce => Layout::Whole { len },
+        Op::Broadcast | Op::Reduce => Layout::Rooted { root: Rank::ZERO, len },
+        Op::ReduceScatter | Op::Allgather => Layout::Counts { counts: vec![share; n_ranks as usize] },
+        Op::Gather | Op::Scatter => Layout::RootedCounts { root: Rank::ZERO, counts: vec![share; n_ranks as usize] },
+        Op::Alltoall if n_ranks > 4096 => return Err("alltoall is simulated for 4096 ranks at most".into()),
+        Op::Alltoall => {
+            let n = n_ranks as usize;
+            Layout::Matrix { n_ranks, matrix: vec![share / u64::from(n_ranks).max(1); n * n] }
+        }
+        Op::Barrier => Layout::Empty,
+    };
+    let hosts = vec![tiers.dims()[0]; (n_ranks / tiers.dims()[0]) as usize];
+    let request = Request {
+        op,
+        layout,
+        topology: Arc::new(Topology::of_sizes(&hosts)),
+        tiers: (tiers.dims().len() > 1).then_some(tiers),
+        elem_bytes: dtype.size() as u32,
+        in_place: true,
+        memory: Memory::Private,
+        slot_bytes: phalanx_net::arena::SLOT_BYTES as u64,
+        segment_bytes: 64 << 10,
+        links_only: args.links_only,
+    };
+    let cost = CostModel { tiers: costs(&args.tier_cost)?, reduce_gbytes_per_s: positive("--reduce-speed", args.reduce_speed)? };
+    Ok((request, cost))
+}
+
+fn costs(text: &str) -> Result<Vec<TierCost>, String> {
+    let bad = |part: &str| format!("--tier-cost: {part:?} is not latency:bandwidth, e.g. 15:12.5 (microseconds, gigabytes a second)");
+    text.split(',')
+        .map(|part| {
+            let (latency, bandwidth) = part.split_once(':').ok_or_else(|| bad(part))?;
+            let latency_us = latency.parse::<f64>().ok().filter(|l| *l >= 0.0 && l.is_finite()).ok_or_else(|| bad(part))?;
+            let gbytes_per_s = bandwidth.parse::<f64>().map_err(|_| bad(part))?;
+            Ok(TierCost { latency_us, gbytes_per_s: positive("--tier-cost", gbytes_per_s)? })
+        })
+        .collect()
+}
+
+fn positive(what: &str, value: f64) -> Result<f64, String> {
+    if value > 0.0 && value.is_finite() { Ok(value) } else { Err(format!("{what}: {value} is not a positive number")) }
+}
+
+fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
+    let selected = plan::select(request);
+    let bytes = bytes(&args.bytes).unwrap_or_default();
+    let mut rows = Vec::new();
+    for algorithm in Algorithm::supporting(request) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[Ksimulating {algorithm} on {} ranks ...", request.n_ranks());
+        }
+        let predicted = plan::simulate::simulate(request, algorithm, cost);
+        rows.push(Row {
+            op: request.op.name(),
+            bytes,
+            ranks: request.n_ranks(),
+            plan: algorithm.name(),
+            selected: algorithm == selected,
+            time_us: predicted.time_us,
+            algbw_gbps: bytes as f64 / predicted.time_us.max(1e-9) / 1e3,
+            steps: predicted.n_steps,
+            tier_bytes: predicted.tier_bytes,
+        });
+    }
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    rows.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
+    let text = if args.json {
+        rows.iter().map(|r| serde_json::to_string(r).unwrap_or_default() + "\n").collect()
+    } else {
+        table(request, &rows)
+    };
+    // A reader that went away has read enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn table(request: &Request, rows: &[Row]) -> String {
+    let shape = request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), ToString::to_string);
+    let mut text = format!(
+        "{} of {} bytes, {} ranks as {shape}\n{:<14} {:>14} {:>10} {:>8}  bytes over links, tier by tier\n",
+        request.op,
+        rows.first().map_or(0, |r| r.bytes),
+        request.n_ranks(),
+        "plan",
+        "time us",
+        "alg GB/s",
+        "steps"
+    );
+    for row in rows {
+        let tiers: Vec<String> = row.tier_bytes.iter().map(u64::to_string).collect();
+        let mark = if row.selected { "  <- selected" } else { "" };
+        text += &format!(
+            "{:<14} {:>14.1} {:>10.3} {:>8}  {}{mark}\n",
+            row.plan,
+            row.time_us,
+            row.algbw_gbps,
+            row.steps,
+            tiers.join(" ")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SimulateArgs,
+    }
+
+    fn prepared(words: &[&str]) -> Result<(Request, CostModel), String> {
+        prepare(&Line::parse_from(["simulate"].iter().chain(words)).args)
+    }
+
+    #[test]
+    fn shapes_and_ranks_must_agree() {
+        let error = prepared(&["--ranks", "10", "--tiers", "4x3"]).unwrap_err();
+        assert_eq!(error, "shape 4x3 holds 12 ranks, but the world has 10");
+        assert_eq!(prepared(&["--ranks", "1024"]).unwrap().0.topology.n_hosts(), 128);
+        assert!(prepared(&["--ranks", "0"]).is_err() && prepared(&[]).is_err());
+        assert!(prepared(&["--ranks", "4", "--tier-cost", "1:0"]).unwrap_err().contains("not a positive number"));
+    }
+
+    #[test]
+    fn the_selected_plan_is_among_the_predicted_ones_for_every_collective() {
+        for op in Op::ALL {
+            let (request, cost) = prepared(&["--tiers", "4x3", "--op", op.name(), "--bytes", "1M"]).unwrap();
+            let selected = plan::select(&request);
+            assert!(selected.supports(&request), "{op}");
+            assert!(plan::simulate::simulate(&request, selected, &cost).time_us > 0.0, "{op}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What the launcher and its agents say to each other, as [`phalanx_net::frame`] messages on an agent's stdin and stdout.
+//!
+//! - WIRE-1: the job's secret travels only in [`Down::Prepare`], through a pipe; its `Debug` form hides it.
+//! - WIRE-2: an agent says [`Up::Hello`] before it reads anything, so that two versions notice each other before they
+//!   misunderstand each other.
+//! - WIRE-3: [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
+
+use phalanx_core::Rank;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The longest message either side accepts. Environments are the largest: the kernel itself allows a few MiB.
+pub const CAP: usize = 16 << 20;
+
+/// From the launcher to an agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Down {
+    /// Check that the ranks could start here; answered by `Ready` or `Refused`.
+    Prepare(Box<Prepare>),
+    /// Start the ranks.
+    Go,
+    /// Send a signal to every rank that still runs.
+    Signal(Sig),
+    /// The job is over: end what is left of it and leave.
+    End,
+}
+
+/// Everything an agent needs to start its ranks.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Prepare {
+    pub secret: Hidden,
+    pub cwd: Vec<u8>,
+    pub argv: Vec<Vec<u8>>,
+    /// Laid over the agent's own environment, in order.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    pub ranks: Vec<RankStart>,
+    /// Whether each rank gets its own cores.
+    pub bind: bool,
+}
+
+/// One rank to start and what only it is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RankStart {
+    pub rank: Rank,
+    pub env: Vec<(String, String)>,
+}
+
+/// From an agent to the launcher.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Up {
+    Hello {
+        version: String,
+    },
+    Ready {
+        cores: u32,
+    },
+    Refused(Refusal),
+    Started {
+        rank: Rank,
+        pid: u32,
+    },
+    Output {
+        rank: Rank,
+        stream: Stream,
+        bytes: Vec<u8>,
+    },
+    /// The stream ended: all of its output was said before.
+    Closed {
+        rank: Rank,
+        stream: Stream,
+    },
+    Exited {
+        rank: Rank,
+        ending: Ending,
+    },
+    /// No process of the job is left on this host and all output was said.
+    Done,
+}
+
+/// Why an agent cannot start its ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("the working directory {path} is not there ({why})")]
+    NoDirectory { path: String, why: String },
+    #[error("command not found: {program}")]
+    NotFound { program: String },
+    #[error("{program} exists but the interpreter named in its first line does not")]
+    NoInterpreter { program: String },
+    #[error("{program} cannot be executed ({why})")]
+    NotExecutable { program: String, why: String },
+    #[error("the system refused to start rank {rank} ({why})")]
+    Spawn { rank: Rank, why: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The signals a launcher may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sig {
+    Int,
+    Term,
+    Kill,
+    Usr1,
+    Usr2,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Ending {
+    pub fn is_failure(self) -> bool {
+        self != Ending::Code(0)
+    }
+
+    /// The code a shell would report.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ending::Code(code) => code as u8,
+            Ending::Signal(number) => (128 + number) as u8,
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Ending::Code(code) => write!(f, "exited with code {code}"),
+            Ending::Signal(number) => write!(f, "was killed by {}", signal_name(number)),
+        }
+    }
+}
+
+/// The name people know a signal by.
+pub fn signal_name(number: i32) -> String {
+    let name = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return format!("signal {number}"),
+    };
+    name.to_string()
+}
+
+/// Secret bytes that no log can show.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Hidden(pub [u8; phalanx_net::secret::LEN]);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_hides_the_secret() {
+        let prepare = Prepare {
+            secret: Hidden([7; 32]),
+            cwd: vec![],
+            argv: vec![],
+            env: vec![],
+            ranks: vec![],
+            bind: false,
+        };
+        let shown = format!("{:?}", Down::Prepare(Box::new(prepare)));
+        assert!(shown.contains("secret: Hidden(..)"), "WIRE-1: {shown}");
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        assert_eq!(Ending::Code(3).exit_code(), 3);
+        assert_eq!(Ending::Signal(9).exit_code(), 137);
+        assert_eq!(Ending::Signal(9).to_string(), "was killed by SIGKILL");
+        assert_eq!(Ending::Signal(40).to_string(), "was killed by signal 40");
+    }
+
+    #[test]
+    fn output_survives_the_frame() {
+        let up = Up::Output { rank: Rank(3), stream: Stream::Stderr, bytes: vec![0, 255, 10] };
+        let bytes = phalanx_net::frame::encode(&up).unwrap();
+        let back: Up = phalanx_net::frame::read(&mut bytes.as_slice(), CAP).unwrap().unwrap();
+        assert!(
+            matches!(back, Up::Output { rank: Rank(3), stream: Stream::Stderr, bytes } if bytes == [0, 255, 10])
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! The real `phalanx` binary with real processes. Every wait has a deadline; nothing sleeps to synchronise.
+
+mod bad_input;
+mod doctor;
+mod ends;
+mod hosts;
+mod output;
+mod secrets;
+mod support;

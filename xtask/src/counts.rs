@@ -1,0 +1,91 @@
+//! How many tests passed and failed, read from what the test runners print.
+
+/// Tests by their ending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub passed: u64,
+    pub failed: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+
+    /// Sums every summary line in the text: those of `cargo test` and of `cargo nextest run`.
+    pub fn parse(text: &str) -> Counts {
+        let mut all = Counts::default();
+        let mut last_nextest = Counts::default();
+        for line in text.lines() {
+            let line = without_colour(line);
+            if let Some((_, numbers)) = line.split_once("test result: ") {
+                all.add(sum(numbers));
+            } else if let Some((_, numbers)) =
+                line.split_once(" tests run: ").or_else(|| line.split_once(" test run: "))
+            {
+                // Nextest repeats its summary when it ends badly; the last one counts.
+                last_nextest = sum(numbers);
+            }
+        }
+        all.add(last_nextest);
+        all
+    }
+}
+
+/// `11 passed (1 slow), 2 failed, 1 timed out, 0 skipped`: the word after a number says what it counts.
+fn sum(numbers: &str) -> Counts {
+    let mut counts = Counts::default();
+    let words: Vec<&str> =
+        numbers.split([' ', ',', ';', '(', ')', '.']).filter(|word| !word.is_empty()).collect();
+    for pair in words.windows(2) {
+        let Ok(n) = pair[0].parse::<u64>() else { continue };
+        match pair[1] {
+            "passed" => counts.passed += n,
+            // "timed out" and "exec failed" are nextest's.
+            "failed" | "timed" | "exec" => counts.failed += n,
+            _ => {}
+        }
+    }
+    counts
+}
+
+/// The line without terminal escapes.
+fn without_colour(line: &str) -> String {
+    let mut plain = String::new();
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        if c == '\u{1b}' {
+            chars.by_ref().find(char::is_ascii_alphabetic);
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_summary_of_cargo_test_counts() {
+        let text = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.01s\n\
+                    test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(Counts::parse(text), Counts { passed: 7, failed: 2 });
+    }
+
+    #[test]
+    fn the_last_summary_of_nextest_counts() {
+        let text = "     Summary [   0.5s] 9 tests run: 9 passed, 0 skipped\n\
+                    \u{1b}[31;1m     Summary\u{1b}[0m [   0.013s] \u{1b}[1m5\u{1b}[0m tests run: \u{1b}[1m2\u{1b}[0m \
+                    \u{1b}[32;1mpassed\u{1b}[0m (1 slow), 1 failed, 1 timed out, 1 exec failed, 4 skipped\n";
+        assert_eq!(Counts::parse(text), Counts { passed: 2, failed: 3 });
+        assert_eq!(Counts::parse("1 test run: 1 passed, 0 skipped"), Counts { passed: 1, failed: 0 });
+    }
+
+    #[test]
+    fn other_lines_do_not_count() {
+        assert_eq!(Counts::parse("12 passed the gate\nok"), Counts::default());
+    }
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask demo`: the project's main job on this machine.
+
+use crate::{
+    examples,
+    process::{Output, Shell},
+};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+const N_RANKS: &str = "4";
+
+pub fn run(shell: &Shell) -> Result<(), String> {
+    eprintln!("building (the first time takes a few minutes) ...");
+    examples::build(shell)?;
+    let phalanx = shell.release("phalanx");
+    let example = shell.release("examples").join("gradients");
+    let mut command = shell.command(&phalanx);
+    command.args(["run", "-np", N_RANKS, "--tag-output", "never", "--"]).arg(&example);
+    let short = |path: &std::path::Path| match path.strip_prefix(&shell.root) {
+        Ok(inside) => inside.display().to_string(),
+        Err(_) => path.display().to_string(),
+    };
+    eprintln!("$ {} run -np {N_RANKS} -- {}\n", short(&phalanx), short(&example));
+    shell.must(&mut command, Output::Shown, LIMIT).map(drop).map_err(|why| {
+        format!(
+            "{why}\n  `{} doctor` looks for what is missing on this machine;\n  \
+             PHALANX_TRANSPORT=tcp cargo xtask demo does without shared memory;\n  \
+             docs/troubleshooting.md explains the usual errors",
+            short(&phalanx)
+        )
+    })
+}

@@ -1,0 +1,78 @@
+//! The examples: every file in `crates/*/examples` is built and run. Those of the facade run as a world of one and of several.
+
+use crate::{
+    counts::Counts,
+    process::{Output, Shell},
+};
+use std::{fs, path::Path, time::Duration};
+
+const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
+const RUN_LIMIT: Duration = Duration::from_secs(180);
+const WORLDS: [u32; 2] = [1, 3];
+
+/// Builds the `phalanx` command and all examples, optimised.
+pub fn build(shell: &Shell) -> Result<(), String> {
+    let mut command = shell.cargo("build --release --workspace --exclude xtask --bins --examples --quiet");
+    shell.must(&mut command, Output::Shown, BUILD_LIMIT).map(drop)
+}
+
+/// Runs each example; output is shown only for those that fail.
+pub fn run(shell: &Shell) -> Result<Counts, String> {
+    let mut counts = Counts::default();
+    for (package, name) in list(&shell.root)? {
+        let worlds: &[u32] = if package == "phalanx" { &WORLDS } else { &[0] };
+        for &n_ranks in worlds {
+            if shell.interrupted() {
+                return Err("was interrupted".into());
+            }
+            let what = match n_ranks {
+                0 => name.clone(),
+                n => format!("{name} (np={n})"),
+            };
+            match run_one(shell, &name, n_ranks) {
+                Ok(()) => {
+                    counts.passed += 1;
+                    eprintln!("        example {what}: ok");
+                }
+                Err(why) => {
+                    counts.failed += 1;
+                    eprintln!("        example {what}: FAILED\n{why}");
+                }
+            }
+        }
+    }
+    Ok(counts)
+}
+
+fn run_one(shell: &Shell, name: &str, n_ranks: u32) -> Result<(), String> {
+    let example = shell.release("examples").join(name);
+    let mut command = match n_ranks {
+        0 => shell.command(example),
+        n => {
+            let mut command = shell.command(shell.release("phalanx"));
+            command.args(["run", "-np", &n.to_string(), "--timeout", "120", "--"]).arg(example);
+            command
+        }
+    };
+    shell.must(&mut command, Output::Kept, RUN_LIMIT).map(drop)
+}
+
+/// Package and name of every example, in order.
+fn list(root: &Path) -> Result<Vec<(String, String)>, String> {
+    let names = |folder: &Path| -> Vec<String> {
+        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+        let mut names: Vec<String> = entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    };
+    let crates = root.join("crates");
+    let mut all = Vec::new();
+    for package in names(&crates) {
+        for file in names(&crates.join(&package).join("examples")) {
+            if let Some(name) = file.strip_suffix(".rs") {
+                all.push((package.clone(), name.to_string()));
+            }
+        }
+    }
+    if all.is_empty() { Err(format!("{} has no examples", crates.display())) } else { Ok(all) }
+}

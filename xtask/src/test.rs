@@ -1,0 +1,112 @@
+//! `cargo xtask test`: everything that must hold. Goes on after a failure, so that one run tells all of them.
+
+use crate::{
+    counts::Counts,
+    examples,
+    process::{Output, Shell},
+    stage::{self, CLIPPY, FORMAT, TIDY, Verdict},
+};
+use std::{io::IsTerminal, process::Command};
+
+struct Line {
+    name: &'static str,
+    verdict: Verdict,
+    counts: Counts,
+}
+
+pub fn run(shell: &Shell) -> Result<(), String> {
+    let has_nextest = shell.works(&mut shell.cargo("nextest --version"));
+    notes(has_nextest);
+    let mut lines: Vec<Line> = Vec::new();
+    let mut add = |name, verdict: Verdict| {
+        let mut counts = Counts::parse(&verdict.text);
+        // A stage that fails without naming a test counts as one.
+        counts.failed = counts.failed.max(u64::from(verdict.failure.is_some()));
+        let word = if verdict.failure.is_some() { "FAILED" } else { "ok" };
+        eprintln!("{word:7} {name:14} {:>8}", stage::seconds(verdict.took));
+        lines.push(Line { name, verdict, counts });
+    };
+
+    for stage in [FORMAT, TIDY, CLIPPY] {
+        add(stage.name, stage.run(shell, Output::Shown));
+    }
+    add("tests", stage::run(shell, &mut tests(shell, has_nextest), Output::Both));
+    add(
+        "doc tests",
+        stage::run(shell, &mut with_colour(shell.cargo("test --workspace --doc")), Output::Both),
+    );
+    let built = stage::time(|| examples::build(shell).map(|()| String::new()));
+    let is_built = built.failure.is_none();
+    add("release build", built);
+    if is_built {
+        let mut counts = Counts::default();
+        let mut verdict = stage::time(|| {
+            counts = examples::run(shell)?;
+            Ok(format!("test result: {} passed; {} failed", counts.passed, counts.failed))
+        });
+        if counts.failed > 0 {
+            verdict.failure = Some(format!("{} examples failed", counts.failed));
+        }
+        add("examples", verdict);
+    }
+    summary(&lines)
+}
+
+fn tests(shell: &Shell, has_nextest: bool) -> Command {
+    with_colour(if has_nextest {
+        shell.cargo("nextest run --workspace --no-fail-fast")
+    } else {
+        shell.cargo("test --workspace --no-fail-fast --lib --bins --tests")
+    })
+}
+
+/// Cargo writes into our pipe and would leave its colours out.
+fn with_colour(mut command: Command) -> Command {
+    if std::io::stderr().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    command
+}
+
+/// What this machine cannot do, and what that means.
+fn notes(has_nextest: bool) {
+    if !has_nextest {
+        eprintln!(
+            "note: cargo-nextest is not installed; `cargo test` runs the tests, without a deadline for each. \
+             `cargo install --locked cargo-nextest` brings it."
+        );
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("note: not root; tests between network namespaces skip themselves and say so.");
+    }
+    eprintln!("note: nothing is installed; cargo fetches the crates of Cargo.lock if they are not here yet.");
+}
+
+fn summary(lines: &[Line]) -> Result<(), String> {
+    let mut all = Counts::default();
+    eprintln!("\n{:14} {:>9} {:>8} {:>8}", "stage", "time", "passed", "failed");
+    for line in lines {
+        let Counts { passed, failed } = line.counts;
+        let number = |n: u64| if n == 0 { "-".to_string() } else { n.to_string() };
+        let why =
+            line.verdict.failure.as_deref().map(|w| format!("   {}", first_line(w))).unwrap_or_default();
+        eprintln!(
+            "{:14} {:>9} {:>8} {:>8}{why}",
+            line.name,
+            stage::seconds(line.verdict.took),
+            number(passed),
+            number(failed)
+        );
+        all.add(line.counts);
+    }
+    eprintln!();
+    println!("{} passed, {} failed", all.passed, all.failed);
+    if lines.iter().any(|l| l.verdict.failure.is_some()) {
+        return Err("some stages failed; see the table above".into());
+    }
+    Ok(())
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

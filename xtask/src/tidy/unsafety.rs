@@ -1,0 +1,65 @@
+//! `unsafe` lives in these files only, each with its reason.
+
+use super::{Complaint, rust, source::Source, words::has_word};
+
+/// Paths, or folders ending in `/`, and what they need it for.
+pub const FILES: &[(&str, &str)] = &[
+    ("crates/phalanx-core/src/kernel.rs", "calls the kernels on raw memory"),
+    ("crates/phalanx-core/src/kernel/", "SIMD kernels chosen at run time, and their tests"),
+    ("crates/phalanx-core/examples/kernels.rs", "measures the kernels"),
+    ("crates/phalanx-net/src/arena/map.rs", "the shared mapping, behind bounds checks"),
+    ("crates/phalanx-collective/src/bytes.rs", "elements as bytes and back"),
+    ("crates/phalanx-collective/src/buffer.rs", "slices of arena memory"),
+    ("crates/phalanx-collective/src/run/memory.rs", "the operands of a step, wherever they lie"),
+    ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
+];
+
+pub fn check(sources: &[Source]) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    for source in rust(sources) {
+        if FILES.iter().any(|(allowed, _)| covers(allowed, &source.path)) {
+            continue;
+        }
+        for (i, line) in source.code.lines().enumerate() {
+            if has_word(line, "unsafe") {
+                let what = "unsafe outside the files listed in xtask/src/tidy/unsafety.rs";
+                found.push(Complaint::new(&source.path, i + 1, what));
+            }
+        }
+    }
+    for (allowed, _) in FILES {
+        let is_used = |s: &&Source| covers(allowed, &s.path) && has_word(&s.code, "unsafe");
+        if !rust(sources).any(|s| is_used(&s)) {
+            found.push(Complaint::new(allowed, 0, "has no unsafe any more: take it off the list"));
+        }
+    }
+    found
+}
+
+fn covers(allowed: &str, path: &str) -> bool {
+    path == allowed || (allowed.ends_with('/') && path.starts_with(allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::source::classify;
+
+    #[test]
+    fn unsafe_elsewhere_is_named_with_its_line() {
+        let mut files: Vec<(String, String)> = FILES
+            .iter()
+            .map(|(p, _)| (format!("{p}{}", if p.ends_with('/') { "x.rs" } else { "" }), "unsafe {}".into()))
+            .collect();
+        assert_eq!(check(&classify(files.clone())), []);
+        files.push(("crates/a/src/lib.rs".into(), "// unsafe\nfn unsafe_name() {}\nunsafe { x() }\n".into()));
+        let found = check(&classify(files));
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].path.as_str(), found[0].line), ("crates/a/src/lib.rs", 3));
+    }
+
+    #[test]
+    fn a_listed_file_without_unsafe_leaves_the_list() {
+        assert_eq!(check(&[]).len(), FILES.len());
+    }
+}
