@@ -401,8 +401,9 @@ impl Communicator {
     fn stopped(&mut self, stop: Stop) -> Error {
         match stop {
             Stop::Net(error) => {
-                self.world.doom(error.doom(self.world.rank()));
-                error.into()
+                let mine = error.doom(self.world.rank());
+                let agreed = self.world.doom(mine.clone());
+                if agreed == mine { error.into() } else { NetError::from(agreed).into() }
             }
             Stop::Disagreed { a, a_call, b, b_call } => {
                 let error = NetError::Mismatch { a, a_call, b, b_call };

@@ -21,7 +21,13 @@ fn all_name(job: &mut Job, culprit: usize, since: Instant) -> Vec<Duration> {
     let verdicts = job.hear(&others, "lost");
     for said in &verdicts {
         let named = said.rest.split(' ').next();
-        assert_eq!(named, Some(culprit.to_string().as_str()), "rank {} named another; {}", said.rank, job.story());
+        assert_eq!(
+            named,
+            Some(culprit.to_string().as_str()),
+            "rank {} named another; {}",
+            said.rank,
+            job.story()
+        );
     }
     verdicts.iter().map(|said| said.at.saturating_duration_since(since)).collect()
 }
@@ -78,4 +84,120 @@ fn a_killed_rank_is_named_by_all_where_rank_0_serves_the_hub() {
     let spec = Spec::new(&[3]).served_by(Server::RankZero);
     kill_each_rank_in_each_collective("rank 0 serves, shared memory", &spec, 4);
     kill_each_rank_in_each_collective("rank 0 serves, tcp", &spec.over_tcp(), 5);
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_all_and_learns_of_it_when_it_goes_on() {
+    let mut times = Vec::new();
+    for (spec, victim) in [
+        (Spec::new(&[3]), 0),
+        (Spec::new(&[3]).over_tcp(), 1),
+        (Spec::new(&[2, 1]), 2),
+        (Spec::new(&[3]).served_by(Server::RankZero), 0),
+        (Spec::new(&[3]).over_tcp().served_by(Server::RankZero), 0),
+        (Spec::new(&[3]).over_tcp().served_by(Server::RankZero).then(After::Exit), 1),
+    ] {
+        let mut job = Job::start(spec.clone().with("PHALANX_TEST_OPS", "allreduce-large"));
+        job.hear(&[0, 1, 2], "busy");
+        let stopped = Instant::now();
+        job.signal(victim, Signal::STOP);
+        times.extend(all_name(&mut job, victim, stopped));
+        job.signal(victim, Signal::CONT);
+        if spec.server == Server::Launcher {
+            // It names itself: the others went on without it.
+            let said = job.hear(&[victim], "lost");
+            assert!(said[0].rest.starts_with(&format!("{victim} its process is frozen")), "{}", job.story());
+        } else {
+            job.kill(victim);
+        }
+        job.finish();
+    }
+    report("stopped", times);
+}
+
+#[test]
+fn a_rank_that_goes_while_others_wait_is_named_with_the_cause() {
+    let shapes = [Spec::new(&[3]), Spec::new(&[3]).over_tcp(), Spec::new(&[2, 2])];
+    let with_servers = shapes.iter().flat_map(|s| {
+        [s.clone(), s.clone().served_by(Server::RankZero)].into_iter().flat_map(|s| {
+            [
+                (s.clone(), Fault::Leave, 0),
+                (s.clone(), Fault::Leave, 1),
+                (s.clone(), Fault::Exit, 0),
+                (s, Fault::Exit, 2),
+            ]
+        })
+    });
+    for (spec, fault, victim) in with_servers {
+        // In the first call, when links are not open yet and memory may not be shared yet, and later.
+        for round in [0, 40] {
+            let order = Order { rank: victim, fault, round, delay: Duration::ZERO };
+            let orders = spec.clone().with("PHALANX_TEST_FAULTS", order.text());
+            let mut job = Job::start(orders.with("PHALANX_TEST_OPS", OPS.join(",")));
+            let begun = Instant::now();
+            if fault == Fault::Exit && job.hub.is_some() {
+                job.hear(&[victim], "ended");
+                job.report_end(victim, "exited with code 0");
+            }
+            all_name(&mut job, victim, begun);
+            if fault == Fault::Leave {
+                let left =
+                    job.log.iter().filter(|s| s.word == "lost" && s.rest.contains("it left the world"));
+                assert_eq!(left.count(), job.n_ranks() - 1, "{}", job.story());
+            }
+            job.finish();
+        }
+    }
+}
+
+#[test]
+fn a_world_that_misses_a_rank_says_so_on_every_rank() {
+    for server in [Server::Launcher, Server::RankZero] {
+        let spec = Spec::new(&[3]).served_by(server).with("PHALANX_START_TIMEOUT", "0.7");
+        let mut job = Job::prepare(spec);
+        job.spawn(0);
+        job.spawn(1);
+        for said in job.hear(&[0, 1], "failed") {
+            assert!(said.rest.contains("the world did not form within"), "{}", job.story());
+            assert!(said.rest.contains("3 ranks are expected"), "{}", job.story());
+        }
+        job.finish();
+    }
+}
+
+#[test]
+fn a_rank_that_comes_late_but_in_time_is_waited_for() {
+    for server in [Server::Launcher, Server::RankZero] {
+        for late in [0, 2] {
+            let spec = Spec::new(&[2, 1]).served_by(server).with("PHALANX_TEST_ROUNDS", 5);
+            let mut job = Job::prepare(spec);
+            let early: Vec<usize> = (0..3).filter(|&r| r != late).collect();
+            early.iter().for_each(|&r| job.spawn(r));
+            // Longer than a few beats of the hub, so that waiting is not taken for silence.
+            job.quiet_for(Duration::from_millis(1800));
+            job.spawn(late);
+            job.hear(&[0, 1, 2], "done");
+            job.finish();
+        }
+    }
+}
+
+#[test]
+fn nobody_joins_a_world_that_is_over_before_it_formed() {
+    let mut job = Job::prepare(Spec::new(&[3]));
+    job.spawn(0);
+    job.spawn(1);
+    job.kill(1);
+    job.report_end(1, "was killed by SIGKILL");
+    all_of(&mut job, &[0], 1);
+    job.spawn(2);
+    all_of(&mut job, &[2], 1);
+    job.finish();
+}
+
+/// Asserts that these ranks name the culprit.
+fn all_of(job: &mut Job, ranks: &[usize], culprit: usize) {
+    for said in job.hear(ranks, "lost") {
+        assert!(said.rest.starts_with(&format!("{culprit} ")), "{}", job.story());
+    }
 }

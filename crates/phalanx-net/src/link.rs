@@ -43,6 +43,14 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Ends it for both sides.
+    pub(crate) fn shut(&self) {
+        // A link that is broken already cannot be shut, and need not.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()

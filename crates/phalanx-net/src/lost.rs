@@ -73,6 +73,10 @@ struct Known {
     doom: Option<Doom>,
     /// What everybody will name if anything fails: the hub's word, or its own end.
     agreed: Option<Doom>,
+    /// The hub is gone: from now on nobody hears of anybody's failure but by its links and memory.
+    hub_gone: bool,
+    /// Who was lost, in order.
+    order: Vec<Rank>,
 }
 
 /// Why no operation of this world can complete any more.
@@ -88,7 +92,8 @@ pub enum Doom {
 
 impl Casualties {
     pub fn new(n_ranks: u32) -> Casualties {
-        let known = Known { lost: vec![None; n_ranks as usize], doom: None, agreed: None };
+        let lost = vec![None; n_ranks as usize];
+        let known = Known { lost, doom: None, agreed: None, hub_gone: false, order: Vec::new() };
         Casualties { any: AtomicBool::new(false), known: Mutex::new(known), agreement: Condvar::new() }
     }
 
@@ -108,6 +113,9 @@ impl Casualties {
             };
             if entry.as_ref().is_none_or(better) {
                 *entry = Some(lost.cause);
+            }
+            if !known.order.contains(&lost.rank) {
+                known.order.push(lost.rank);
             }
         }
         self.any.store(true, Ordering::Release);
@@ -133,6 +141,23 @@ impl Casualties {
     pub fn await_agreement(&self, at_most: Duration) -> Option<Doom> {
         let waited = self.agreement.wait_timeout_while(self.lock(), at_most, |k| k.agreed.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.agreed.clone()
+    }
+
+    /// Nobody spreads verdicts any more.
+    pub fn lose_hub(&self) {
+        self.lock().hub_gone = true;
+    }
+
+    /// Whom to name when this rank, which is not known to be lost, closed a link. Without a hub it cannot have said why, but it did so because
+    /// its own work failed: then whoever was lost first is the reason, those that left in order last.
+    pub fn suspect(&self, peer: Rank, cause: Cause) -> Lost {
+        let known = self.lock();
+        let cause_of = |rank: &Rank| known.lost.get(rank.index()).cloned().flatten();
+        let first = |left: bool| known.order.iter().find(|r| (cause_of(r) == Some(Cause::Left)) == left);
+        match first(false).or(first(true)).filter(|_| known.hub_gone) {
+            Some(rank) => Lost { rank: *rank, cause: cause_of(rank).unwrap_or(cause) },
+            None => Lost { rank: peer, cause },
+        }
     }
 
     /// Why this rank is lost, if it is.
@@ -170,6 +195,26 @@ mod tests {
         casualties.doom(Doom::Lost(lost(1, Cause::Left)));
         casualties.doom(Doom::Lost(lost(2, Cause::Left)));
         assert_eq!(casualties.verdict(Rank(2)), Some(Doom::Lost(lost(1, Cause::Left))), "LOST-2");
+    }
+
+    #[test]
+    fn without_a_hub_the_first_that_was_lost_is_the_reason() {
+        let casualties = Casualties::new(4);
+        casualties.lose(lost(0, Cause::Left));
+        let closed = |casualties: &Casualties| casualties.suspect(Rank(1), Cause::Disconnected);
+        assert_eq!(
+            closed(&casualties),
+            lost(1, Cause::Disconnected),
+            "with a hub the peer would have said why"
+        );
+        casualties.lose_hub();
+        assert_eq!(closed(&casualties), lost(0, Cause::Left));
+        casualties.lose(lost(3, Cause::Ended(String::new())));
+        assert_eq!(
+            closed(&casualties),
+            lost(3, Cause::Ended(String::new())),
+            "whoever left in order comes last"
+        );
     }
 
     #[test]

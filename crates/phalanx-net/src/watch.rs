@@ -3,6 +3,8 @@
 //!
 //! - WATCH-1: a dead process is an event (pidfd inside the host, closed connection through the hub), never a timeout.
 //! - WATCH-2: after a verdict is recorded every waiter is woken: the arena's doorbells ring and the wake-up descriptor becomes readable.
+//! - WATCH-3: where a rank serves the hub and is lost other than in order, nobody can spread news any more: the world is over for everybody
+//!   `ORPHANED` later, and every failure meanwhile is put down to it.
 
 use crate::{
     arena::Arena,
@@ -33,6 +35,8 @@ use std::{
 const WAKER: Token = Token(0);
 const HUB: Token = Token(1);
 const FIRST_PIDFD: usize = 2;
+/// How long operations that do not need the lost hub's rank may still end well.
+const ORPHANED: Duration = Duration::from_millis(80);
 
 /// Who serves the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +120,8 @@ impl Watch {
             hub: Some(hub),
             hub_host: charge.hub_host,
             hub_heard: Instant::now(),
+            hub_frozen: false,
+            orphaned: None,
             decoder: charge.decoder,
             backlog: Vec::new(),
             me: charge.me,
@@ -175,6 +181,9 @@ struct Watching {
     hub: Option<TcpStream>,
     hub_host: HubHost,
     hub_heard: Instant,
+    hub_frozen: bool,
+    /// When the rank that served the hub was lost (WATCH-3).
+    orphaned: Option<Instant>,
     decoder: Decoder,
     backlog: Vec<u8>,
     me: Rank,
@@ -193,8 +202,8 @@ impl Watching {
         let mut last_beat = Instant::now();
         self.hear_hub();
         loop {
-            let next = last_beat + beat;
-            let until = self.door.next_deadline().map_or(next, |d| d.min(next));
+            let deadlines = [Some(last_beat + beat), self.door.next_deadline(), self.next_verdict()];
+            let until = deadlines.into_iter().flatten().min().expect("there is always a next beat");
             let polled = self.poll.poll(&mut events, Some(until.saturating_duration_since(Instant::now())));
             if let Err(e) = polled
                 && e.kind() != io::ErrorKind::Interrupted
@@ -217,8 +226,8 @@ impl Watching {
                 }
                 last_beat = now;
                 self.say(&Up::Alive);
-                self.judge_hub(now);
             }
+            self.judge_hub(now);
         }
     }
 
@@ -248,6 +257,9 @@ impl Watching {
             match self.commands.try_recv() {
                 Ok(up) => {
                     let leaving = up == Up::Leave;
+                    if let (Up::Doomed(doom), None) = (&up, &self.hub) {
+                        self.casualties.agree(doom.clone()); // Nobody is left who could say otherwise.
+                    }
                     self.say(&up);
                     if leaving {
                         self.part();
@@ -312,15 +324,9 @@ impl Watching {
             match self.decoder.next::<Down>() {
                 Ok(None) => return,
                 Ok(Some(Down::Lost(lost))) => self.lose(lost),
-                Ok(Some(Down::Doomed(doom))) => {
-                    self.casualties.doom(doom);
-                    self.alarm();
-                }
+                Ok(Some(Down::Doomed(doom))) => self.end_world(doom),
                 Ok(Some(Down::Alive | Down::Roster(_))) => {}
-                Ok(Some(Down::Refused(why))) => {
-                    self.casualties.doom(Doom::GaveUp { rank: self.me, why });
-                    self.alarm();
-                }
+                Ok(Some(Down::Refused(why))) => self.end_world(Doom::GaveUp { rank: self.me, why }),
                 Err(e) => {
                     tracing::warn!(error = %e, "the hub sent an invalid message");
                     return self.hub_gone(Cause::Disconnected);
@@ -333,24 +339,49 @@ impl Watching {
         if let Some(mut hub) = self.hub.take() {
             let _ = self.poll.registry().deregister(&mut hub);
         }
+        self.casualties.lose_hub();
         match self.hub_host {
-            HubHost::Rank(rank) => self.lose(Lost { rank, cause }),
+            HubHost::Rank(rank) => {
+                self.lose(Lost { rank, cause: cause.clone() });
+                let cause = self.casualties.cause(rank).unwrap_or(cause);
+                if cause != Cause::Left {
+                    self.casualties.agree(Doom::Lost(Lost { rank, cause }));
+                    self.orphaned = Some(Instant::now());
+                }
+            }
             HubHost::Launcher => {
                 let why = format!("the launcher is gone ({cause})");
-                self.casualties.doom(Doom::GaveUp { rank: self.me, why });
-                self.alarm();
+                self.end_world(Doom::GaveUp { rank: self.me, why });
             }
         }
     }
 
+    /// When the hub's silence, or its end, becomes a verdict. Not left to the next beat, so that all ranks judge within moments of each other
+    /// and none takes another's end for the reason.
+    fn next_verdict(&self) -> Option<Instant> {
+        let silence = (self.hub.is_some() && !self.hub_frozen && self.hub_host != HubHost::Launcher)
+            .then(|| self.hub_heard + Duration::from_millis(SILENT_MS + 1));
+        silence.or(self.orphaned.map(|since| since + ORPHANED))
+    }
+
     fn judge_hub(&mut self, now: Instant) {
-        let silent_ms = now.saturating_duration_since(self.hub_heard).as_millis() as u64;
-        if let HubHost::Rank(rank) = self.hub_host
-            && silent_ms > SILENT_MS
-            && self.hub.is_some()
-        {
+        let HubHost::Rank(rank) = self.hub_host else { return };
+        if self.next_verdict().is_none_or(|at| now < at) {
+            return;
+        }
+        if self.orphaned.take().is_none() {
+            self.hub_frozen = true;
+            let silent_ms = now.saturating_duration_since(self.hub_heard).as_millis() as u64;
             self.lose(Lost { rank, cause: Cause::Frozen { silent_ms } });
         }
+        let cause = self.casualties.cause(rank).unwrap_or(Cause::HubLost);
+        self.end_world(Doom::Lost(Lost { rank, cause }));
+    }
+
+    fn end_world(&self, doom: Doom) {
+        self.casualties.agree(doom.clone());
+        self.casualties.doom(doom);
+        self.alarm();
     }
 
     fn lose(&self, lost: Lost) {

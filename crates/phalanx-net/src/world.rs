@@ -35,6 +35,12 @@ use std::{
 /// How long one attempt to connect may take before the next address is tried.
 const ATTEMPT: Duration = Duration::from_secs(2);
 const RETRY_EVERY: Duration = Duration::from_millis(50);
+/// How long a rank that nothing is known against may refuse a link; longer than it takes to find out that it is frozen.
+const LINK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long one handshake of a link may take before it is tried again.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+/// How long the hub has to say what everybody shall name as the reason of a failure.
+const AGREEMENT: Duration = Duration::from_millis(250);
 /// Ports that rank 0 tries when nobody chose one.
 const N_PORTS: u16 = 16;
 
@@ -94,14 +100,23 @@ impl World {
             .write_all(&hello)
             .map_err(|error| NetError::System { what: "cannot speak to the hub", error })?;
         let mut decoder = Decoder::new(MAX_FRAME);
-        let members = await_roster(&mut hub_stream, &mut decoder, deadline, &identity, &config)?;
+        let members = match await_roster(&mut hub_stream, &mut decoder, deadline, &identity, &config) {
+            // Otherwise the others would take this rank's end for the reason.
+            Err(error @ NetError::NotFormed { .. }) => {
+                return Err(give_up(hub_stream, decoder, identity.rank, error));
+            }
+            other => other?,
+        };
 
         let topology = Arc::new(topology_of(&members));
         let casualties = Arc::new(Casualties::new(identity.n_ranks));
         let neighbours = topology.neighbours(identity.rank).to_vec();
         let arena = match neighbours.len() {
             0 | 1 => None,
-            _ => Some(share_memory(offer, &members, &neighbours, &identity, &casualties)?),
+            _ => match share_memory(offer, &members, &neighbours, &identity, &casualties) {
+                Ok(arena) => Some(arena),
+                Err(error) => return Err(give_up(hub_stream, decoder, identity.rank, error)),
+            },
         };
         let pidfds = neighbours
             .iter()
@@ -214,12 +229,21 @@ impl World {
         self.next_communicator.fetch_max(number, Ordering::Relaxed);
     }
 
-    /// Ends this world for everybody: called by the rank whose operation failed.
-    pub fn doom(&self, doom: Doom) {
-        self.casualties.doom(doom.clone());
-        if let Some(watch) = &self.watch {
-            watch.doom(doom);
+    /// Ends this world for everybody: called by the rank whose operation failed. Returns what everybody names as the reason, which another
+    /// rank may have known better; by then everybody has been told, so that this rank may end.
+    pub fn doom(&self, doom: Doom) -> Doom {
+        let agreed = self.watch.as_ref().and_then(|watch| {
+            watch.doom(doom.clone());
+            self.casualties.await_agreement(AGREEMENT)
+        });
+        let agreed = agreed.unwrap_or(doom);
+        self.casualties.doom(agreed.clone());
+        // Whoever waits for this rank is told even if there is no hub to tell it.
+        if let Some(arena) = &self.arena {
+            arena.poison(&agreed);
         }
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(|link| link.shut());
+        agreed
     }
 
     /// The link number `stream` to a rank; opened when it is first wanted. The higher rank connects, the lower one accepts.
@@ -230,7 +254,7 @@ impl World {
         let watch = self.watch.as_ref().expect("a rank with peers has a watch");
         let deadline = Instant::now() + self.config.timeout;
         let tcp = if self.rank > peer {
-            self.connect(peer, stream)?
+            self.connect(peer, stream, deadline)?
         } else {
             self.accept(watch, peer, stream, deadline)?
         };
@@ -264,25 +288,36 @@ impl World {
         }
     }
 
-    fn connect(&self, peer: Rank, stream: u32) -> Result<TcpStream, NetError> {
+    /// Tries again until the peer answers or something is known against it: it may be dying, frozen, or besieged by strangers.
+    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<TcpStream, NetError> {
+        let deadline = deadline.min(Instant::now() + LINK_PATIENCE);
         let addresses = &self.members[peer.index()].addresses;
         let mut last = String::from("it told no address");
-        for address in addresses {
-            if let Some(doom) = self.casualties.verdict(peer) {
-                return Err(doom.into());
-            }
-            match TcpStream::connect_timeout(address, ATTEMPT) {
-                Ok(mut tcp) => {
-                    let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
-                    shake(&mut tcp, &self.secret, Purpose::Link, caller, ATTEMPT)
-                        .map_err(|e| e.named(format!("rank {peer}")))?;
-                    return Ok(tcp);
+        loop {
+            for address in addresses {
+                if let Some(doom) = self.casualties.verdict(peer) {
+                    return Err(doom.into());
                 }
-                Err(e) => last = e.to_string(),
+                let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
+                let tried =
+                    TcpStream::connect_timeout(address, ATTEMPT).map_err(Knock::Io).and_then(|mut tcp| {
+                        shake(&mut tcp, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| tcp)
+                    });
+                match tried {
+                    Ok(tcp) => return Ok(tcp),
+                    Err(Knock::Io(e)) => last = e.to_string(),
+                    Err(Knock::Auth(error)) => {
+                        return Err(NetError::Auth { with: format!("rank {peer}"), error });
+                    }
+                }
             }
+            if Instant::now() >= deadline {
+                let tried = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                return Err(NetError::NoLink { rank: peer, tried, last });
+            }
+            // Not a wait for a condition that could be observed: the peer's door may be shut for a moment.
+            std::thread::park_timeout(RETRY_EVERY);
         }
-        let tried = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        Err(NetError::NoLink { rank: peer, tried, last })
     }
 }
 
@@ -399,15 +434,6 @@ enum Knock {
     Auth(AuthError),
 }
 
-impl Knock {
-    fn named(self, with: String) -> NetError {
-        match self {
-            Knock::Io(error) => NetError::System { what: "a handshake was cut off", error },
-            Knock::Auth(error) => NetError::Auth { with, error },
-        }
-    }
-}
-
 fn knock(address: &str, place: &Place, rank: Rank, timeout: Duration) -> Result<(TcpStream, IpAddr), Knock> {
     let found = address.to_socket_addrs().map_err(Knock::Io)?.next();
     let found =
@@ -521,14 +547,63 @@ fn await_roster(
         match stream.read(&mut bytes) {
             Ok(0) => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
             Ok(n) => decoder.feed(&bytes[..n]),
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-                ) => {}
+            Err(e) if would_wait(&e) => {}
             Err(e) => return Err(lost(e)),
         }
     }
+}
+
+/// Tells everybody that this rank cannot join, and why: a rank that died just now may be the reason. Returns what everybody names.
+fn give_up(mut stream: TcpStream, mut decoder: Decoder, me: Rank, error: NetError) -> NetError {
+    let start = Instant::now();
+    let mine = error.doom(me);
+    let agreed = (|| {
+        let patience = if matches!(error, NetError::Arena { .. }) { AGREEMENT / 2 } else { Duration::ZERO };
+        let doom = match reason(&mut stream, &mut decoder, start + patience)? {
+            Some(Down::Doomed(doom)) => return Some(doom),
+            Some(Down::Lost(lost)) => Doom::Lost(lost),
+            _ => mine.clone(),
+        };
+        stream.write_all(&frame::encode(&Up::Doomed(doom.clone())).ok()?).ok()?;
+        loop {
+            match reason(&mut stream, &mut decoder, start + AGREEMENT)? {
+                Some(Down::Doomed(doom)) => return Some(doom),
+                Some(_) => {}
+                None => return Some(doom),
+            }
+        }
+    })();
+    match agreed {
+        Some(doom) if doom != mine => doom.into(),
+        _ => error,
+    }
+}
+
+/// The next loss or doom that the hub tells of before the deadline, if any; `None` when the hub is gone.
+fn reason(stream: &mut TcpStream, decoder: &mut Decoder, deadline: Instant) -> Option<Option<Down>> {
+    let mut bytes = [0; 16 << 10];
+    loop {
+        while let Some(down) = decoder.next::<Down>().ok()? {
+            if matches!(down, Down::Doomed(_) | Down::Lost(_)) {
+                return Some(Some(down));
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(None);
+        }
+        stream.set_read_timeout(Some(left)).ok()?;
+        match stream.read(&mut bytes) {
+            Ok(0) => return None,
+            Ok(n) => decoder.feed(&bytes[..n]),
+            Err(e) if would_wait(&e) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn would_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
 fn topology_of(members: &[Member]) -> Topology {

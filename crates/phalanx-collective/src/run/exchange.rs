@@ -7,7 +7,11 @@ use super::{Stop, memory::Buffers};
 use crate::call::Words;
 use crate::plan::step::{Fold, Recv, Send, Span};
 use phalanx_core::{Rank, kernel::Reduction};
-use phalanx_net::{Link, NetError, World, arena::Patience, lost::Cause};
+use phalanx_net::{
+    Link, NetError, World,
+    arena::Patience,
+    lost::{Cause, Lost},
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io::{self, IoSlice},
@@ -148,7 +152,10 @@ impl LinkRun<'_> {
                 continue;
             }
             let start = *idle_since.get_or_insert_with(Instant::now);
-            if start.elapsed() < self.patience.spin_for {
+            let idle = start.elapsed();
+            if idle < self.patience.spin_for {
+                std::hint::spin_loop();
+            } else if idle < self.patience.spin_for + self.patience.yield_for {
                 rustix::thread::sched_yield();
             } else {
                 self.sleep(outgoing, incoming, start)?;
@@ -305,7 +312,8 @@ impl LinkRun<'_> {
             }
             _ => Cause::Disconnected,
         };
-        Stop::Net(NetError::PeerLost { rank: peer, cause })
+        let Lost { rank, cause } = self.world.casualties().suspect(peer, cause);
+        Stop::Net(NetError::PeerLost { rank, cause })
     }
 
     fn link(&self, peer: Rank) -> Result<Arc<Link>, Stop> {

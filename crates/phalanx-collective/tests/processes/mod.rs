@@ -206,6 +206,14 @@ impl Job {
         }
     }
 
+    /// Asserts that nobody says anything for this long.
+    pub fn quiet_for(&mut self, time: Duration) {
+        if let Ok(said) = self.ear.recv_timeout(time) {
+            self.log.push(said);
+            panic!("somebody spoke; {}", self.story());
+        }
+    }
+
     /// All that was said, and the world, for a person who looks for the fault.
     pub fn story(&self) -> String {
         let lines: Vec<String> =
@@ -228,8 +236,7 @@ impl Job {
 
     /// Lets every rank go and waits for their ends; those that do not end by themselves fail the test.
     pub fn finish(mut self) {
-        let running: Vec<usize> =
-            (0..self.n_ranks()).filter(|&r| self.children[r].is_some()).collect();
+        let running: Vec<usize> = (0..self.n_ranks()).filter(|&r| self.children[r].is_some()).collect();
         running.iter().for_each(|&r| self.dismiss(r));
         self.hear(&running, "ended");
     }

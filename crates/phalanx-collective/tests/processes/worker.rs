@@ -203,7 +203,8 @@ fn commit(fault: Fault, delay: Duration) {
 
 fn shut_connections() {
     for entry in fs::read_dir("/proc/self/fd").expect("/proc is mounted").flatten() {
-        let is_socket = fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
+        let is_socket =
+            fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
         let number = entry.file_name().to_string_lossy().parse::<i32>();
         if let (true, Ok(number @ 3..)) = (is_socket, number) {
             // SAFETY: the descriptor was open a moment ago; should it be closed or used again by now, the call fails or shuts
@@ -224,9 +225,7 @@ fn once(comm: &mut Communicator, op: &str) -> Result<(), Error> {
     match op {
         "allreduce-small" => comm.allreduce(&mut [1f32; 5], ReduceOp::Sum),
         "allreduce-large" => comm.allreduce(&mut vec![1f32; 250_001], ReduceOp::Sum),
-        "reduce_scatter" => {
-            comm.reduce_scatter(&vec![1f32; total], &mut own.clone(), &counts, ReduceOp::Sum)
-        }
+        "reduce_scatter" => comm.reduce_scatter(&vec![1f32; total], &mut own.clone(), &counts, ReduceOp::Sum),
         "allgather" => comm.allgather(&own, &mut vec![0.0; total], &counts),
         "broadcast" => comm.broadcast(&mut vec![1f32; 30_000], root),
         "reduce" => comm.reduce(&mut vec![1f32; 30_000], ReduceOp::Max, root),
@@ -237,4 +236,3 @@ fn once(comm: &mut Communicator, op: &str) -> Result<(), Error> {
         other => panic!("no collective {other}"),
     }
 }
-

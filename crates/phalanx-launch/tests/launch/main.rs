@@ -4,6 +4,8 @@ mod bad_input;
 mod doctor;
 mod ends;
 mod hosts;
+mod netns;
 mod output;
 mod secrets;
 mod support;
+mod worlds;

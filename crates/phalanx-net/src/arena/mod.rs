@@ -11,7 +11,7 @@ mod wait;
 pub use lane::{CallHeader, Lane, N_SLOTS, SLOT_BYTES};
 pub use wait::{Patience, Unmet};
 
-use crate::lost::Casualties;
+use crate::lost::{Casualties, Doom};
 use heap::Heap;
 use map::Map;
 use phalanx_core::Rank;
@@ -26,6 +26,7 @@ use wait::{Bells, Wait};
 const MAX_LANES: usize = 1024;
 const SLEEPERS_AT: usize = 64;
 const TOKEN_AT: usize = 256;
+const POISON_AT: usize = 320;
 const DOORBELLS_AT: usize = 4096;
 /// Most ranks one host may have: the sleepers' bitmap.
 pub const MAX_LOCAL: usize = 1024;
@@ -151,6 +152,19 @@ impl Arena {
     /// Wakes every waiting rank so that it looks around.
     pub fn alarm(&self) {
         self.bells.ring_all(&self.map);
+    }
+
+    /// Ends the waits of every rank of this host on this one and on each other; the first poison stays.
+    pub fn poison(&self, doom: &Doom) {
+        let word = self.map.u64_at(POISON_AT);
+        // The doorbells order it before whatever their listeners do next.
+        let _ = word.compare_exchange(
+            0,
+            wait::poison_of(doom, self.ranks[self.me_local]),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        self.alarm();
     }
 
     /// Zeroed memory of this rank that every rank of the host can read and write; `None` when the heap is full.

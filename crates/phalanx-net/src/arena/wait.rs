@@ -3,10 +3,11 @@
 //! - WAIT-1: a rank spins only while every rank of its host can have a core of its own; otherwise it gives its core away at once.
 //! - WAIT-2: no wake-up is lost: a sleeper registers before it looks one last time, a writer looks for sleepers after it wrote, and
 //!   sequentially consistent fences order the two.
-//! - WAIT-3: a wait ends when its condition holds, when whom it waits for is lost, when the world is doomed, or at its deadline.
+//! - WAIT-3: a wait ends when its condition holds, when whom it waits for is lost, when the world is doomed (by the hub's word or, because
+//!   the hub may be gone, by the memory's own poison), or at its deadline.
 
-use super::map::Map;
-use crate::lost::{Casualties, Doom};
+use super::{POISON_AT, map::Map};
+use crate::lost::{Casualties, Cause, Doom, Lost};
 use phalanx_core::Rank;
 use rustix::thread::futex;
 use std::{
@@ -23,9 +24,10 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Every rank has a core of its own: the peer is running, so look at memory often.
+    /// Every rank has a core of its own: the peer is running, so look at memory often. Yielding costs nothing on a core that nobody else
+    /// wants, and saves the day where somebody does (containers and namespaces hide from each other).
     pub const DEDICATED: Patience =
-        Patience { spins: 4000, spin_for: Duration::from_micros(1000), yield_for: Duration::from_micros(0) };
+        Patience { spins: 64, spin_for: Duration::from_micros(50), yield_for: Duration::from_micros(1000) };
     /// Ranks share cores: whoever waits holds the core its peer needs.
     pub const SHARED: Patience =
         Patience { spins: 20, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200) };
@@ -92,6 +94,27 @@ impl Bells {
     pub fn ring_all(&self, map: &Map) {
         (0..self.n_local).for_each(|local| self.ring(map, local));
     }
+}
+
+/// How long the hub's words about a poisoned arena may take.
+const HUBS_WORD: Duration = Duration::from_millis(50);
+const POISON_LOST: u64 = 1 << 63;
+
+/// A doom as a word of memory: whose loss, or else who gave up. Never zero.
+pub(super) fn poison_of(doom: &Doom, me: Rank) -> u64 {
+    match doom {
+        Doom::Lost(lost) => POISON_LOST | u64::from(lost.rank.0),
+        Doom::GaveUp { rank, .. } => 1 << 32 | u64::from(rank.0),
+        Doom::Mismatch { .. } => 1 << 32 | u64::from(me.0),
+    }
+}
+
+fn doom_of(poison: u64, casualties: &Casualties) -> Doom {
+    let rank = Rank(poison as u32);
+    if poison & POISON_LOST == 0 {
+        return Doom::GaveUp { rank, why: "one of its operations failed".into() };
+    }
+    Doom::Lost(Lost { rank, cause: casualties.cause(rank).unwrap_or(Cause::Disconnected) })
 }
 
 /// Everything one wait needs to know besides its condition.
@@ -180,6 +203,13 @@ impl Wait<'_> {
             && let Some(doom) = self.casualties.verdict(self.whom)
         {
             // It may have done its part before it was lost (LOST-1).
+            return if ready() { Ok(true) } else { Err(Unmet::Doomed(doom)) };
+        }
+        let poison = self.map.u64_at(POISON_AT).load(Ordering::Acquire);
+        if poison != 0 {
+            // The hub, if there is one, has said more about it.
+            let said = self.casualties.await_agreement(HUBS_WORD);
+            let doom = said.unwrap_or_else(|| doom_of(poison, self.casualties));
             return if ready() { Ok(true) } else { Err(Unmet::Doomed(doom)) };
         }
         if start.elapsed() > self.timeout {

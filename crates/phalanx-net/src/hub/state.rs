@@ -145,9 +145,9 @@ impl Membership {
             }
             Up::Doomed(doom) if self.doom.is_none() => {
                 self.doom = Some(doom.clone());
-                // Whoever said it last: once it hears this, everybody has been told, and it may end.
-                self.tell_all(&Down::Doomed(doom.clone()), Some(rank), out);
-                out.push(Output::Tell(rank, Down::Doomed(doom)));
+                self.tell_all(&Down::Doomed(doom), None, out);
+                // Rank 0 last: it may serve this hub, and end as soon as it hears.
+                out.reverse();
             }
             Up::Alive | Up::Join(_) | Up::Doomed(_) => {}
         }
@@ -191,6 +191,9 @@ impl Membership {
         for lost in frozen {
             let rank = lost.rank;
             self.tell_all(&Down::Lost(lost.clone()), Some(rank), out);
+            if !self.formed {
+                self.doom.get_or_insert(Doom::Lost(lost.clone()));
+            }
             // Should it thaw, it must not wait for a world that went on without it.
             out.push(Output::Tell(rank, Down::Doomed(Doom::Lost(lost))));
         }
@@ -308,6 +311,32 @@ mod tests {
         assert!(
             matches!(&out[..], [Output::Tell(Rank(0), Down::Doomed(Doom::Lost(l)))] if l.rank == Rank(1))
         );
+    }
+
+    #[test]
+    fn whoever_comes_too_late_is_told_why_the_world_is_over() {
+        let mut hub = Membership::new(3, 0);
+        for r in [0, 1] {
+            run(&mut hub, 0, Input::Said(Rank(r), Up::Join(member(r, 3))));
+        }
+        run(&mut hub, 1, Input::Closed(Rank(1), Cause::Disconnected));
+        let out = run(&mut hub, 2, Input::Said(Rank(2), Up::Join(member(2, 3))));
+        let doom = Doom::Lost(Lost { rank: Rank(1), cause: Cause::Disconnected });
+        assert_eq!(out, [Output::Tell(Rank(2), Down::Doomed(doom))], "HUB-5");
+        assert!(!hub.formed());
+    }
+
+    #[test]
+    fn a_frozen_rank_is_told_that_it_was_given_up() {
+        let mut hub = formed(2);
+        let mut out = Vec::new();
+        for now in (0..=SILENT_MS + BEAT_MS).step_by(BEAT_MS as usize) {
+            run(&mut hub, now, Input::Said(Rank(0), Up::Alive));
+            out = run(&mut hub, now, Input::Tick);
+        }
+        let told =
+            |o: &Output| matches!(o, Output::Tell(Rank(1), Down::Doomed(Doom::Lost(l))) if l.rank == Rank(1));
+        assert!(out.iter().any(told), "{out:?}");
     }
 
     #[test]
