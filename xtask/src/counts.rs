@@ -13,10 +13,11 @@ impl Counts {
         self.failed += other.failed;
     }
 
-    /// Sums every summary line in the text: those of `cargo test` and of `cargo nextest run`.
+    /// What the runners say: the sum of all summaries of `cargo test`, or the last of `cargo nextest run`, which shows the output of
+    /// failed tests, with summaries of their own, and repeats its summary.
     pub fn parse(text: &str) -> Counts {
         let mut all = Counts::default();
-        let mut last_nextest = Counts::default();
+        let mut nextest = None;
         for line in text.lines() {
             let line = without_colour(line);
             if let Some((_, numbers)) = line.split_once("test result: ") {
@@ -24,12 +25,10 @@ impl Counts {
             } else if let Some((_, numbers)) =
                 line.split_once(" tests run: ").or_else(|| line.split_once(" test run: "))
             {
-                // Nextest repeats its summary when it ends badly; the last one counts.
-                last_nextest = sum(numbers);
+                nextest = Some(sum(numbers));
             }
         }
-        all.add(last_nextest);
-        all
+        nextest.unwrap_or(all)
     }
 }
 
@@ -79,7 +78,8 @@ mod tests {
     fn the_last_summary_of_nextest_counts() {
         let text = "     Summary [   0.5s] 9 tests run: 9 passed, 0 skipped\n\
                     \u{1b}[31;1m     Summary\u{1b}[0m [   0.013s] \u{1b}[1m5\u{1b}[0m tests run: \u{1b}[1m2\u{1b}[0m \
-                    \u{1b}[32;1mpassed\u{1b}[0m (1 slow), 1 failed, 1 timed out, 1 exec failed, 4 skipped\n";
+                    \u{1b}[32;1mpassed\u{1b}[0m (1 slow), 1 failed, 1 timed out, 1 exec failed, 4 skipped\n\
+                    test result: FAILED. 0 passed; 1 failed; 0 ignored\n";
         assert_eq!(Counts::parse(text), Counts { passed: 2, failed: 3 });
         assert_eq!(Counts::parse("1 test run: 1 passed, 0 skipped"), Counts { passed: 1, failed: 0 });
     }

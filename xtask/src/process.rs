@@ -133,7 +133,7 @@ impl Shell {
         let program = command.get_program().to_string_lossy().into_owned();
         let done = self.run(command, output, limit)?;
         done.check().map_err(|why| match output {
-            Output::Kept => format!("{program} {why}\n{}", done.text.trim_end()),
+            Output::Kept if !self.interrupted() => format!("{program} {why}\n{}", done.text.trim_end()),
             _ => format!("{program} {why}"),
         })?;
         Ok(done)

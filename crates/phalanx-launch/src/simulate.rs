@@ -92,7 +92,9 @@ fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
     let tiers: Tiers = match (&args.tiers, args.ranks) {
         (Some(shape), _) => shape.parse().map_err(|e| format!("--tiers: {e}"))?,
         (None, Some(0)) => return Err("--ranks 0: a world has at least one rank".into()),
-        (None, Some(n)) if n > 8 && n.is_multiple_of(8) => Tiers::new(&[8, n / 8]).map_err(|e| e.to_string())?,
+        (None, Some(n)) if n > 8 && n.is_multiple_of(8) => {
+            Tiers::new(&[8, n / 8]).map_err(|e| e.to_string())?
+        }
         (None, Some(n)) => Tiers::new(&[n]).map_err(|e| e.to_string())?,
         (None, None) => return Err("say --ranks N, or --tiers SHAPE, or both".into()),
     };
@@ -111,7 +113,9 @@ fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
         Op::Allreduce => Layout::Whole { len },
         Op::Broadcast | Op::Reduce => Layout::Rooted { root: Rank::ZERO, len },
         Op::ReduceScatter | Op::Allgather => Layout::Counts { counts: vec![share; n_ranks as usize] },
-        Op::Gather | Op::Scatter => Layout::RootedCounts { root: Rank::ZERO, counts: vec![share; n_ranks as usize] },
+        Op::Gather | Op::Scatter => {
+            Layout::RootedCounts { root: Rank::ZERO, counts: vec![share; n_ranks as usize] }
+        }
         Op::Alltoall if n_ranks > 4096 => return Err("alltoall is simulated for 4096 ranks at most".into()),
         Op::Alltoall => {
             let n = n_ranks as usize;
@@ -132,16 +136,27 @@ fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
         segment_bytes: 64 << 10,
         links_only: args.links_only,
     };
-    let cost = CostModel { tiers: costs(&args.tier_cost)?, reduce_gbytes_per_s: positive("--reduce-speed", args.reduce_speed)? };
+    let cost = CostModel {
+        tiers: costs(&args.tier_cost)?,
+        reduce_gbytes_per_s: positive("--reduce-speed", args.reduce_speed)?,
+    };
     Ok((request, cost))
 }
 
 fn costs(text: &str) -> Result<Vec<TierCost>, String> {
-    let bad = |part: &str| format!("--tier-cost: {part:?} is not latency:bandwidth, e.g. 15:12.5 (microseconds, gigabytes a second)");
+    let bad = |part: &str| {
+        format!(
+            "--tier-cost: {part:?} is not latency:bandwidth, e.g. 15:12.5 (microseconds, gigabytes a second)"
+        )
+    };
     text.split(',')
         .map(|part| {
             let (latency, bandwidth) = part.split_once(':').ok_or_else(|| bad(part))?;
-            let latency_us = latency.parse::<f64>().ok().filter(|l| *l >= 0.0 && l.is_finite()).ok_or_else(|| bad(part))?;
+            let latency_us = latency
+                .parse::<f64>()
+                .ok()
+                .filter(|l| *l >= 0.0 && l.is_finite())
+                .ok_or_else(|| bad(part))?;
             let gbytes_per_s = bandwidth.parse::<f64>().map_err(|_| bad(part))?;
             Ok(TierCost { latency_us, gbytes_per_s: positive("--tier-cost", gbytes_per_s)? })
         })
@@ -149,7 +164,11 @@ fn costs(text: &str) -> Result<Vec<TierCost>, String> {
 }
 
 fn positive(what: &str, value: f64) -> Result<f64, String> {
-    if value > 0.0 && value.is_finite() { Ok(value) } else { Err(format!("{what}: {value} is not a positive number")) }
+    if value > 0.0 && value.is_finite() {
+        Ok(value)
+    } else {
+        Err(format!("{what}: {value} is not a positive number"))
+    }
 }
 
 fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
@@ -234,7 +253,9 @@ mod tests {
         assert_eq!(error, "shape 4x3 holds 12 ranks, but the world has 10");
         assert_eq!(prepared(&["--ranks", "1024"]).unwrap().0.topology.n_hosts(), 128);
         assert!(prepared(&["--ranks", "0"]).is_err() && prepared(&[]).is_err());
-        assert!(prepared(&["--ranks", "4", "--tier-cost", "1:0"]).unwrap_err().contains("not a positive number"));
+        assert!(
+            prepared(&["--ranks", "4", "--tier-cost", "1:0"]).unwrap_err().contains("not a positive number")
+        );
     }
 
     #[test]

@@ -159,7 +159,7 @@ pub fn discover(var: Vars<'_>, parent: u32) -> Result<Identity, DiscoverError> {
 }
 
 fn read(launcher: &Launcher, var: Vars<'_>) -> Result<Option<(Rank, u32)>, DiscoverError> {
-    if launcher.name == "Slurm" && !var("SLURM_STEP_ID").is_some_and(|id| id.parse::<u32>().is_ok()) {
+    if launcher.name == "Slurm" && var("SLURM_STEP_ID").is_none_or(|id| id.parse::<u32>().is_err()) {
         return Ok(None); // DISC-3
     }
     let half = |found: &str, missing| {

@@ -100,7 +100,14 @@ impl Door {
         for _ in 0..MAX_GUESTS {
             let (mut stream, address) = match self.listeners[listener].accept() {
                 Ok(came) => came,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) =>
+                {
+                    continue;
+                }
+                // No descriptor is left, for instance: a guest's place is.
+                Err(_) if self.guests.pop_first().is_some() => continue,
                 Err(_) => return,
             };
             if self.guests.len() >= MAX_GUESTS {
@@ -114,6 +121,9 @@ impl Door {
             let acceptor = Acceptor::new(self.secret.clone(), self.purpose, fresh_nonce());
             self.guests.insert(token, Guest { stream, address, acceptor, came: Instant::now() });
         }
+        // Some may still stand outside, and events come only for new ones unless they are asked for again.
+        let token = Token(self.first_token + listener);
+        let _ = registry.reregister(&mut self.listeners[listener], token, Interest::READABLE);
     }
 }
 

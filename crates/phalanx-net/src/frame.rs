@@ -98,7 +98,7 @@ impl Decoder {
     }
 
     /// The next whole message, if it has arrived. After an error the stream is unusable.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(header) = self.pending.first_chunk::<HEADER>() else { return Ok(None) };
         let len = body_len(header, self.cap)?;
         let Some(body) = self.pending.get(HEADER..HEADER + len) else { return Ok(None) };
@@ -122,7 +122,7 @@ mod tests {
             let mut got: Vec<Vec<u32>> = Vec::new();
             for piece in bytes.chunks(cut) {
                 decoder.feed(piece);
-                while let Some(message) = decoder.next().unwrap() {
+                while let Some(message) = decoder.take().unwrap() {
                     got.push(message);
                 }
             }
@@ -137,7 +137,7 @@ mod tests {
         let mut decoder = Decoder::new(64);
         decoder.feed(&bytes);
         assert!(
-            matches!(decoder.next::<u8>(), Err(FrameError::TooLong { len: 0xffff_ffff, cap: 64 })),
+            matches!(decoder.take::<u8>(), Err(FrameError::TooLong { len: 0xffff_ffff, cap: 64 })),
             "FRAME-1"
         );
     }
@@ -155,7 +155,7 @@ mod tests {
         fn garbage_is_an_error_not_a_panic(bytes: Vec<u8>) {
             let mut decoder = Decoder::new(256);
             decoder.feed(&bytes);
-            while let Ok(Some(_)) = decoder.next::<(u32, String, Vec<u16>)>() {}
+            while let Ok(Some(_)) = decoder.take::<(u32, String, Vec<u16>)>() {}
             let _ = read::<(u32, String, Vec<u16>)>(&mut bytes.as_slice(), 256);
         }
     }

@@ -73,8 +73,6 @@ struct Known {
     doom: Option<Doom>,
     /// What everybody will name if anything fails: the hub's word, or its own end.
     agreed: Option<Doom>,
-    /// The hub is gone: from now on nobody hears of anybody's failure but by its links and memory.
-    hub_gone: bool,
     /// Who was lost, in order.
     order: Vec<Rank>,
 }
@@ -93,7 +91,7 @@ pub enum Doom {
 impl Casualties {
     pub fn new(n_ranks: u32) -> Casualties {
         let lost = vec![None; n_ranks as usize];
-        let known = Known { lost, doom: None, agreed: None, hub_gone: false, order: Vec::new() };
+        let known = Known { lost, doom: None, agreed: None, order: Vec::new() };
         Casualties { any: AtomicBool::new(false), known: Mutex::new(known), agreement: Condvar::new() }
     }
 
@@ -143,18 +141,13 @@ impl Casualties {
         waited.unwrap_or_else(PoisonError::into_inner).0.agreed.clone()
     }
 
-    /// Nobody spreads verdicts any more.
-    pub fn lose_hub(&self) {
-        self.lock().hub_gone = true;
-    }
-
-    /// Whom to name when this rank, which is not known to be lost, closed a link. Without a hub it cannot have said why, but it did so because
-    /// its own work failed: then whoever was lost first is the reason, those that left in order last.
+    /// Whom to name when this rank, against which nothing is known, closed a link and the hub does not say why: its own work failed,
+    /// and whoever was lost first, other than in order, is the likeliest reason.
     pub fn suspect(&self, peer: Rank, cause: Cause) -> Lost {
         let known = self.lock();
         let cause_of = |rank: &Rank| known.lost.get(rank.index()).cloned().flatten();
-        let first = |left: bool| known.order.iter().find(|r| (cause_of(r) == Some(Cause::Left)) == left);
-        match first(false).or(first(true)).filter(|_| known.hub_gone) {
+        let first = known.order.iter().find(|rank| cause_of(rank) != Some(Cause::Left));
+        match first {
             Some(rank) => Lost { rank: *rank, cause: cause_of(rank).unwrap_or(cause) },
             None => Lost { rank: peer, cause },
         }
@@ -198,23 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_hub_the_first_that_was_lost_is_the_reason() {
+    fn a_link_closed_without_a_word_is_put_down_to_the_first_that_was_lost() {
         let casualties = Casualties::new(4);
         casualties.lose(lost(0, Cause::Left));
         let closed = |casualties: &Casualties| casualties.suspect(Rank(1), Cause::Disconnected);
-        assert_eq!(
-            closed(&casualties),
-            lost(1, Cause::Disconnected),
-            "with a hub the peer would have said why"
-        );
-        casualties.lose_hub();
-        assert_eq!(closed(&casualties), lost(0, Cause::Left));
+        assert_eq!(closed(&casualties), lost(1, Cause::Disconnected), "leaving in order is no reason");
         casualties.lose(lost(3, Cause::Ended(String::new())));
-        assert_eq!(
-            closed(&casualties),
-            lost(3, Cause::Ended(String::new())),
-            "whoever left in order comes last"
-        );
+        casualties.lose(lost(2, Cause::Disconnected));
+        assert_eq!(closed(&casualties), lost(3, Cause::Ended(String::new())));
     }
 
     #[test]

@@ -321,7 +321,7 @@ impl Watching {
 
     fn take_news(&mut self) {
         loop {
-            match self.decoder.next::<Down>() {
+            match self.decoder.take::<Down>() {
                 Ok(None) => return,
                 Ok(Some(Down::Lost(lost))) => self.lose(lost),
                 Ok(Some(Down::Doomed(doom))) => self.end_world(doom),
@@ -339,7 +339,6 @@ impl Watching {
         if let Some(mut hub) = self.hub.take() {
             let _ = self.poll.registry().deregister(&mut hub);
         }
-        self.casualties.lose_hub();
         match self.hub_host {
             HubHost::Rank(rank) => {
                 self.lose(Lost { rank, cause: cause.clone() });

@@ -14,12 +14,12 @@ use crate::{
         message::{Down, MAX_FRAME, Member, Up},
     },
     link::Link,
-    lost::{Casualties, Doom},
+    lost::{Casualties, Cause, Doom},
     secret::Secret,
     socket,
     watch::{Charge, HubHost, Watch},
 };
-use phalanx_core::{Config, Epoch, Rank, Topology};
+use phalanx_core::{Config, Epoch, Rank, Topology, Transport};
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
@@ -59,9 +59,9 @@ pub struct World {
     next_communicator: AtomicU32,
     /// A lock because several communicators of this rank open links; never held while one is used.
     links: Mutex<BTreeMap<(Rank, u32), Arc<Link>>>,
-    // Dropped in this order: leave first, then close the hub if this rank serves it.
     watch: Option<Watch>,
-    _hub: Option<Hub>,
+    /// Where this rank serves it.
+    hub: Option<Hub>,
 }
 
 impl World {
@@ -103,7 +103,10 @@ impl World {
         let members = match await_roster(&mut hub_stream, &mut decoder, deadline, &identity, &config) {
             // Otherwise the others would take this rank's end for the reason.
             Err(error @ NetError::NotFormed { .. }) => {
-                return Err(give_up(hub_stream, decoder, identity.rank, error));
+                return Err(give_up(hub_stream, decoder, &identity, &place, error));
+            }
+            Err(NetError::System { .. }) if place.hub_rank(&identity).is_some() => {
+                return Err(hub_rank_lost());
             }
             other => other?,
         };
@@ -115,7 +118,9 @@ impl World {
             0 | 1 => None,
             _ => match share_memory(offer, &members, &neighbours, &identity, &casualties) {
                 Ok(arena) => Some(arena),
-                Err(error) => return Err(give_up(hub_stream, decoder, identity.rank, error)),
+                // Only `alloc` would have used it.
+                Err(_) if config.transport == Transport::Tcp => None,
+                Err(error) => return Err(give_up(hub_stream, decoder, &identity, &place, error)),
             },
         };
         let pidfds = neighbours
@@ -156,7 +161,7 @@ impl World {
             next_communicator: AtomicU32::new(1),
             links: Mutex::new(BTreeMap::new()),
             watch: Some(watch),
-            _hub: place.hub,
+            hub: place.hub,
         })
     }
 
@@ -178,7 +183,7 @@ impl World {
             next_communicator: AtomicU32::new(1),
             links: Mutex::new(BTreeMap::new()),
             watch: None,
-            _hub: None,
+            hub: None,
         })
     }
 
@@ -321,6 +326,21 @@ impl World {
     }
 }
 
+/// Leaves, and then, where this rank serves the hub, serves it until the others have left, too: without it they could not tell each other of
+/// failures. A rank that ends by a panic does not leave; its end is a failure, and the others are not waited for.
+impl Drop for World {
+    fn drop(&mut self) {
+        let Some(hub) = self.hub.take() else { return };
+        if std::thread::panicking() {
+            return;
+        }
+        drop(self.watch.take());
+        if self.casualties.doomed().is_none() {
+            hub.outlast_others(self.config.timeout);
+        }
+    }
+}
+
 /// Where this rank goes to meet the others, and what it brings.
 struct Place {
     addresses: Vec<String>,
@@ -331,6 +351,11 @@ struct Place {
 }
 
 impl Place {
+    /// The other rank that serves the hub, if one does.
+    fn hub_rank(&self, identity: &Identity) -> Option<Rank> {
+        (self.served_by_rank_0 && identity.rank != Rank::ZERO).then_some(Rank::ZERO)
+    }
+
     fn find(identity: &Identity, secret: Secret, config: &Config) -> Result<Option<Place>, NetError> {
         match &identity.meeting {
             Meeting::Alone => Ok(None),
@@ -523,7 +548,7 @@ fn await_roster(
     let mut next_beat = Instant::now();
     loop {
         while let Some(down) =
-            decoder.next::<Down>().map_err(|e| lost(io::Error::new(io::ErrorKind::InvalidData, e)))?
+            decoder.take::<Down>().map_err(|e| lost(io::Error::new(io::ErrorKind::InvalidData, e)))?
         {
             match down {
                 Down::Roster(members) => return Ok(members),
@@ -554,9 +579,15 @@ fn await_roster(
 }
 
 /// Tells everybody that this rank cannot join, and why: a rank that died just now may be the reason. Returns what everybody names.
-fn give_up(mut stream: TcpStream, mut decoder: Decoder, me: Rank, error: NetError) -> NetError {
+fn give_up(
+    mut stream: TcpStream,
+    mut decoder: Decoder,
+    identity: &Identity,
+    place: &Place,
+    error: NetError,
+) -> NetError {
     let start = Instant::now();
-    let mine = error.doom(me);
+    let mine = error.doom(identity.rank);
     let agreed = (|| {
         let patience = if matches!(error, NetError::Arena { .. }) { AGREEMENT / 2 } else { Duration::ZERO };
         let doom = match reason(&mut stream, &mut decoder, start + patience)? {
@@ -564,26 +595,35 @@ fn give_up(mut stream: TcpStream, mut decoder: Decoder, me: Rank, error: NetErro
             Some(Down::Lost(lost)) => Doom::Lost(lost),
             _ => mine.clone(),
         };
-        stream.write_all(&frame::encode(&Up::Doomed(doom.clone())).ok()?).ok()?;
+        let word = frame::encode(&Up::Doomed(doom.clone())).ok()?;
+        if stream.write_all(&word).is_err() && doom != mine {
+            return Some(doom);
+        }
         loop {
-            match reason(&mut stream, &mut decoder, start + AGREEMENT)? {
-                Some(Down::Doomed(doom)) => return Some(doom),
-                Some(_) => {}
-                None => return Some(doom),
+            match reason(&mut stream, &mut decoder, start + AGREEMENT) {
+                Some(Some(Down::Doomed(agreed))) => return Some(agreed),
+                Some(Some(_)) => {}
+                Some(None) => return Some(doom),
+                None => return Some(doom).filter(|d| *d != mine),
             }
         }
     })();
     match agreed {
         Some(doom) if doom != mine => doom.into(),
+        None if place.hub_rank(identity).is_some() => hub_rank_lost(),
         _ => error,
     }
+}
+
+fn hub_rank_lost() -> NetError {
+    NetError::PeerLost { rank: Rank::ZERO, cause: Cause::Disconnected }
 }
 
 /// The next loss or doom that the hub tells of before the deadline, if any; `None` when the hub is gone.
 fn reason(stream: &mut TcpStream, decoder: &mut Decoder, deadline: Instant) -> Option<Option<Down>> {
     let mut bytes = [0; 16 << 10];
     loop {
-        while let Some(down) = decoder.next::<Down>().ok()? {
+        while let Some(down) = decoder.take::<Down>().ok()? {
             if matches!(down, Down::Doomed(_) | Down::Lost(_)) {
                 return Some(Some(down));
             }

@@ -1,5 +1,64 @@
-//! placeholder
-use crate::process::Shell;
-pub fn run(_: &Shell, _: &[String]) -> Result<(), String> {
+//! `cargo xtask bench`: Phalanx against its peers and the machine's own floor, measured in one run.
+//!
+//! Rounds of all of them are interleaved and medians over the rounds compared: machines are noisy, and what slows one
+//! round down should slow all of them down alike.
+
+mod goals;
+mod machine;
+mod net;
+mod options;
+mod ours;
+mod page;
+mod peers;
+mod row;
+mod table;
+
+use crate::process::{Output, Shell};
+use options::Options;
+use peers::Peers;
+use row::{Samples, What};
+use std::{fs, time::Duration};
+
+const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
+    let Some(options) = Options::parse(args)? else {
+        print!("{}", options::HELP);
+        return Ok(());
+    };
+    let command = format!("cargo xtask bench {}", args.join(" ")).trim_end().to_string();
+    eprintln!("building phalanx and the peers ...");
+    let mut build = shell.cargo("build --release --package phalanx-launch --quiet");
+    shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
+    let mut peers = Peers::build(shell, &options)?;
+
+    let mut samples = Samples::default();
+    for round in 1..=options.rounds {
+        for &np in &options.np {
+            for what in [What::Allreduce, What::Others, What::Half] {
+                eprintln!("round {round} of {}, {np} ranks, {} ...", options.rounds, what.name());
+                let floor = peers.floor(shell, np, what, &options, &mut samples);
+                peers.excuse(shell, "the floor", floor)?;
+                let openmpi = peers.openmpi(shell, np, what, &options, &mut samples);
+                peers.excuse(shell, "Open MPI", openmpi)?;
+                ours::measure(shell, np, what, &options, &mut samples)?;
+                let gloo = peers.gloo(shell, np, what, &options, &mut samples);
+                peers.excuse(shell, "Gloo", gloo)?;
+            }
+        }
+    }
+    if options.net {
+        net::measure(shell, &mut peers, &options, &mut samples)?;
+    }
+
+    let tables = table::all(&samples, &options.np, options.net);
+    for table in &tables {
+        println!("\n{}\n{}", table.title, table.text());
+    }
+    if let Some(out) = &options.out {
+        let page = page::write(&command, &machine::describe(shell), &peers.notes, &tables);
+        fs::write(shell.root.join(out), page).map_err(|e| format!("cannot write {}: {e}", out.display()))?;
+        eprintln!("\nwritten to {}", out.display());
+    }
     Ok(())
 }

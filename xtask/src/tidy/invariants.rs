@@ -41,13 +41,23 @@ pub fn check(sources: &[Source]) -> (Vec<Complaint>, Vec<String>) {
         }
     }
     if let Some(page) = sources.iter().find(|s| s.path == PAGE)
-        && renewed(&page.text, &table(sources)).is_none_or(|fresh| fresh != page.text)
+        && renewed(&page.text, &table(sources)).is_none_or(|fresh| is_stale(&page.text, &fresh))
     {
         let what = "the table of invariants is out of date: run `cargo xtask tidy --fix`";
         found.push(Complaint::new(PAGE, 0, what));
     }
     let uncited = invariants.iter().filter(|(_, i)| i.tests.is_empty()).map(|(n, _)| written(n)).collect();
     (found, uncited)
+}
+
+/// Whether the page states something else than the modules do. Which tests cite it may lag behind until the next `--fix`: that changes often,
+/// and is no reason to stop anybody.
+fn is_stale(page: &str, fresh: &str) -> bool {
+    let without_tests = |line: &str| match line.strip_suffix(" |").and_then(|l| l.rsplit_once(" | ")) {
+        Some((rest, _)) => rest.to_string(),
+        None => line.to_string(),
+    };
+    !page.lines().map(without_tests).eq(fresh.lines().map(without_tests))
 }
 
 /// The page with this table in its place; `None` when it has none.
@@ -200,5 +210,7 @@ mod tests {
         assert!(fresh.starts_with("before\n") && fresh.ends_with("\nafter\n"));
         let files = [files[0], files[1], (PAGE, &fresh)];
         assert_eq!(check(&sources(&files)).0, []);
+        let one_test_less = [files[0], (PAGE, &fresh)];
+        assert_eq!(check(&sources(&one_test_less)).0, []);
     }
 }

@@ -11,6 +11,10 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-collective/src/bytes.rs", "elements as bytes and back"),
     ("crates/phalanx-collective/src/buffer.rs", "slices of arena memory"),
     ("crates/phalanx-collective/src/run/memory.rs", "the operands of a step, wherever they lie"),
+    (
+        "crates/phalanx-collective/tests/processes/worker.rs",
+        "a fault: shuts every connection it finds in /proc",
+    ),
     ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
 ];
 

@@ -20,8 +20,10 @@ const COMMANDS: [&str; 2] = ["crates/phalanx-launch/", "xtask/"];
 const PRINTS: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
 
 /// Product code that sleeps, and why nothing better is at hand.
-const SLEEPERS: &[(&str, &str)] =
-    &[("crates/phalanx-launch/src/run/agents.rs", "a child can only be polled while its end has a deadline")];
+const SLEEPERS: &[(&str, &str)] = &[
+    ("crates/phalanx-launch/src/run/agents.rs", "a child can only be polled while its end has a deadline"),
+    ("crates/phalanx-launch/src/doctor/timed.rs", "a child can only be polled while its end has a deadline"),
+];
 
 /// Folders of machines.
 const PLACES: [&str; 3] = ["/work/", "/root/", "/home/"];

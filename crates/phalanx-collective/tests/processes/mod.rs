@@ -206,6 +206,25 @@ impl Job {
         }
     }
 
+    /// Waits until a rank has said one of these words.
+    pub fn hear_any(&mut self, rank: usize, words: &[&str]) {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.log.iter().any(|s| s.rank == rank && words.contains(&s.word.as_str())) {
+            match self.ear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(said) => self.log.push(said),
+                Err(_) => panic!("none of {words:?} from rank {rank} within {DEADLINE:?}; {}", self.story()),
+            }
+        }
+    }
+
+    /// Takes down what is said for this long.
+    pub fn listen_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while let Ok(said) = self.ear.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            self.log.push(said);
+        }
+    }
+
     /// Asserts that nobody says anything for this long.
     pub fn quiet_for(&mut self, time: Duration) {
         if let Ok(said) = self.ear.recv_timeout(time) {

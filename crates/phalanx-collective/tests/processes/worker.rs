@@ -49,6 +49,8 @@ pub enum Fault {
     Exit,
     /// All its connections are shut down while it goes on.
     HalfOpen,
+    /// Computes (it says `away`) until its stdin is closed, then goes on. No fault: others wait.
+    Away,
 }
 
 impl Fault {
@@ -58,6 +60,7 @@ impl Fault {
         (Fault::Leave, "leave"),
         (Fault::Exit, "exit"),
         (Fault::HalfOpen, "half-open"),
+        (Fault::Away, "away"),
     ];
 
     pub fn name(self) -> &'static str {
@@ -161,6 +164,10 @@ fn work(mut comm: Communicator) {
                     say("left");
                     return linger();
                 }
+                Fault::Away => {
+                    say("away");
+                    linger();
+                }
                 fault => commit(fault, order.delay),
             }
         }
@@ -196,7 +203,7 @@ fn commit(fault: Fault, delay: Duration) {
             Fault::Stop => kill_process(getpid(), Signal::STOP).expect("this process exists"),
             Fault::Exit => std::process::exit(0),
             Fault::HalfOpen => shut_connections(),
-            Fault::Leave => unreachable!("only the owner of a communicator can leave"),
+            Fault::Leave | Fault::Away => unreachable!("the worker itself does these"),
         }
     });
 }

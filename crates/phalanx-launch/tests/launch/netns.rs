@@ -26,7 +26,9 @@ impl TwoHosts {
             && ip(&["-n", a, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b])
             && ip(&["-n", a, "addr", "add", addresses[0], "dev", "eth0", "nodad"])
             && ip(&["-n", b, "addr", "add", addresses[1], "dev", "eth0", "nodad"])
-            && [a, b].iter().all(|n| ip(&["-n", n, "link", "set", "lo", "up"]) && ip(&["-n", n, "link", "set", "eth0", "up"]));
+            && [a, b].iter().all(|n| {
+                ip(&["-n", n, "link", "set", "lo", "up"]) && ip(&["-n", n, "link", "set", "eth0", "up"])
+            });
         if !made {
             eprintln!("skipped: network namespaces need root and iproute2");
             return None;

@@ -13,7 +13,8 @@ fn rows(done: &Done) -> Vec<serde_json::Value> {
 }
 
 fn bench(args: &[&str]) -> Done {
-    let all: Vec<&str> = ["bench", "--json", "--seconds", "0.02"].into_iter().chain(args.iter().copied()).collect();
+    let all: Vec<&str> =
+        ["bench", "--json", "--seconds", "0.02"].into_iter().chain(args.iter().copied()).collect();
     finish(&mut phalanx(&all))
 }
 
@@ -32,7 +33,16 @@ fn worlds_of_many_sizes_run_every_collective_oversubscribed() {
 
 #[test]
 fn every_element_type_is_reduced() {
-    let rows = rows(&bench(&["-np", "3", "--op", "allreduce,reduce_scatter", "--dtype", "all", "--sizes", "30,100K"]));
+    let rows = rows(&bench(&[
+        "-np",
+        "3",
+        "--op",
+        "allreduce,reduce_scatter",
+        "--dtype",
+        "all",
+        "--sizes",
+        "30,100K",
+    ]));
     assert_eq!(rows.len(), 44);
     let rows_max = bench(&["-np", "2", "--reduce", "max", "--dtype", "bool,f16,bf16", "--sizes", "1000"]);
     assert_eq!(self::rows(&rows_max).len(), 3);
@@ -41,7 +51,16 @@ fn every_element_type_is_reduced() {
 #[test]
 fn two_hosts_on_one_machine_use_shared_memory_and_links() {
     let rows = rows(&bench(&[
-        "-np", "5", "-H", "a:3,b:2", "--rsh", "env PHALANX_HOST_ID={host}", "--op", "all", "--sizes", "40,300K",
+        "-np",
+        "5",
+        "-H",
+        "a:3,b:2",
+        "--rsh",
+        "env PHALANX_HOST_ID={host}",
+        "--op",
+        "all",
+        "--sizes",
+        "40,300K",
     ]));
     assert!(rows.iter().all(|r| r["transport"] == "shm+tcp"), "{rows:?}");
 }
@@ -94,7 +113,10 @@ fn ranks_started_by_mpirun_find_each_other() {
     let home = crate::support::TempDir::new();
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "-np", "3", EXE]);
-    command.args(["bench", "--json", "--seconds", "0.02", "--sizes", "4,64K"]).env("HOME", &home.0).stdin(Stdio::null());
+    command
+        .args(["bench", "--json", "--seconds", "0.02", "--sizes", "4,64K"])
+        .env("HOME", &home.0)
+        .stdin(Stdio::null());
     let done = finish(&mut command);
     assert_eq!(rows(&done).len(), 2, "{done:?}");
 }
@@ -105,18 +127,32 @@ fn contradicting_launchers_are_both_named() {
     command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]);
     command.envs([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]);
     let done = finish(&mut command);
-    assert!(done.code == Some(1) && done.stderr.contains("torchrun says rank 0 of 2, Open MPI says rank 1 of 4"), "{done:?}");
+    assert!(
+        done.code == Some(1) && done.stderr.contains("torchrun says rank 0 of 2, Open MPI says rank 1 of 4"),
+        "{done:?}"
+    );
 }
 
 #[test]
 fn a_killed_rank_is_named_by_the_others_and_by_the_launcher() {
     let mut job = Running::run(&[
-        "-np", "3", "--", "sh", "-c", "echo pid $$; exec \"$0\" bench --sizes 1K,1M --seconds 60", EXE,
+        "-np",
+        "3",
+        "--",
+        "sh",
+        "-c",
+        "echo pid $$; exec \"$0\" bench --sizes 1K,1M --seconds 60",
+        EXE,
     ]);
     let pids = job.numbers(3);
-    crate::support::eventually(std::time::Duration::from_secs(30), "every rank becomes the benchmark", || {
-        pids.iter().all(|p| std::fs::read_link(format!("/proc/{p}/exe")).is_ok_and(|e| e.ends_with("phalanx")))
-    });
+    crate::support::eventually(
+        std::time::Duration::from_secs(30),
+        "every rank becomes the benchmark",
+        || {
+            pids.iter()
+                .all(|p| std::fs::read_link(format!("/proc/{p}/exe")).is_ok_and(|e| e.ends_with("phalanx")))
+        },
+    );
     crate::support::kill(pids[1], "KILL");
     let done = job.finish();
     assert_eq!(done.code, Some(137), "{done:?}");

@@ -194,6 +194,7 @@ impl Arena {
             map: &self.map,
             bells: self.bells,
             me_local: self.me_local,
+            me: self.ranks[self.me_local],
             patience: self.patience,
             casualties: &self.casualties,
             whom,

@@ -98,23 +98,32 @@ impl Bells {
 
 /// How long the hub's words about a poisoned arena may take.
 const HUBS_WORD: Duration = Duration::from_millis(50);
+/// Set where a rank is lost, not where one gave up.
 const POISON_LOST: u64 = 1 << 63;
+const POISON_RANK: u64 = (1 << 31) - 1;
 
-/// A doom as a word of memory: whose loss, or else who gave up. Never zero.
+/// A doom as a word of memory: whom this rank blames, and this rank itself, plus one so that it is never zero.
 pub(super) fn poison_of(doom: &Doom, me: Rank) -> u64 {
-    match doom {
-        Doom::Lost(lost) => POISON_LOST | u64::from(lost.rank.0),
-        Doom::GaveUp { rank, .. } => 1 << 32 | u64::from(rank.0),
-        Doom::Mismatch { .. } => 1 << 32 | u64::from(me.0),
-    }
+    let (flag, culprit) = match doom {
+        Doom::Lost(lost) => (POISON_LOST, lost.rank),
+        Doom::GaveUp { rank, .. } => (0, *rank),
+        Doom::Mismatch { .. } => (0, me),
+    };
+    flag | (u64::from(me.0) + 1) << 32 | u64::from(culprit.0) & POISON_RANK
 }
 
-fn doom_of(poison: u64, casualties: &Casualties) -> Doom {
-    let rank = Rank(poison as u32);
-    if poison & POISON_LOST == 0 {
-        return Doom::GaveUp { rank, why: "one of its operations failed".into() };
+/// What to make of a poison without the hub's word: its author may have been cut off itself and blame somebody who is well.
+fn doom_of(poison: u64, me: Rank, casualties: &Casualties) -> Doom {
+    let culprit = Rank((poison & POISON_RANK) as u32);
+    let author = Rank(((poison >> 32 & POISON_RANK) as u32).wrapping_sub(1));
+    let lost = |rank, cause| Doom::Lost(Lost { rank, cause });
+    match (casualties.cause(culprit), casualties.cause(author)) {
+        (Some(cause), _) => lost(culprit, cause),
+        (None, Some(cause)) => lost(author, cause),
+        (None, None) if culprit == me => lost(author, Cause::Disconnected),
+        (None, None) if poison & POISON_LOST != 0 => lost(culprit, Cause::Disconnected),
+        (None, None) => Doom::GaveUp { rank: culprit, why: "one of its operations failed".into() },
     }
-    Doom::Lost(Lost { rank, cause: casualties.cause(rank).unwrap_or(Cause::Disconnected) })
 }
 
 /// Everything one wait needs to know besides its condition.
@@ -123,6 +132,7 @@ pub(super) struct Wait<'a> {
     pub map: &'a Map,
     pub bells: Bells,
     pub me_local: usize,
+    pub me: Rank,
     pub patience: Patience,
     pub casualties: &'a Casualties,
     pub whom: Rank,
@@ -209,12 +219,38 @@ impl Wait<'_> {
         if poison != 0 {
             // The hub, if there is one, has said more about it.
             let said = self.casualties.await_agreement(HUBS_WORD);
-            let doom = said.unwrap_or_else(|| doom_of(poison, self.casualties));
+            let doom = said.unwrap_or_else(|| doom_of(poison, self.me, self.casualties));
             return if ready() { Ok(true) } else { Err(Unmet::Doomed(doom)) };
         }
         if start.elapsed() > self.timeout {
             return Err(Unmet::Late { waited_ms: start.elapsed().as_millis() as u64 });
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poison_blames_whom_the_hub_lost_and_never_its_reader() {
+        let lost = |rank, cause| Doom::Lost(Lost { rank: Rank(rank), cause });
+        let casualties = Casualties::new(4);
+        let poison = poison_of(&lost(0, Cause::Disconnected), Rank(1));
+        assert_eq!(doom_of(poison, Rank(2), &casualties), lost(0, Cause::Disconnected));
+        assert_eq!(
+            doom_of(poison, Rank(0), &casualties),
+            lost(1, Cause::Disconnected),
+            "rank 0 knows that it is well"
+        );
+        casualties.lose(Lost { rank: Rank(1), cause: Cause::Unreachable });
+        assert_eq!(
+            doom_of(poison, Rank(2), &casualties),
+            lost(1, Cause::Unreachable),
+            "the author was cut off"
+        );
+        let gave_up = Doom::GaveUp { rank: Rank(0), why: String::new() };
+        assert_ne!(poison_of(&gave_up, Rank(0)), 0);
     }
 }

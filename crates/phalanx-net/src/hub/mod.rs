@@ -40,6 +40,10 @@ pub struct Hub {
 
 enum Order {
     Ended(Rank, String),
+    /// Close as soon as no rank needs the hub any more.
+    CloseLast {
+        by: Instant,
+    },
     Close,
 }
 
@@ -60,6 +64,7 @@ impl Hub {
             membership: Membership::new(n_ranks, 0),
             start,
             inbox,
+            closes_by: None,
         };
         let thread = std::thread::Builder::new().name("phalanx-hub".into()).spawn(move || serving.run())?;
         Ok(Hub { addresses, orders, waker, thread: Some(thread) })
@@ -73,6 +78,12 @@ impl Hub {
     /// Tells everybody how a rank's process ended, e.g. "was killed by SIGKILL".
     pub fn rank_ended(&self, rank: Rank, how: &str) {
         self.order(Order::Ended(rank, how.to_string()));
+    }
+
+    /// Serves until every rank has left or is lost, or until all know why the world is over, but no longer than this.
+    pub fn outlast_others(mut self, at_most: Duration) {
+        self.order(Order::CloseLast { by: Instant::now() + at_most });
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 
     fn order(&self, order: Order) {
@@ -109,6 +120,8 @@ struct Serving {
     membership: Membership,
     start: Instant,
     inbox: mpsc::Receiver<Order>,
+    /// Set when it ends as soon as nobody needs it any more.
+    closes_by: Option<Instant>,
 }
 
 impl Serving {
@@ -133,7 +146,9 @@ impl Serving {
             for (token, cause) in closed {
                 self.close(token, cause);
             }
-            if !self.obey() {
+            let ordered = !self.obey();
+            let unneeded = |by| self.membership.over() || Instant::now() >= by;
+            if ordered || self.closes_by.is_some_and(unneeded) {
                 self.say_goodbye();
                 return;
             }
@@ -186,7 +201,7 @@ impl Serving {
             };
             conn.decoder.feed(&bytes[..n]);
             let rank = conn.rank;
-            while let Some(up) = self.conns.get_mut(&token).and_then(|c| c.decoder.next::<Up>().transpose()) {
+            while let Some(up) = self.conns.get_mut(&token).and_then(|c| c.decoder.take::<Up>().transpose()) {
                 let up = up.map_err(|e| {
                     tracing::warn!(%rank, error = %e, "a member sent an invalid message");
                     Cause::Disconnected
@@ -261,6 +276,7 @@ impl Serving {
         loop {
             match self.inbox.try_recv() {
                 Ok(Order::Ended(rank, how)) => self.decide(Input::Ended(rank, how)),
+                Ok(Order::CloseLast { by }) => self.closes_by = Some(by),
                 Ok(Order::Close) | Err(mpsc::TryRecvError::Disconnected) => {
                     self.hear_last_words();
                     return false;

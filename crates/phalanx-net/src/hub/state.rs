@@ -74,6 +74,11 @@ impl Membership {
         self.formed
     }
 
+    /// Whether nobody needs the hub any more: all have left or are lost, or know why the world is over.
+    pub fn over(&self) -> bool {
+        self.doom.is_some() || !self.seats.iter().any(|s| matches!(s, Seat::Joined { .. }))
+    }
+
     /// Ranks that have not joined yet.
     pub fn missing(&self) -> Vec<Rank> {
         (0..self.seats.len()).map(Rank::at).filter(|r| self.members[r.index()].is_none()).collect()

@@ -1,0 +1,116 @@
+//! A hub and ranks as threads of this process, on loopback.
+
+use phalanx_core::{Config, Rank};
+use phalanx_net::{
+    World,
+    discover::{Identity, Meeting},
+    frame::Decoder,
+    hub::{
+        Hub,
+        message::{Down, MAX_FRAME, Member},
+    },
+    secret::Secret,
+};
+use std::{
+    io::{IoSlice, Read},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+/// Nothing in these tests takes longer.
+pub fn deadline() -> Duration {
+    Duration::from_secs(20)
+}
+
+/// A hub that waits for its ranks.
+pub struct Job {
+    pub secret: Secret,
+    pub address: SocketAddr,
+    n_ranks: u32,
+    _hub: Hub,
+}
+
+impl Job {
+    pub fn of(n_ranks: u32) -> Job {
+        let secret = Secret::random();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+        let hub = Hub::start(vec![listener], secret.clone(), n_ranks).expect("a hub starts");
+        Job { secret, address: hub.addresses()[0], n_ranks, _hub: hub }
+    }
+
+    /// Joins as this rank.
+    pub fn join(&self, rank: u32) -> World {
+        let meeting = Meeting::Hub(vec![self.address.to_string()]);
+        let identity = Identity { rank: Rank(rank), n_ranks: self.n_ranks, source: "test", meeting };
+        let mut config = Config::default();
+        config.host_id = Some(format!("host{rank}"));
+        config.timeout = deadline();
+        World::join(identity, self.secret.clone(), config).expect("the world forms")
+    }
+}
+
+/// Every rank of a world.
+pub struct Ranks(Vec<World>);
+
+impl Ranks {
+    pub fn join(job: &Job) -> Ranks {
+        std::thread::scope(|scope| {
+            let joining: Vec<_> = (0..job.n_ranks).map(|r| scope.spawn(move || job.join(r))).collect();
+            Ranks(joining.into_iter().map(|j| j.join().expect("every rank joins")).collect())
+        })
+    }
+
+    /// What a rank says about itself.
+    pub fn introduction(&self, rank: usize) -> Member {
+        self.0[0].members()[rank].clone()
+    }
+
+    /// Where a rank accepts links.
+    pub fn link_address(&self, rank: usize) -> SocketAddr {
+        self.0[rank].members()[rank].addresses[0]
+    }
+
+    /// Every rank sends every other one a message over a link that did not exist before, and gets one.
+    pub fn greet_each_other(&self, stream: u32) {
+        std::thread::scope(|scope| {
+            for world in &self.0 {
+                scope.spawn(move || {
+                    let peers = (0..world.n_ranks()).map(Rank).filter(|&r| r != world.rank());
+                    for peer in peers {
+                        greet(world, peer, stream);
+                    }
+                });
+            }
+        });
+    }
+}
+
+fn greet(world: &World, peer: Rank, stream: u32) {
+    let link = world.link(peer, stream).expect("ranks can open links");
+    assert_eq!(link.send_some(&[IoSlice::new(&[world.rank().0 as u8])]).expect("the link is whole"), 1);
+    let begun = Instant::now();
+    let mut got = [0];
+    while link.recv_some(&mut got).expect("the link is whole") == 0 {
+        assert!(begun.elapsed() < deadline(), "rank {} does not answer rank {}", peer, world.rank());
+        std::thread::yield_now();
+    }
+    assert_eq!(u32::from(got[0]), peer.0);
+}
+
+/// Waits for the hub's word that everybody is here.
+pub fn await_roster(stream: &mut TcpStream) {
+    let mut decoder = Decoder::new(MAX_FRAME);
+    let mut bytes = [0; 4096];
+    loop {
+        match decoder.take::<Down>().expect("the hub speaks correctly") {
+            Some(Down::Roster(_)) => return,
+            Some(Down::Alive) => {}
+            Some(other) => panic!("the hub says {other:?}"),
+            None => {
+                let n = stream.read(&mut bytes).expect("the hub answers in time");
+                assert!(n > 0, "the hub closed the connection");
+                decoder.feed(&bytes[..n]);
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The page of results.
+
+use super::table::{Score, Table};
+
+pub fn write(
+    command: &str,
+    machine: &[(&'static str, String)],
+    notes: &[String],
+    tables: &[Table],
+) -> String {
+    let mut page = format!(
+        "# Benchmarks\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         A call's time is its slowest rank's, started after a barrier. Each number is the median over the rounds of each \
+         round's median; rounds of all programs were interleaved. The floor is a hand-made allreduce that only the machine \
+         limits (`benches/peers/floor.c`), from private memory and from memory that the ranks share. A ratio is our time \
+         over the other's; below one is faster.\n\n"
+    );
+    page.push_str("| measured on | |\n|---|---|\n");
+    for (name, value) in machine {
+        page.push_str(&format!("| {name} | {value} |\n"));
+    }
+    let score = tables
+        .iter()
+        .map(Table::score)
+        .fold(Score::default(), |all, one| Score { met: all.met + one.met, of: all.of + one.of });
+    page.push_str(&format!("\nGoals met: {} of {}.\n", score.met, score.of));
+    for note in notes {
+        page.push_str(&format!("\nNote: {}\n", note.lines().next().unwrap_or_default()));
+    }
+    for table in tables {
+        page.push_str(&format!("\n## {}\n\n{}", table.title, table.text()));
+    }
+    page
+}
