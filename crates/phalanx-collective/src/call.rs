@@ -16,7 +16,7 @@ pub struct Words {
     pub count: u64,
 }
 
-const MEMORY_BIT: u64 = 1 << 16;
+const MEMORY_BITS: u64 = 3 << 12;
 
 impl Words {
     pub fn of(
@@ -42,7 +42,7 @@ impl Words {
         } else {
             digest(&[factors.0.to_bits(), factors.1.to_bits()]) & 0x7fff | 1
         };
-        let memory = if memory == Memory::Arena { MEMORY_BIT } else { 0 };
+        let memory = (memory as u64) << 12;
         let what =
             op_code | (dtype as u64) << 4 | reduce_code << 8 | memory | scale << 17 | u64::from(root) << 32;
         Words { what, count }
@@ -50,11 +50,15 @@ impl Words {
 
     /// Where the caller's memory lies is no part of what is called.
     pub fn same_call(self, other: Words) -> bool {
-        self.what | MEMORY_BIT == other.what | MEMORY_BIT && self.count == other.count
+        self.what | MEMORY_BITS == other.what | MEMORY_BITS && self.count == other.count
     }
 
     pub fn memory(self) -> Memory {
-        if self.what & MEMORY_BIT == 0 { Memory::Private } else { Memory::Arena }
+        match (self.what & MEMORY_BITS) >> 12 {
+            1 => Memory::Readable,
+            2 => Memory::Arena,
+            _ => Memory::Private,
+        }
     }
 
     /// For people: "allreduce(sum) of 100 f32". Codes may come from another rank, so none is trusted.

@@ -503,7 +503,11 @@ impl Communicator {
             }
             Hands::Together { memory, .. } => inside(memory),
         };
-        if shared { Memory::Arena } else { Memory::Private }
+        match shared {
+            true => Memory::Arena,
+            false if arena.can_peek() => Memory::Readable,
+            false => Memory::Private,
+        }
     }
 }
 

@@ -94,7 +94,12 @@ impl Schedule {
         for said in job.hear(&others, "lost") {
             let named = said.rest.split(' ').next().and_then(|r| r.parse().ok());
             let right = named.is_some_and(|r: usize| faulty.contains(&r));
-            assert!(right, "seed {seed}: rank {} named a rank without fault; {}", said.rank, job.story());
+            assert!(
+                right,
+                "COMM-1, seed {seed}: rank {} named a rank without fault; {}",
+                said.rank,
+                job.story()
+            );
         }
         // Whoever is at fault but still runs must not hang either.
         for order in &self.orders {
@@ -104,7 +109,7 @@ impl Schedule {
                     job.kill(order.rank);
                 }
                 Fault::Leave | Fault::HalfOpen => {
-                    job.hear_any(order.rank, &["lost", "failed", "left", "ended"])
+                    job.hear_any(order.rank, &["lost", "failed", "left", "ended"]);
                 }
                 Fault::Kill | Fault::Exit | Fault::Away => {}
             }

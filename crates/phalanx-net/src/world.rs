@@ -24,7 +24,7 @@ use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -330,10 +330,7 @@ impl World {
 /// failures. A rank that ends by a panic does not leave; its end is a failure, and the others are not waited for.
 impl Drop for World {
     fn drop(&mut self) {
-        let Some(hub) = self.hub.take() else { return };
-        if std::thread::panicking() {
-            return;
-        }
+        let Some(hub) = self.hub.take().filter(|_| !std::thread::panicking()) else { return };
         drop(self.watch.take());
         if self.casualties.doomed().is_none() {
             hub.outlast_others(self.config.timeout);
@@ -385,7 +382,9 @@ impl Place {
 
 /// The host rank 0 serves on and the ports it tries, in order.
 fn doorsteps(host: Option<&str>, secret: &Secret) -> (Option<String>, Vec<u16>) {
-    if let Some((name, port)) = host.and_then(|h| h.rsplit_once(':'))
+    // An IPv6 address without a port has colons, too.
+    if let Some((name, port)) =
+        host.filter(|h| h.parse::<Ipv6Addr>().is_err()).and_then(|h| h.rsplit_once(':'))
         && let Ok(port) = port.parse()
     {
         return (Some(name.trim_matches(['[', ']']).to_string()), vec![port]);
@@ -510,6 +509,7 @@ fn introduce(identity: &Identity, config: &Config, offer: &Offer, addresses: Vec
         addresses,
         arena_fd: offer.fd(),
         arena_heap_bytes: offer.heap_bytes(),
+        trial_address: offer.trial_address(),
         build: env!("CARGO_PKG_VERSION").to_string(),
         settings: format!(
             "transport={:?} tiers={} algorithm={} segment={}",
@@ -665,7 +665,10 @@ fn share_memory(
     let masks: Vec<&[u32]> = neighbours.iter().map(|r| members[r.index()].cores.as_slice()).collect();
     let quota = neighbours.iter().map(|r| members[r.index()].core_quota).min().unwrap_or(u32::MAX);
     let patience = if cores::enough(&masks, quota) { Patience::DEDICATED } else { Patience::SHARED };
+    let processes: Vec<(u32, u64)> =
+        neighbours.iter().map(|r| (members[r.index()].pid, members[r.index()].trial_address)).collect();
     let source = Source {
+        processes: &processes,
         pid: first.pid,
         fd: first.arena_fd,
         heap_bytes: first.arena_heap_bytes,
@@ -675,4 +678,20 @@ fn share_memory(
     Arena::join(offer, source, neighbours.to_vec(), me_local, patience, casualties.clone())
         .map(Arc::new)
         .map_err(|error| NetError::Arena { error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_rank_0_is_told_from_an_address_with_a_port() {
+        let at = |host| doorsteps(Some(host), &Secret::from_bytes([0; 32]));
+        assert_eq!(at("node:29500"), (Some("node".into()), vec![29500]));
+        assert_eq!(at("[fe80::1]:29500"), (Some("fe80::1".into()), vec![29500]));
+        for host in ["node", "10.0.0.1", "::1", "2001:db8::7"] {
+            let (found, ports) = at(host);
+            assert_eq!((found.as_deref(), ports.len()), (Some(host), usize::from(N_PORTS)));
+        }
+    }
 }

@@ -66,6 +66,8 @@ pub struct Request {
 pub enum Memory {
     /// Visible to their own rank only.
     Private,
+    /// As `Private`, but the kernel lets every rank of the host read the others' inputs.
+    Readable,
     /// Every rank's buffers are in the arena, where the whole host sees them.
     Arena,
 }

@@ -9,6 +9,11 @@ use super::{Algorithm, Memory, Request, step::Op};
 const ARENA_ALL_BYTES: u64 = 16 << 10;
 /// Buffers in the arena: below this one synchronisation and a copy cost less than two synchronisations.
 const ARENA_DIRECT_BYTES: u64 = 1 << 10;
+/// Buffers that only the kernel can read, two ranks: below this its calls cost more than a second copy.
+const PEEK_BYTES: u64 = 32 << 10;
+/// The same for alltoall among more ranks, where every message has one reader.
+const PEEK_ALLTOALL_BYTES: u64 = 256 << 10;
+const PEEK_BROADCAST_BYTES: u64 = 1 << 20;
 /// Over links: up to this, latency is all and whole vectors are exchanged.
 const DOUBLING_BYTES: u64 = 16 << 10;
 /// The same for two ranks, where halving takes two messages instead of one and copies less.
@@ -73,6 +78,11 @@ fn allreduce(request: &Request) -> &'static [&'static str] {
 }
 
 fn broadcast(request: &Request) -> &'static [&'static str] {
+    if request.memory == Memory::Readable && request.is_one_arena() {
+        // Above that, staging wins: the root does half of the copying while the others do theirs.
+        let is_short = (PEEK_BYTES..=PEEK_BROADCAST_BYTES).contains(&request.bytes());
+        return if request.n_ranks() == 2 && is_short { &["arena-direct"] } else { &["arena"] };
+    }
     match request.bytes() {
         ..=ARENA_DIRECT_BYTES => &["arena", "tiers-rooted", "tree"],
         CHAIN_BYTES.. if request.n_ranks() > 2 => &["arena-direct", "arena", "tiers-rooted", "chain"],
@@ -86,7 +96,14 @@ fn direct_first(
     direct: &'static [&'static str],
     staged: &'static [&'static str],
 ) -> &'static [&'static str] {
-    if request.bytes() > ARENA_DIRECT_BYTES { direct } else { staged }
+    let least = match (request.memory, request.n_ranks(), request.op) {
+        (Memory::Readable, 2, _) => PEEK_BYTES,
+        (Memory::Readable, _, Op::Alltoall) => PEEK_ALLTOALL_BYTES,
+        // One copy into a slot serves many readers; the kernel would be asked by each.
+        (Memory::Readable, ..) => return staged,
+        _ => ARENA_DIRECT_BYTES,
+    };
+    if request.bytes() > least { direct } else { staged }
 }
 
 #[cfg(test)]

@@ -5,11 +5,15 @@
 
 use super::{Stop, memory::Buffers, memory::reduce};
 use crate::call::Words;
-use crate::plan::step::{Plan, Span, Step};
+use crate::plan::{
+    Memory,
+    step::{Plan, Span, Step},
+};
 use phalanx_core::{Rank, kernel::Reduction};
 use phalanx_net::{
     NetError,
     arena::{CallHeader, Lane, N_SLOTS, SLOT_BYTES},
+    lost::Cause,
 };
 use smallvec::SmallVec;
 
@@ -27,6 +31,8 @@ pub(crate) struct ArenaRun<'a> {
     pub agreed: bool,
     pub introduced: bool,
 }
+
+const NO_SUCH_PROCESS: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
 type Pointers<T> = SmallVec<[T; 8]>;
 
@@ -78,10 +84,7 @@ impl ArenaRun<'_> {
             }
             Step::FetchDirect { peer, at, dst } => {
                 self.agree()?;
-                let header = self.headers[self.seat(*peer)];
-                let from = self.peer_range(header.input, *at, dst.len, buffers)?;
-                buffers.copy_in(from, *dst);
-                Ok(())
+                self.fetch_direct(self.seat(*peer), *at, *dst, buffers)
             }
             Step::Copy { .. } | Step::Scale { .. } | Step::Exchange { .. } => {
                 unreachable!("run() does these itself")
@@ -113,11 +116,15 @@ impl ArenaRun<'_> {
             let arena = self.lane.arena();
             let (input, input_len) = buffers.input();
             let (output, output_len) = buffers.output();
+            let shared = |address: *const u8, len| match self.words.memory() {
+                Memory::Readable => address as u64,
+                _ => arena.offset_in_heap(address, len).unwrap_or(u64::MAX),
+            };
             let header = CallHeader {
                 what: self.words.what,
                 count: self.words.count,
-                input: arena.offset_in_heap(input, input_len).unwrap_or(u64::MAX),
-                output: arena.offset_in_heap(output, output_len).unwrap_or(u64::MAX),
+                input: shared(input, input_len),
+                output: shared(output.cast_const(), output_len),
                 call: self.call,
             };
             self.lane.write_header(turn, header);
@@ -216,6 +223,24 @@ impl ArenaRun<'_> {
             .checked_add(at * size)
             .and_then(|offset| self.lane.arena().peer_bytes(offset, (len * size) as usize));
         found.ok_or(Stop::MixedMemory)
+    }
+
+    fn fetch_direct(&self, seat: usize, at: u64, dst: Span, buffers: &mut Buffers<'_>) -> Result<(), Stop> {
+        let base = self.headers[seat].input;
+        if self.words.memory() == Memory::Arena {
+            let from = self.peer_range(base, at, dst.len, buffers)?;
+            buffers.copy_in(from, dst);
+            return Ok(());
+        }
+        let rank = self.lane.member(seat);
+        let from = base.wrapping_add(at * buffers.elem_bytes() as u64);
+        let into = buffers.write(dst);
+        self.lane.arena().peek(rank, from, into.as_mut_ptr(), into.len()).map_err(|error| {
+            Stop::Net(match error.raw_os_error() {
+                Some(NO_SUCH_PROCESS) => NetError::PeerLost { rank, cause: Cause::Ended(String::new()) },
+                _ => NetError::System { what: "cannot read another rank's memory", error },
+            })
+        })
     }
 
     fn reduce_direct(

@@ -224,24 +224,14 @@ impl LinkRun<'_> {
 
     /// The header must say what this rank calls, too.
     fn check(&self, inc: &Incoming) -> Result<(), Stop> {
-        let word = |i: usize| {
-            u64::from_le_bytes(inc.header[i * 8..i * 8 + 8].try_into().expect("five words of eight bytes"))
-        };
-        let theirs = Words { what: word(1), count: word(2) };
-        let fits = word(0) == MAGIC
-            && self.words.same_call(theirs)
-            && word(3) == self.call
-            && word(4) == (inc.total - HEADER) as u64;
-        if fits {
-            return Ok(());
-        }
-        let b_call = if word(0) == MAGIC { theirs.describe() } else { "something that is no message".into() };
-        Err(Stop::Net(NetError::Mismatch {
-            a: self.world.rank(),
-            a_call: format!("{} (call {})", self.words.describe(), self.call),
-            b: inc.rank,
-            b_call: format!("{b_call} (call {})", word(3)),
-        }))
+        judge(&inc.header, self.words, self.call, (inc.total - HEADER) as u64).map_err(|b_call| {
+            Stop::Net(NetError::Mismatch {
+                a: self.world.rank(),
+                a_call: format!("{} (call {})", self.words.describe(), self.call),
+                b: inc.rank,
+                b_call,
+            })
+        })
     }
 
     fn sleep(&self, outgoing: &[Outgoing], incoming: &[Incoming], start: Instant) -> Result<(), Stop> {
@@ -327,5 +317,53 @@ impl LinkRun<'_> {
             place.copy_from_slice(&word.to_le_bytes());
         }
         header
+    }
+}
+
+/// Whether the header of a message says that its sender calls this, and sends so many bytes; if not, what it does call.
+pub(crate) fn judge(header: &[u8; HEADER], mine: Words, call: u64, bytes: u64) -> Result<(), String> {
+    let word = |i: usize| {
+        u64::from_le_bytes(header[i * 8..i * 8 + 8].try_into().expect("five words of eight bytes"))
+    };
+    let theirs = Words { what: word(1), count: word(2) };
+    if word(0) != MAGIC {
+        return Err("something that is no message".into());
+    }
+    if mine.same_call(theirs) && word(3) == call && word(4) == bytes {
+        return Ok(());
+    }
+    Err(format!("{} (call {})", theirs.describe(), word(3)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_headers_of_any_bytes_are_judged_and_only_the_right_one_fits() {
+        let mine = Words { what: 0x0000_0002_0000_0153, count: 1000 };
+        let words = [MAGIC, mine.what, mine.count, 7, 4000];
+        let mut right = [0; HEADER];
+        for (place, word) in right.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        assert_eq!(judge(&right, mine, 7, 4000), Ok(()));
+        let mut state = 1u64;
+        for _ in 0..1_000_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let mut header = right;
+            // One bit, or one word, anywhere behind the magic or in it.
+            let at = (state >> 33) as usize % HEADER;
+            match state >> 62 {
+                0 => header[at / 8 * 8..at / 8 * 8 + 8].copy_from_slice(&state.to_le_bytes()),
+                1 => header.iter_mut().for_each(|b| *b = b.rotate_left(1) ^ (state >> 40) as u8),
+                _ => header[at] ^= 1 << (state >> 59 & 7),
+            }
+            // Where the sender's memory lies is no part of what it calls: bit 16 of the second word.
+            header[10] |= 1;
+            let mut same = right;
+            same[10] |= 1;
+            assert_eq!(judge(&header, mine, 7, 4000).is_ok(), header == same, "{header:x?}");
+        }
     }
 }

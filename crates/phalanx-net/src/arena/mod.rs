@@ -6,6 +6,7 @@
 mod heap;
 mod lane;
 mod map;
+mod peek;
 mod wait;
 
 pub use lane::{CallHeader, Lane, N_SLOTS, SLOT_BYTES};
@@ -14,6 +15,7 @@ pub use wait::{Patience, Unmet};
 use crate::lost::{Casualties, Doom};
 use heap::Heap;
 use map::Map;
+use peek::Target;
 use phalanx_core::Rank;
 use std::{
     io,
@@ -36,6 +38,7 @@ pub const MAX_LOCAL: usize = 1024;
 pub struct Offer {
     map: Map,
     heap_bytes: usize,
+    target: Target,
 }
 
 impl Offer {
@@ -45,7 +48,7 @@ impl Offer {
         let mut last = None;
         for heap_bytes in [64 << 30, 4 << 30, 256 << 20usize] {
             match Map::create(Plan::of(n_local_max, heap_bytes).total) {
-                Ok(map) => return Ok(Offer { map, heap_bytes }),
+                Ok(map) => return Ok(Offer { map, heap_bytes, target: Target::new() }),
                 Err(e) => last = Some(e),
             }
         }
@@ -54,6 +57,11 @@ impl Offer {
 
     pub fn fd(&self) -> i32 {
         self.map.fd()
+    }
+
+    /// The address of a word that others may try to read.
+    pub fn trial_address(&self) -> u64 {
+        self.target.address()
     }
 
     pub fn heap_bytes(&self) -> u64 {
@@ -90,24 +98,30 @@ pub struct Arena {
     patience: Patience,
     casualties: Arc<Casualties>,
     heap_range: (usize, usize),
+    /// Processes of the ranks, if the kernel lets this one read the memory of all of them.
+    readable: Option<Vec<u32>>,
+    /// Others may try to read it as long as the arena lives.
+    _target: Target,
     /// A lock because buffers may be dropped on any thread.
     heap: Mutex<Heap>,
 }
 
 /// How to reach the memory of the host's first rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Source {
+pub struct Source<'a> {
     pub pid: u32,
     pub fd: i32,
     pub heap_bytes: u64,
     pub n_local_max: usize,
+    /// Process and trial address of every rank of the host, in order.
+    pub processes: &'a [(u32, u64)],
 }
 
 impl Arena {
     /// Maps the memory that `source` offers (this rank's own offer if it is the host's first).
     pub fn join(
         own: Offer,
-        source: Source,
+        source: Source<'_>,
         ranks: Vec<Rank>,
         me_local: usize,
         patience: Patience,
@@ -115,13 +129,16 @@ impl Arena {
     ) -> io::Result<Arena> {
         let heap_bytes = source.heap_bytes as usize;
         let plan = Plan::of(source.n_local_max, heap_bytes);
-        let map = if me_local == 0 { own.map } else { Map::open(source.pid, source.fd, plan.total)? };
+        let Offer { map: own, target, .. } = own;
+        let map = if me_local == 0 { own } else { Map::open(source.pid, source.fd, plan.total)? };
         let n_local = source.n_local_max;
         let bells = Bells { sleepers_at: SLEEPERS_AT, doorbells_at: DOORBELLS_AT, n_local: ranks.len() };
         assert!(n_local <= MAX_LOCAL && me_local < n_local);
         let heap_at = plan.heaps_at + me_local * heap_bytes;
         let heap = Mutex::new(Heap::new(heap_at, heap_bytes));
         map.u64_at(TOKEN_AT).fetch_add(1, Ordering::AcqRel);
+        let readable = source.processes.iter().all(|&(pid, address)| peek::permitted(pid, address));
+        let readable = readable.then(|| source.processes.iter().map(|p| p.0).collect());
         Ok(Arena {
             map,
             plan,
@@ -130,9 +147,7 @@ impl Arena {
             ranks,
             patience,
             casualties,
-            heap_range: (heap_at, heap_bytes),
-            heap,
-        })
+            heap_range: (heap_at, heap_bytes), heap, readable, _target: target })
     }
 
     /// The ranks that share it, in order.
@@ -187,6 +202,18 @@ impl Arena {
         let at = usize::try_from(offset).ok()?;
         let inside = at >= self.plan.heaps_at && at <= self.map.len() && len <= self.map.len() - at;
         inside.then(|| self.map.at(at, len))
+    }
+
+    /// Whether this rank may read the private memory of every rank of the host.
+    pub fn can_peek(&self) -> bool {
+        self.readable.is_some()
+    }
+
+    /// Copies from an address of a rank's private memory, which it has lent for the running call, to memory that the caller may write.
+    pub fn peek(&self, rank: Rank, address: u64, to: *mut u8, len: usize) -> io::Result<()> {
+        let place = self.ranks.iter().position(|r| *r == rank).ok_or(io::ErrorKind::NotFound)?;
+        let pids = self.readable.as_ref().ok_or(io::ErrorKind::PermissionDenied)?;
+        peek::read(pids[place], address, to, len)
     }
 
     fn wait(&self, whom: Rank, timeout: Duration) -> Wait<'_> {

@@ -25,6 +25,8 @@ pub struct Member {
     /// The memory it offers for its host's arena.
     pub arena_fd: i32,
     pub arena_heap_bytes: u64,
+    /// Where others of its host may try to read its memory.
+    pub trial_address: u64,
     /// Version and settings that must be equal everywhere, as text.
     pub build: String,
     pub settings: String,

@@ -231,6 +231,7 @@ mod tests {
             addresses: vec![],
             arena_fd: 3,
             arena_heap_bytes: 0,
+            trial_address: 0,
             build: "1".into(),
             settings: String::new(),
         }

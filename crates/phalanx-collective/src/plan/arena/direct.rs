@@ -1,4 +1,4 @@
-//! For buffers that live in the arena: nothing is staged, ranks read and write each other's memory.
+//! For buffers that live in the arena, or that the kernel lets others read: nothing is staged, ranks read and write each other's memory.
 //!
 //! The first `Sync` says that all inputs are complete, the second that nobody reads or writes a peer's buffer any more.
 
@@ -13,7 +13,13 @@ use phalanx_core::Rank;
 
 pub fn supports(request: &Request) -> bool {
     let op = !matches!(request.op, Op::Reduce | Op::ReduceScatter | Op::Barrier);
-    op && request.memory == Memory::Arena && request.is_one_arena()
+    let reaches = match request.memory {
+        Memory::Private => false,
+        // What can only be read cannot take results.
+        Memory::Readable => request.op != Op::Allreduce,
+        Memory::Arena => true,
+    };
+    op && reaches && request.is_one_arena()
 }
 
 pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
