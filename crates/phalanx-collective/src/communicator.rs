@@ -6,21 +6,20 @@
 use crate::{
     buffer::ArenaVec,
     bytes,
-    cache::{Cache, Key, Made},
-    call::Words,
+    cache::Cache,
     error::Error,
+    invoke::{Ask, Hands},
     plan::{
-        self, Algorithm, Memory, Request,
+        self, Algorithm,
         step::{Layout, Op},
     },
-    run::{self, Stop, arena::ArenaRun, exchange::LinkRun, memory::Buffers},
 };
-use phalanx_core::{DType, Element, Rank, ReduceOp, Topology, Transport, kernel::Reduction};
+use phalanx_core::{DType, Element, Rank, ReduceOp, Topology, Transport};
 use phalanx_net::{
-    NetError, World,
-    arena::{CallHeader, Lane, Patience, SLOT_BYTES},
+    World,
+    arena::{CallHeader, Lane},
 };
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 /// Factors applied to every contribution before, and to the result after a reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,31 +43,17 @@ pub struct Communicator {
     /// World ranks of the members; position = rank in this communicator.
     pub(crate) members: Vec<Rank>,
     pub(crate) me: Rank,
-    topology: Arc<Topology>,
-    lane: Option<Lane>,
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) lane: Option<Lane>,
     /// Each member's position in the lane, for those on this host.
-    seats: Vec<Option<u16>>,
-    calls: u64,
-    cache: Cache,
-    headers: Vec<CallHeader>,
-    scratch: Vec<u8>,
-    staging: Vec<u8>,
-    forced: Option<Algorithm>,
-    last_plan: &'static str,
-}
-
-/// The caller's memory.
-pub(crate) enum Hands<'a> {
-    Apart { input: &'a [u8], output: &'a mut [u8] },
-    Together { memory: &'a mut [u8], input: Range<usize>, output: Range<usize> },
-}
-
-/// One call, checked.
-pub(crate) struct Ask {
-    pub op: Op,
-    pub layout: Layout,
-    pub dtype: DType,
-    pub reduce: Option<(ReduceOp, Scale)>,
+    pub(crate) seats: Vec<Option<u16>>,
+    pub(crate) calls: u64,
+    pub(crate) cache: Cache,
+    pub(crate) headers: Vec<CallHeader>,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) staging: Vec<u8>,
+    pub(crate) forced: Option<Algorithm>,
+    pub(crate) last_plan: &'static str,
 }
 
 impl Communicator {
@@ -377,137 +362,6 @@ impl Communicator {
 
     fn check_counts(&self, counts: &[u64]) -> Result<(), Error> {
         same_length("counts", counts.len(), self.members.len())
-    }
-
-    /// The one way into the executor.
-    pub(crate) fn call(&mut self, ask: Ask, mut hands: Hands<'_>) -> Result<(), Error> {
-        let reduction = match ask.reduce {
-            Some((op, scale)) => Some(Reduction::new(ask.dtype, op, scale.pre, scale.post, self.size())?),
-            None => None,
-        };
-        if let Some(doom) = self.world.casualties().any().then(|| self.world.casualties().doomed()).flatten()
-        {
-            return Err(NetError::from(doom).into());
-        }
-        self.calls += 1;
-        let memory = self.memory_of(&hands);
-        let mut outcome = self.attempt(&ask, memory, reduction.as_ref(), &mut hands);
-        if matches!(outcome, Err(Stop::MixedMemory)) {
-            outcome = self.attempt(&ask, Memory::Private, reduction.as_ref(), &mut hands);
-        }
-        outcome.map_err(|stop| self.stopped(stop))
-    }
-
-    fn stopped(&mut self, stop: Stop) -> Error {
-        match stop {
-            Stop::Net(error) => {
-                let mine = error.doom(self.world.rank());
-                let agreed = self.world.doom(mine.clone());
-                if agreed == mine { error.into() } else { NetError::from(agreed).into() }
-            }
-            Stop::Disagreed { a, a_call, b, b_call } => {
-                let error = NetError::Mismatch { a, a_call, b, b_call };
-                if self.topology.n_hosts() > 1 {
-                    self.world.doom(error.doom(self.world.rank()));
-                }
-                error.into()
-            }
-            Stop::MixedMemory => unreachable!("private memory is never mixed"),
-        }
-    }
-
-    fn attempt(
-        &mut self,
-        ask: &Ask,
-        memory: Memory,
-        reduction: Option<&Reduction>,
-        hands: &mut Hands<'_>,
-    ) -> Result<(), Stop> {
-        let elem_bytes = ask.dtype.size();
-        let in_place = matches!(hands, Hands::Together { .. });
-        let made = self.plan(ask, memory, in_place);
-        let plan = &made.plan;
-        self.last_plan = plan.name;
-        let scratch_bytes = plan.scratch_len as usize * elem_bytes;
-        if self.scratch.len() < scratch_bytes {
-            self.scratch.resize(scratch_bytes, 0);
-        }
-        let scratch = &mut self.scratch[..scratch_bytes];
-        let mut buffers = match hands {
-            Hands::Apart { input, output } => Buffers::out_of_place(input, output, scratch, elem_bytes),
-            Hands::Together { memory, input, output } => {
-                Buffers::in_place(memory, input.clone(), output.clone(), scratch, elem_bytes)
-            }
-        };
-        let factors = ask.reduce.map_or((1.0, 1.0), |(_, s)| (s.pre, s.post));
-        let words = Words::of(ask.op, &ask.layout, ask.dtype, ask.reduce.map(|r| r.0), factors, memory);
-        let arena = self.lane.as_mut().map(|lane| ArenaRun {
-            lane,
-            words,
-            call: self.calls,
-            inline: made.inline,
-            seats: &self.seats,
-            headers: &mut self.headers,
-            agreed: false,
-            introduced: false,
-        });
-        let mut links = LinkRun {
-            world: &self.world,
-            members: &self.members,
-            words,
-            call: self.calls,
-            stream: self.number,
-            staging: &mut self.staging,
-            patience: self.world.arena().map_or(Patience::DEDICATED, |a| a.patience()),
-            timeout: self.world.config().timeout,
-        };
-        run::run(plan, &mut buffers, reduction, arena, &mut links)
-    }
-
-    fn plan(&mut self, ask: &Ask, memory: Memory, in_place: bool) -> Arc<Made> {
-        let elem_bytes = ask.dtype.size() as u32;
-        let key = Key { op: ask.op, layout: ask.layout.clone(), elem_bytes, in_place, memory };
-        if let Some(plan) = self.cache.get(&key) {
-            return plan.clone();
-        }
-        let config = self.world.config();
-        let whole_world = self.number == 0;
-        let request = Request {
-            op: ask.op,
-            layout: ask.layout.clone(),
-            topology: self.topology.clone(),
-            tiers: config.tiers.clone().filter(|t| whole_world && t.n_ranks() == self.topology.n_ranks()),
-            elem_bytes,
-            in_place,
-            memory,
-            slot_bytes: SLOT_BYTES as u64,
-            segment_bytes: config.segment_bytes,
-            links_only: config.transport == Transport::Tcp,
-        };
-        let algorithm =
-            self.forced.filter(|a| a.supports(&request)).unwrap_or_else(|| plan::select(&request));
-        let made = Arc::new(Made::new(plan::build(algorithm, &request, self.me), &request));
-        self.cache.put(key, made.clone());
-        made
-    }
-
-    /// Whether this rank's buffers are where every rank of the communicator could reach them.
-    fn memory_of(&self, hands: &Hands<'_>) -> Memory {
-        let Some(arena) = self.lane.as_ref().map(Lane::arena).filter(|_| self.topology.n_hosts() == 1) else {
-            return Memory::Private;
-        };
-        let inside = |bytes: &[u8]| arena.offset_in_heap(bytes.as_ptr(), bytes.len()).is_some();
-        let shared = match hands {
-            Hands::Apart { input, output } => {
-                (inside(input) || input.is_empty()) && (inside(output) || output.is_empty())
-            }
-            Hands::Together { memory, .. } => inside(memory),
-        };
-        match shared {
-            true => Memory::Arena,
-            false if arena.can_peek() => Memory::Readable,
-            false => Memory::Private,
-        }
     }
 }
 

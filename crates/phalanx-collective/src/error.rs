@@ -2,9 +2,10 @@
 
 use phalanx_core::{OpError, Rank};
 use phalanx_net::{NetError, lost::Cause};
+use std::fmt;
 
 /// Programming errors and failures are different variants, so that recovery never retries a bug: see [`Error::is_failure`].
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     #[error("rank {rank} is lost: {cause}")]
     PeerLost { rank: Rank, cause: Cause },
@@ -26,6 +27,13 @@ pub enum Error {
     ArenaFull { bytes: u64 },
     #[error(transparent)]
     Net(NetError),
+}
+
+/// As `Display`: a program whose `main` returns this error prints the `Debug` form, and people read it.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -6,6 +6,7 @@ mod cache;
 mod call;
 mod communicator;
 mod error;
+mod invoke;
 pub mod plan;
 mod run;
 mod split;

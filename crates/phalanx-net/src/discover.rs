@@ -39,13 +39,18 @@ pub enum DiscoverError {
     Contradiction { a: &'static str, a_rank: Rank, a_size: u32, b: &'static str, b_rank: Rank, b_size: u32 },
     #[error("{name}={value:?} is not a number")]
     NotANumber { name: &'static str, value: String },
-    #[error("{source_name} says rank {rank} of {size}: a rank is smaller than the size of its world")]
+    #[error(
+        "{source_name} says rank {rank} of {size}: a rank is smaller than the size of its world, which is at most {MAX_RANKS}"
+    )]
     OutOfRange { source_name: &'static str, rank: u64, size: u64 },
     #[error(
         "{source_name} started {n_ranks} ranks on several hosts but says not where to meet; set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host, the same on every rank"
     )]
     NowhereToMeet { source_name: &'static str, n_ranks: u32 },
 }
+
+/// More ranks than any world has: a larger number is a mistake, and every rank would make room for it.
+const MAX_RANKS: u32 = 1 << 16;
 
 /// Names under which a launcher tells rank and size.
 struct Launcher {
@@ -183,7 +188,7 @@ fn read(launcher: &Launcher, var: Vars<'_>) -> Result<Option<(Rank, u32)>, Disco
     };
     let (rank, size) = (number(launcher.rank, rank)?, number(launcher.size, size)?);
     match (u32::try_from(rank), u32::try_from(size)) {
-        (Ok(r), Ok(s)) if r < s => Ok(Some((Rank(r), s))),
+        (Ok(r), Ok(s)) if r < s && s <= MAX_RANKS => Ok(Some((Rank(r), s))),
         _ => Err(DiscoverError::OutOfRange { source_name: launcher.name, rank, size }),
     }
 }

@@ -325,7 +325,7 @@ impl Watching {
                 Ok(None) => return,
                 Ok(Some(Down::Lost(lost))) => self.lose(lost),
                 Ok(Some(Down::Doomed(doom))) => self.end_world(doom),
-                Ok(Some(Down::Alive | Down::Roster(_))) => {}
+                Ok(Some(Down::Alive | Down::Missing(_) | Down::Roster(_))) => {}
                 Ok(Some(Down::Refused(why))) => self.end_world(Doom::GaveUp { rank: self.me, why }),
                 Err(e) => {
                     tracing::warn!(error = %e, "the hub sent an invalid message");

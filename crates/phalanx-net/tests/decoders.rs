@@ -39,6 +39,7 @@ fn member(rank: u32) -> Member {
         addresses: vec!["10.0.0.1:4000".parse().unwrap(), "[fe80::1]:4000".parse().unwrap()],
         arena_fd: 5,
         arena_heap_bytes: 64 << 30,
+        trial_address: 0x7fff_0000_1000,
         build: "0.1.0".into(),
         settings: "transport=Auto tiers=4x2".into(),
     }

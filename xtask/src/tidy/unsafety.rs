@@ -8,6 +8,8 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-core/src/kernel/", "SIMD kernels chosen at run time, and their tests"),
     ("crates/phalanx-core/examples/kernels.rs", "measures the kernels"),
     ("crates/phalanx-net/src/arena/map.rs", "the shared mapping, behind bounds checks"),
+    ("crates/phalanx-net/src/arena/peek.rs", "reads another process's memory through the kernel"),
+    ("crates/phalanx-net/tests/inputs/mod.rs", "counts what decoders allocate"),
     ("crates/phalanx-collective/src/bytes.rs", "elements as bytes and back"),
     ("crates/phalanx-collective/src/buffer.rs", "slices of arena memory"),
     ("crates/phalanx-collective/src/run/memory.rs", "the operands of a step, wherever they lie"),

@@ -162,7 +162,7 @@ pub enum Step {
     /// Arena memory only (every rank's `In` and `Out` are visible to the group): reduces the range `at..at+len` of everybody's
     /// `In` in group order, prescaled, postscaled if `last`, and stores the result into everybody's `Out`.
     ReduceDirect { at: u64, len: u64, last: bool },
-    /// Arena memory only: copies from the peer's `In` into this rank's buffer.
+    /// Arena or readable memory only: copies from the peer's `In` into this rank's buffer.
     FetchDirect { peer: Rank, at: u64, dst: Span },
 }
 

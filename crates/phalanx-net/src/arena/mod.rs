@@ -147,7 +147,11 @@ impl Arena {
             ranks,
             patience,
             casualties,
-            heap_range: (heap_at, heap_bytes), heap, readable, _target: target })
+            heap_range: (heap_at, heap_bytes),
+            heap,
+            readable,
+            _target: target,
+        })
     }
 
     /// The ranks that share it, in order.

@@ -33,7 +33,8 @@ pub(super) fn read(pid: u32, from: u64, to: *mut u8, len: usize) -> io::Result<(
     let mut done = 0;
     while done < len {
         let local = libc::iovec { iov_base: to.wrapping_add(done).cast(), iov_len: len - done };
-        let remote = libc::iovec { iov_base: (from as usize + done) as *mut libc::c_void, iov_len: len - done };
+        let remote =
+            libc::iovec { iov_base: (from as usize + done) as *mut libc::c_void, iov_len: len - done };
         // SAFETY: the kernel checks the remote range itself; the local one is `done..len` of a range that the caller may write.
         let n = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
         match n {

@@ -53,4 +53,6 @@ pub enum Down {
     Lost(Lost),
     Doomed(Doom),
     Alive,
+    /// The hub is alive and waits for these ranks before the world can form.
+    Missing(Vec<Rank>),
 }

@@ -202,7 +202,8 @@ impl Membership {
             // Should it thaw, it must not wait for a world that went on without it.
             out.push(Output::Tell(rank, Down::Doomed(Doom::Lost(lost))));
         }
-        self.tell_all(&Down::Alive, None, out);
+        let word = if self.formed { Down::Alive } else { Down::Missing(self.missing()) };
+        self.tell_all(&word, None, out);
     }
 
     fn tell_all(&self, down: &Down, but: Option<Rank>, out: &mut Vec<Output>) {

@@ -17,7 +17,12 @@ const SIZES: [(u64, u64); 3] = [(1 << 20, 64 << 10), (32, 16), (100, 32)];
 /// Proves all algorithms that support a request, in place and not, through the arena and not. Returns the names.
 fn prove_all(request: &Request) -> BTreeSet<&'static str> {
     let mut proved = BTreeSet::new();
-    let worlds = [(Memory::Private, false), (Memory::Private, true), (Memory::Arena, false)];
+    let worlds = [
+        (Memory::Private, false),
+        (Memory::Private, true),
+        (Memory::Readable, false),
+        (Memory::Arena, false),
+    ];
     for (slot_bytes, segment_bytes) in SIZES {
         for (memory, links_only) in worlds {
             for in_place in [false, true] {
@@ -29,7 +34,8 @@ fn prove_all(request: &Request) -> BTreeSet<&'static str> {
                     let is_direct = algorithm.name() == "arena-direct";
                     let uses_slots = !links_only && !is_direct;
                     let is_first = (slot_bytes, segment_bytes) == SIZES[1];
-                    if (is_direct == (memory == Memory::Arena)) && (uses_slots || is_first) {
+                    let is_reached = matches!(memory, Memory::Readable | Memory::Arena);
+                    if is_direct == is_reached && (uses_slots || is_first) {
                         prove(algorithm, &request);
                         proved.insert(algorithm.name());
                     }

@@ -1,0 +1,337 @@
+//! A world: the membership of one epoch. Built once, never repaired.
+//!
+//! - WORLD-1: every rank of a world has the same roster, hence the same topology.
+
+mod join;
+mod place;
+
+use crate::{
+    arena::{Arena, Offer},
+    auth::{Caller, Purpose},
+    discover::{self, Identity, Meeting},
+    error::NetError,
+    frame::{self, Decoder},
+    hub::{
+        Hub,
+        message::{MAX_FRAME, Member, Up},
+    },
+    link::Link,
+    lost::{Casualties, Doom},
+    secret::Secret,
+    socket,
+    watch::{Charge, HubHost, Watch},
+};
+use join::{await_roster, give_up, hub_rank_lost, introduce, share_memory, topology_of};
+use phalanx_core::{Config, Epoch, Rank, Topology, Transport};
+use place::{ATTEMPT, Knock, Place, RETRY_EVERY, connect_hub, shake};
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long a rank that nothing is known against may refuse a link; longer than it takes to find out that it is frozen.
+const LINK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long one handshake of a link may take before it is tried again.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+/// How long the hub has to say what everybody shall name as the reason of a failure.
+const AGREEMENT: Duration = Duration::from_millis(250);
+
+/// One rank's place in a world, with all it needs to talk to the others.
+#[derive(Debug)]
+pub struct World {
+    rank: Rank,
+    source: &'static str,
+    topology: Arc<Topology>,
+    members: Vec<Member>,
+    config: Config,
+    secret: Secret,
+    arena: Option<Arc<Arena>>,
+    casualties: Arc<Casualties>,
+    /// Communicator numbers below this are taken, as far as this rank knows.
+    next_communicator: AtomicU32,
+    /// A lock because several communicators of this rank open links; never held while one is used.
+    links: Mutex<BTreeMap<(Rank, u32), Arc<Link>>>,
+    watch: Option<Watch>,
+    /// Where this rank serves it.
+    hub: Option<Hub>,
+}
+
+impl World {
+    /// Joins the world that the environment describes.
+    pub fn from_env() -> Result<World, NetError> {
+        let config = Config::from_vars(
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
+        )?;
+        let parent = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get() as u32);
+        let identity =
+            discover::discover(&|name| std::env::var(name).ok().filter(|v| !v.is_empty()), parent)?;
+        let secret = match identity.meeting {
+            Meeting::Alone => Secret::random(),
+            _ => crate::secret_source::find()?,
+        };
+        World::join(identity, secret, config)
+    }
+
+    /// Joins the world as this rank.
+    pub fn join(identity: Identity, secret: Secret, config: Config) -> Result<World, NetError> {
+        let deadline = Instant::now() + config.start_timeout;
+        let place = Place::find(&identity, secret, &config)?;
+        let Some(place) = place else { return World::alone(identity, config) };
+        let (mut hub_stream, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
+        let offer = Offer::make(identity.n_ranks.min(crate::arena::MAX_LOCAL as u32) as usize)
+            .map_err(|error| NetError::Arena { error })?;
+        let ips = match &config.interface {
+            Some(name) => socket::addresses_of(name)?,
+            None => vec![hub_ip],
+        };
+        let listeners = ips.iter().take(4).map(|&ip| socket::listen(ip, 0)).collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
+        let member = introduce(&identity, &config, &offer, addresses);
+        let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
+        hub_stream
+            .write_all(&hello)
+            .map_err(|error| NetError::System { what: "cannot speak to the hub", error })?;
+        let mut decoder = Decoder::new(MAX_FRAME);
+        let members = match await_roster(&mut hub_stream, &mut decoder, deadline, &identity, &config) {
+            // Otherwise the others would take this rank's end for the reason.
+            Err(error @ NetError::NotFormed { .. }) => {
+                return Err(give_up(hub_stream, decoder, &identity, &place, error));
+            }
+            Err(NetError::System { .. }) if place.hub_rank(&identity).is_some() => {
+                return Err(hub_rank_lost());
+            }
+            other => other?,
+        };
+
+        let topology = Arc::new(topology_of(&members));
+        let casualties = Arc::new(Casualties::new(identity.n_ranks));
+        let neighbours = topology.neighbours(identity.rank).to_vec();
+        let arena = match neighbours.len() {
+            0 | 1 => None,
+            _ => match share_memory(offer, &members, &neighbours, &identity, &casualties) {
+                Ok(arena) => Some(arena),
+                // Only `alloc` would have used it.
+                Err(_) if config.transport == Transport::Tcp => None,
+                Err(error) => return Err(give_up(hub_stream, decoder, &identity, &place, error)),
+            },
+        };
+        let pidfds = neighbours
+            .iter()
+            .filter(|&&r| r != identity.rank)
+            .filter_map(|&r| {
+                let pid = rustix::process::Pid::from_raw(members[r.index()].pid as i32)?;
+                Some((r, rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?))
+            })
+            .collect();
+        let charge = Charge {
+            me: identity.rank,
+            hub: hub_stream,
+            hub_host: if place.hub.is_some() || place.served_by_rank_0 {
+                HubHost::Rank(Rank::ZERO)
+            } else {
+                HubHost::Launcher
+            },
+            decoder,
+            listeners,
+            secret: place.secret.clone(),
+            pidfds,
+            arena: arena.clone(),
+            casualties: casualties.clone(),
+        };
+        let watch = Watch::start(charge)
+            .map_err(|error| NetError::System { what: "cannot start the watch", error })?;
+        tracing::info!(rank = %identity.rank, n_ranks = identity.n_ranks, hosts = topology.n_hosts(), source = identity.source, "world formed");
+        Ok(World {
+            rank: identity.rank,
+            source: identity.source,
+            topology,
+            members,
+            config,
+            secret: place.secret,
+            arena,
+            casualties,
+            next_communicator: AtomicU32::new(1),
+            links: Mutex::new(BTreeMap::new()),
+            watch: Some(watch),
+            hub: place.hub,
+        })
+    }
+
+    fn alone(identity: Identity, config: Config) -> Result<World, NetError> {
+        let offer = Offer::make(1).map_err(|error| NetError::Arena { error })?;
+        let me = introduce(&identity, &config, &offer, Vec::new());
+        let casualties = Arc::new(Casualties::new(1));
+        let members = vec![me];
+        let arena = share_memory(offer, &members, &[Rank::ZERO], &identity, &casualties)?;
+        Ok(World {
+            rank: Rank::ZERO,
+            source: identity.source,
+            topology: Arc::new(Topology::one_host(1)),
+            members,
+            config,
+            secret: Secret::random(),
+            arena: Some(arena),
+            casualties,
+            next_communicator: AtomicU32::new(1),
+            links: Mutex::new(BTreeMap::new()),
+            watch: None,
+            hub: None,
+        })
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub fn n_ranks(&self) -> u32 {
+        self.topology.n_ranks()
+    }
+
+    /// Which launcher's words made this world.
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.as_ref()
+    }
+
+    pub fn casualties(&self) -> &Casualties {
+        &self.casualties
+    }
+
+    pub fn watch(&self) -> Option<&Watch> {
+        self.watch.as_ref()
+    }
+
+    /// The lowest communicator number this rank has not seen in use; 0 is the whole world's.
+    pub fn next_communicator(&self) -> u32 {
+        self.next_communicator.load(Ordering::Relaxed)
+    }
+
+    /// Numbers below this are taken from now on. Relaxed: ranks agree on numbers by collectives, which order everything.
+    pub fn take_communicators_below(&self, number: u32) {
+        self.next_communicator.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Ends this world for everybody: called by the rank whose operation failed. Returns what everybody names as the reason, which another
+    /// rank may have known better; by then everybody has been told, so that this rank may end.
+    pub fn doom(&self, doom: Doom) -> Doom {
+        let agreed = self.watch.as_ref().and_then(|watch| {
+            watch.doom(doom.clone());
+            self.casualties.await_agreement(AGREEMENT)
+        });
+        let agreed = agreed.unwrap_or(doom);
+        self.casualties.doom(agreed.clone());
+        // Whoever waits for this rank is told even if there is no hub to tell it.
+        if let Some(arena) = &self.arena {
+            arena.poison(&agreed);
+        }
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(|link| link.shut());
+        agreed
+    }
+
+    /// The link number `stream` to a rank; opened when it is first wanted. The higher rank connects, the lower one accepts.
+    pub fn link(&self, peer: Rank, stream: u32) -> Result<Arc<Link>, NetError> {
+        if let Some(link) = self.links.lock().unwrap_or_else(PoisonError::into_inner).get(&(peer, stream)) {
+            return Ok(link.clone());
+        }
+        let watch = self.watch.as_ref().expect("a rank with peers has a watch");
+        let deadline = Instant::now() + self.config.timeout;
+        let tcp = if self.rank > peer {
+            self.connect(peer, stream, deadline)?
+        } else {
+            self.accept(watch, peer, stream, deadline)?
+        };
+        let link =
+            Link::new(peer, tcp).map_err(|error| NetError::System { what: "cannot set up a link", error })?;
+        let link = Arc::new(link);
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).insert((peer, stream), link.clone());
+        Ok(link)
+    }
+
+    fn accept(
+        &self,
+        watch: &Watch,
+        peer: Rank,
+        stream: u32,
+        deadline: Instant,
+    ) -> Result<TcpStream, NetError> {
+        let start = Instant::now();
+        loop {
+            // In slices, to see a verdict about the peer meanwhile.
+            let slice = (Instant::now() + RETRY_EVERY).min(deadline);
+            if let Some(tcp) = watch.inbox().take(peer, stream, slice) {
+                return Ok(tcp);
+            }
+            if let Some(doom) = self.casualties.verdict(peer) {
+                return Err(doom.into());
+            }
+            if Instant::now() >= deadline {
+                return Err(NetError::Late { rank: peer, waited_s: start.elapsed().as_secs_f64() });
+            }
+        }
+    }
+
+    /// Tries again until the peer answers or something is known against it: it may be dying, frozen, or besieged by strangers.
+    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<TcpStream, NetError> {
+        let deadline = deadline.min(Instant::now() + LINK_PATIENCE);
+        let addresses = &self.members[peer.index()].addresses;
+        let mut last = String::from("it told no address");
+        loop {
+            for address in addresses {
+                if let Some(doom) = self.casualties.verdict(peer) {
+                    return Err(doom.into());
+                }
+                let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
+                let tried =
+                    TcpStream::connect_timeout(address, ATTEMPT).map_err(Knock::Io).and_then(|mut tcp| {
+                        shake(&mut tcp, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| tcp)
+                    });
+                match tried {
+                    Ok(tcp) => return Ok(tcp),
+                    Err(Knock::Io(e)) => last = e.to_string(),
+                    Err(Knock::Auth(error)) => {
+                        return Err(NetError::Auth { with: format!("rank {peer}"), error });
+                    }
+                }
+            }
+            if Instant::now() >= deadline {
+                let tried = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                return Err(NetError::NoLink { rank: peer, tried, last });
+            }
+            // Not a wait for a condition that could be observed: the peer's door may be shut for a moment.
+            std::thread::park_timeout(RETRY_EVERY);
+        }
+    }
+}
+
+/// Leaves, and then, where this rank serves the hub, serves it until the others have left, too: without it they could not tell each other of
+/// failures. A rank that ends by a panic does not leave; its end is a failure, and the others are not waited for.
+impl Drop for World {
+    fn drop(&mut self) {
+        let Some(hub) = self.hub.take().filter(|_| !std::thread::panicking()) else { return };
+        drop(self.watch.take());
+        if self.casualties.doomed().is_none() {
+            hub.outlast_others(self.config.timeout);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Where the ranks of a world meet, and how one gets in.
+
+use crate::{
+    auth::{AuthError, Caller, Connector, Purpose, fresh_nonce},
+    discover::{Identity, Meeting},
+    error::NetError,
+    hub::Hub,
+    secret::Secret,
+    socket,
+};
+use phalanx_core::{Config, Epoch, Rank};
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs},
+    time::{Duration, Instant},
+};
+
+/// How long one attempt to connect may take before the next address is tried.
+pub(super) const ATTEMPT: Duration = Duration::from_secs(2);
+pub(super) const RETRY_EVERY: Duration = Duration::from_millis(50);
+/// Ports that rank 0 tries when nobody chose one.
+const N_PORTS: u16 = 16;
+
+/// Where this rank goes to meet the others, and what it brings.
+pub(super) struct Place {
+    pub addresses: Vec<String>,
+    pub secret: Secret,
+    /// Set where this rank serves the hub itself.
+    pub hub: Option<Hub>,
+    pub served_by_rank_0: bool,
+}
+
+impl Place {
+    /// The other rank that serves the hub, if one does.
+    pub fn hub_rank(&self, identity: &Identity) -> Option<Rank> {
+        (self.served_by_rank_0 && identity.rank != Rank::ZERO).then_some(Rank::ZERO)
+    }
+
+    pub fn find(identity: &Identity, secret: Secret, config: &Config) -> Result<Option<Place>, NetError> {
+        match &identity.meeting {
+            Meeting::Alone => Ok(None),
+            Meeting::Hub(addresses) => {
+                Ok(Some(Place { addresses: addresses.clone(), secret, hub: None, served_by_rank_0: false }))
+            }
+            Meeting::RankZero { host, job } => {
+                // Jobs of one user share a long-lived secret; mixing in the job keeps their worlds apart.
+                let secret = secret.derive(job.as_bytes());
+                let (host, ports) = doorsteps(host.as_deref(), &secret);
+                let hub = match identity.rank {
+                    Rank::ZERO => Some(serve(host.as_deref(), &ports, &secret, identity.n_ranks, config)?),
+                    _ => None,
+                };
+                let host = host.unwrap_or_else(|| "127.0.0.1".into());
+                let host =
+                    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+                let addresses = match &hub {
+                    Some(hub) => hub.addresses().iter().map(ToString::to_string).collect(),
+                    None => ports.iter().map(|p| format!("{host}:{p}")).collect(),
+                };
+                Ok(Some(Place { addresses, secret, hub, served_by_rank_0: true }))
+            }
+        }
+    }
+}
+
+/// The host rank 0 serves on and the ports it tries, in order.
+fn doorsteps(host: Option<&str>, secret: &Secret) -> (Option<String>, Vec<u16>) {
+    // An IPv6 address without a port has colons, too.
+    if let Some((name, port)) =
+        host.filter(|h| h.parse::<Ipv6Addr>().is_err()).and_then(|h| h.rsplit_once(':'))
+        && let Ok(port) = port.parse()
+    {
+        return (Some(name.trim_matches(['[', ']']).to_string()), vec![port]);
+    }
+    let proof = secret.derive(b"ports");
+    let first = 20_000 + u16::from_le_bytes([proof.expose()[0], proof.expose()[1]]) % 20_000;
+    (host.map(ToString::to_string), (0..N_PORTS).map(|i| first + i * 7).collect())
+}
+
+fn serve(
+    host: Option<&str>,
+    ports: &[u16],
+    secret: &Secret,
+    n_ranks: u32,
+    config: &Config,
+) -> Result<Hub, NetError> {
+    let ips: Vec<IpAddr> = match (host, &config.interface) {
+        (_, Some(name)) => socket::addresses_of(name)?,
+        (None, None) => vec![Ipv4Addr::LOCALHOST.into()],
+        (Some(host), None) => (host, 0)
+            .to_socket_addrs()
+            .map_err(|error| NetError::System { what: "cannot resolve rank 0's host name", error })?
+            .map(|a| a.ip())
+            .take(1)
+            .collect(),
+    };
+    let mut last = None;
+    for &port in ports {
+        match ips.iter().map(|&ip| socket::listen(ip, port)).collect::<Result<Vec<_>, _>>() {
+            Ok(listeners) => {
+                return Hub::start(listeners, secret.clone(), n_ranks)
+                    .map_err(|error| NetError::System { what: "cannot start the hub", error });
+            }
+            Err(e) => last = Some(e),
+        }
+    }
+    Err(last.expect("at least one port was tried").into())
+}
+
+pub(super) fn connect_hub(
+    place: &Place,
+    rank: Rank,
+    deadline: Instant,
+    config: &Config,
+) -> Result<(TcpStream, IpAddr), NetError> {
+    let mut last = String::from("nothing answered");
+    loop {
+        for address in &place.addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match knock(address, place, rank, left.min(ATTEMPT)) {
+                Ok(found) => return Ok(found),
+                // A wrong secret or version will not get better, but on derived ports it may be another job's hub.
+                Err(Knock::Auth(e)) if !place.served_by_rank_0 => {
+                    return Err(NetError::Auth { with: format!("the meeting point {address}"), error: e });
+                }
+                Err(Knock::Auth(e)) => last = e.to_string(),
+                Err(Knock::Io(e)) => last = e.to_string(),
+            }
+        }
+        if Instant::now() >= deadline {
+            let waited_s = config.start_timeout.as_secs_f64();
+            return Err(NetError::NoMeeting { tried: place.addresses.join(", "), waited_s, last });
+        }
+        // Not a wait for a condition that could be observed: the server may not exist yet.
+        std::thread::park_timeout(RETRY_EVERY);
+    }
+}
+
+pub(super) enum Knock {
+    Io(io::Error),
+    Auth(AuthError),
+}
+
+fn knock(address: &str, place: &Place, rank: Rank, timeout: Duration) -> Result<(TcpStream, IpAddr), Knock> {
+    let found = address.to_socket_addrs().map_err(Knock::Io)?.next();
+    let found =
+        found.ok_or_else(|| Knock::Io(io::Error::new(io::ErrorKind::NotFound, "the name has no address")))?;
+    let mut stream = TcpStream::connect_timeout(&found, timeout).map_err(Knock::Io)?;
+    socket::tune_control(&stream);
+    let caller = Caller { rank, epoch: Epoch(0), stream: 0 };
+    shake(&mut stream, &place.secret, Purpose::Hub, caller, timeout)?;
+    let ip = stream.local_addr().map_err(Knock::Io)?.ip();
+    Ok((stream, ip))
+}
+
+pub(super) fn shake(
+    stream: &mut TcpStream,
+    secret: &Secret,
+    purpose: Purpose,
+    caller: Caller,
+    timeout: Duration,
+) -> Result<(), Knock> {
+    stream.set_read_timeout(Some(timeout)).map_err(Knock::Io)?;
+    stream.set_write_timeout(Some(timeout)).map_err(Knock::Io)?;
+    let mut out = Vec::new();
+    let mut connector = Connector::new(secret.clone(), purpose, caller, fresh_nonce(), &mut out);
+    loop {
+        stream.write_all(&out).map_err(Knock::Io)?;
+        out.clear();
+        let mut bytes = [0; 128];
+        let want = connector.wants().min(bytes.len());
+        let n = stream.read(&mut bytes[..want]).map_err(Knock::Io)?;
+        if n == 0 {
+            return Err(Knock::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if connector.feed(&bytes[..n], &mut out).map_err(Knock::Auth)? {
+            return stream.write_all(&out).map_err(Knock::Io);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_rank_0_is_told_from_an_address_with_a_port() {
+        let at = |host| doorsteps(Some(host), &Secret::from_bytes([0; 32]));
+        assert_eq!(at("node:29500"), (Some("node".into()), vec![29500]));
+        assert_eq!(at("[fe80::1]:29500"), (Some("fe80::1".into()), vec![29500]));
+        for host in ["node", "10.0.0.1", "::1", "2001:db8::7"] {
+            let (found, ports) = at(host);
+            assert_eq!((found.as_deref(), ports.len()), (Some(host), usize::from(N_PORTS)));
+        }
+    }
+}
