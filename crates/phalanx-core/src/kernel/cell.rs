@@ -1,6 +1,9 @@
 //! The arithmetic of one element: how it is read, combined and written. Written so that LLVM vectorises it.
 
-use super::{Factors, level::Cpu};
+use super::{
+    Factors,
+    level::{Cpu, bf16_widen},
+};
 use std::marker::PhantomData;
 
 /// An element type together with how it is scaled.
@@ -11,8 +14,34 @@ pub(super) trait Cell {
     type Acc: Copy;
     /// Reads a tile and applies the prescale.
     fn load<C: Cpu, const N: usize>(cpu: C, raw: &[Self::Raw; N], factors: &Factors) -> [Self::Acc; N];
-    /// Divides, applies the postscale and rounds.
-    fn store<C: Cpu, const N: usize>(cpu: C, acc: &[Self::Acc; N], factors: &Factors) -> [Self::Raw; N];
+    /// What is written.
+    type Out: Write<Self::Raw>;
+    /// Divides, applies the postscale and rounds, except for what writing rounds.
+    fn finish<C: Cpu, const N: usize>(cpu: C, acc: &[Self::Acc; N], factors: &Factors) -> [Self::Out; N];
+}
+
+/// Something that can be put into memory of type `Raw`.
+pub(super) trait Write<Raw>: Copy {
+    /// # Safety
+    /// `to` is valid for writes of `N` elements, of any alignment.
+    unsafe fn write<C: Cpu, const N: usize>(cpu: C, tile: &[Self; N], to: *mut Raw);
+}
+
+impl<T: Copy> Write<T> for T {
+    #[inline(always)]
+    unsafe fn write<C: Cpu, const N: usize>(_: C, tile: &[T; N], to: *mut T) {
+        // SAFETY: as the caller promised.
+        unsafe { to.cast::<[T; N]>().write_unaligned(*tile) }
+    }
+}
+
+/// As `f16`: narrowing on the way to memory is cheaper than narrowing in a register.
+impl Write<u16> for f32 {
+    #[inline(always)]
+    unsafe fn write<C: Cpu, const N: usize>(cpu: C, tile: &[f32; N], to: *mut u16) {
+        // SAFETY: as the caller promised.
+        unsafe { cpu.narrow(tile, to) }
+    }
 }
 
 /// A reduction of two accumulators.
@@ -70,12 +99,13 @@ macro_rules! int {
         impl Cell for Int<$t> {
             type Raw = $t;
             type Acc = $t;
+            type Out = $t;
             #[inline(always)]
             fn load<C: Cpu, const N: usize>(_: C, raw: &[$t; N], _: &Factors) -> [$t; N] {
                 *raw
             }
             #[inline(always)]
-            fn store<C: Cpu, const N: usize>(_: C, acc: &[$t; N], _: &Factors) -> [$t; N] {
+            fn finish<C: Cpu, const N: usize>(_: C, acc: &[$t; N], _: &Factors) -> [$t; N] {
                 *acc
             }
         }
@@ -83,6 +113,7 @@ macro_rules! int {
         impl Cell for Wide<$t> {
             type Raw = $t;
             type Acc = i64;
+            type Out = $t;
             #[inline(always)]
             fn load<C: Cpu, const N: usize>(_: C, raw: &[$t; N], factors: &Factors) -> [i64; N] {
                 match factors.prescale {
@@ -91,7 +122,7 @@ macro_rules! int {
                 }
             }
             #[inline(always)]
-            fn store<C: Cpu, const N: usize>(_: C, acc: &[i64; N], factors: &Factors) -> [$t; N] {
+            fn finish<C: Cpu, const N: usize>(_: C, acc: &[i64; N], factors: &Factors) -> [$t; N] {
                 let quotient: fn(i64, i64) -> i64 = $quotient;
                 let whole = match factors.divisor as i64 {
                     1 => map(acc, 0, |x| x as $t),
@@ -115,12 +146,13 @@ pub(super) struct Truth;
 impl Cell for Truth {
     type Raw = u8;
     type Acc = u8;
+    type Out = u8;
     #[inline(always)]
     fn load<C: Cpu, const N: usize>(_: C, raw: &[u8; N], _: &Factors) -> [u8; N] {
         map(raw, 0, |x| u8::from(x != 0))
     }
     #[inline(always)]
-    fn store<C: Cpu, const N: usize>(_: C, acc: &[u8; N], _: &Factors) -> [u8; N] {
+    fn finish<C: Cpu, const N: usize>(_: C, acc: &[u8; N], _: &Factors) -> [u8; N] {
         *acc
     }
 }
@@ -136,11 +168,19 @@ pub(super) struct BF16<const MODE: u8>;
 pub(super) struct F32<const MODE: u8>;
 pub(super) struct F64<const MODE: u8>;
 
+/// KER-3: which of two NaNs an instruction keeps differs between instruction sets.
+macro_rules! one_nan {
+    ($t:ty) => {
+        |x: $t| if x.is_nan() { <$t>::NAN } else { x }
+    };
+}
+
 macro_rules! float {
-    ($($cell:ident: $raw:ty, $acc:ty, $read:expr, $write:expr;)+) => { $(
+    ($($cell:ident: $raw:ty, $acc:ty, $out:ty, $read:expr, $round:expr;)+) => { $(
         impl<const MODE: u8> Cell for $cell<MODE> {
             type Raw = $raw;
             type Acc = $acc;
+            type Out = $out;
             #[inline(always)]
             fn load<C: Cpu, const N: usize>(cpu: C, raw: &[$raw; N], factors: &Factors) -> [$acc; N] {
                 let values: [$acc; N] = $read(cpu, raw);
@@ -148,7 +188,7 @@ macro_rules! float {
                 if MODE == PLAIN { values } else { map(&values, 0.0, |x| x * pre) }
             }
             #[inline(always)]
-            fn store<C: Cpu, const N: usize>(cpu: C, acc: &[$acc; N], factors: &Factors) -> [$raw; N] {
+            fn finish<C: Cpu, const N: usize>(cpu: C, acc: &[$acc; N], factors: &Factors) -> [$out; N] {
                 let (divisor, post) = (factors.divisor as $acc, factors.postscale as $acc);
                 let inverse = 1.0 / divisor;
                 let scaled = map(acc, 0.0, |x| match MODE {
@@ -156,24 +196,24 @@ macro_rules! float {
                     SCALED => x * inverse * post,
                     _ => x / divisor * post,
                 });
-                // KER-3: which of two NaNs an instruction keeps differs between instruction sets.
-                let values = map(&scaled, 0.0, |x| if x.is_nan() { <$acc>::NAN } else { x });
-                $write(cpu, &values)
+                $round(cpu, &scaled)
             }
         }
     )+ };
 }
 float! {
-    F16: u16, f32, |cpu: C, raw| cpu.widen(raw), |cpu: C, values| cpu.narrow(values);
-    BF16: u16, f32, |_, raw| map(raw, 0.0, |x| f32::from_bits(u32::from(x) << 16)), |_, values| map(values, 0, bf16_bits);
-    F32: f32, f32, |_, raw: &[f32; N]| *raw, |_, values: &[f32; N]| *values;
-    F64: f64, f64, |_, raw: &[f64; N]| *raw, |_, values: &[f64; N]| *values;
+    F16: u16, f32, f32, |cpu: C, raw| cpu.widen(raw), |_, values| half_nan::<MODE, N>(values);
+    BF16: u16, f32, u16, |_, raw| bf16_widen(raw), |cpu: C, values| cpu.bf16_narrow(&half_nan::<MODE, N>(values));
+    F32: f32, f32, f32, |_, raw: &[f32; N]| *raw, |_, values| map(values, 0.0, one_nan!(f32));
+    F64: f64, f64, f64, |_, raw: &[f64; N]| *raw, |_, values| map(values, 0.0, one_nan!(f64));
 }
 
-/// To nearest even: adds just under half of what is cut off, and the kept last bit to break ties. `f32::NAN` survives,
-/// since its mantissa is zero but for the highest bit.
+/// `one_nan`, which a plain pass over halves, bound by conversions, can only afford when there is one: it looks for NaN
+/// in two registers at a time.
 #[inline(always)]
-pub(super) fn bf16_bits(single: f32) -> u16 {
-    let bits = single.to_bits();
-    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+fn half_nan<const MODE: u8, const N: usize>(values: &[f32; N]) -> [f32; N] {
+    let (low, high) = values.split_at(N / 2);
+    let odd_one = !N.is_multiple_of(2) && values[N - 1].is_nan();
+    let any = || low.iter().zip(high).fold(odd_one, |nan, (a, b)| nan | a.is_nan() | b.is_nan());
+    if MODE == PLAIN && !any() { *values } else { map(values, 0.0, one_nan!(f32)) }
 }

@@ -21,7 +21,8 @@ pub(super) fn select(level: Level, dtype: DType, op: ReduceOp, factors: &Factors
 }
 
 /// The accumulators of a tile fill four to eight of the widest registers. Tiles of 32 elements are unrolled before they
-/// are vectorised and ran at half the speed: measure with `examples/kernels.rs` before changing one.
+/// are vectorised and ran at half the speed, and so are scaled `f16` on AVX2 in tiles of 32 or 64, at a quarter: measure
+/// with `examples/kernels.rs` before changing one.
 fn pass_of<E: Entry>(dtype: DType, op: ReduceOp, factors: &Factors) -> Pass {
     macro_rules! op {
         ($entry:ty, $cell:ty, $tile:literal) => {
@@ -42,12 +43,15 @@ fn pass_of<E: Entry>(dtype: DType, op: ReduceOp, factors: &Factors) -> Pass {
     }
     macro_rules! float {
         ($cell:ident, $tile:literal) => {
+            float!($cell, $tile, $tile)
+        };
+        ($cell:ident, $plain:literal, $scaled:literal) => {
             if factors.is_plain() {
-                op!(E, $cell<PLAIN>, $tile)
+                op!(E, $cell<PLAIN>, $plain)
             } else if factors.divisor.is_power_of_two() {
-                op!(E, $cell<SCALED>, $tile)
+                op!(E, $cell<SCALED>, $scaled)
             } else {
-                E::pass::<$cell<DIVIDED>, Sum, $tile>()
+                E::pass::<$cell<DIVIDED>, Sum, $scaled>()
             }
         };
     }
@@ -58,7 +62,9 @@ fn pass_of<E: Entry>(dtype: DType, op: ReduceOp, factors: &Factors) -> Pass {
         DType::I16 => int!(i16, 128),
         DType::I32 => int!(i32, 64),
         DType::I64 => int!(i64, 64),
-        DType::F16 => float!(F16, 64),
+        DType::F16 if E::MANY_REGISTERS => float!(F16, 128, 64),
+        DType::F16 => float!(F16, 64, 16),
+        DType::BF16 if E::MANY_REGISTERS => float!(BF16, 128, 64),
         DType::BF16 => float!(BF16, 64),
         DType::F32 => float!(F32, 64),
         DType::F64 => float!(F64, 64),
@@ -71,12 +77,16 @@ fn pass_of<E: Entry>(dtype: DType, op: ReduceOp, factors: &Factors) -> Pass {
 
 /// Compiles the generic pass for one instruction set.
 trait Entry {
+    /// Whether a tile of 128 `f32` leaves registers to work with.
+    const MANY_REGISTERS: bool;
     fn pass<L: Cell, O: Join<L::Acc>, const N: usize>() -> Pass;
 }
 
 macro_rules! entry {
-    ($cpu:ident, $new:expr $(, $features:literal)?) => {
+    ($cpu:ident, $new:expr, $many_registers:literal $(, $features:literal)?) => {
         impl Entry for $cpu {
+            const MANY_REGISTERS: bool = $many_registers;
+
             fn pass<L: Cell, O: Join<L::Acc>, const N: usize>() -> Pass {
                 $(#[target_feature(enable = $features)])?
                 unsafe fn entry<L: Cell, O: Join<L::Acc>, const N: usize>(
@@ -93,11 +103,11 @@ macro_rules! entry {
         }
     };
 }
-entry!(Portable, Portable);
+entry!(Portable, Portable, false);
 #[cfg(target_arch = "x86_64")]
-entry!(Avx2, Avx2::new(), "avx2,f16c");
+entry!(Avx2, Avx2::new(), false, "avx2,f16c");
 #[cfg(target_arch = "x86_64")]
-entry!(Avx512, Avx512::new(), "avx512f,avx512bw,avx512vl,avx512dq");
+entry!(Avx512, Avx512::new(), true, "avx512f,avx512bw,avx512vl,avx512dq");
 
 /// Main tiles, then small tiles, then single elements. A loop of its own for each common number of sources and
 /// destinations was measured: in cache `f16` gains a tenth, `f32` loses a twentieth, and the code doubles.
@@ -151,10 +161,10 @@ unsafe fn tiles<C: Cpu, L: Cell, O: Join<L::Acc>, const N: usize>(
         for &src in &srcs[1..] {
             acc.iter_mut().zip(&load(src)).for_each(|(a, &b)| *a = O::join(*a, b));
         }
-        let raw = L::store(cpu, &acc, &factors);
+        let out = L::finish(cpu, &acc, &factors);
         for &dst in dsts {
             // SAFETY: as for the sources; a source that this destination equals was read above (KER-4).
-            unsafe { dst.cast::<L::Raw>().add(at).cast::<[L::Raw; N]>().write_unaligned(raw) };
+            unsafe { L::Out::write(cpu, &out, dst.cast::<L::Raw>().add(at)) };
         }
         at += N;
     }

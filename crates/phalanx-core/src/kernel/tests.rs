@@ -299,21 +299,29 @@ fn half_conversions_round_to_nearest_even_on_every_level() {
     // The ties of `f16` subnormals: halves of its smallest number.
     singles.extend((0..4096).map(|n| n as f32 / (1 << 26) as f32));
     for block in singles.as_chunks::<32>().0 {
-        let want = block.map(|x| f16::from_f32_const(x).to_bits());
-        assert_eq!(Portable.narrow(block), want, "{block:?}");
+        check_narrow(Portable, block);
         #[cfg(target_arch = "x86_64")]
         if Level::detect() >= Level::Avx2 {
             // SAFETY: just detected.
-            assert_eq!(unsafe { Avx2::new() }.narrow(block), want, "{block:?}");
+            check_narrow(unsafe { Avx2::new() }, block);
         }
         #[cfg(target_arch = "x86_64")]
         if Level::detect() >= Level::Avx512 {
             // SAFETY: just detected.
-            assert_eq!(unsafe { Avx512::new() }.narrow(block), want, "{block:?}");
+            check_narrow(unsafe { Avx512::new() }, block);
         }
-        let brains = block.map(|x| bf16::from_f32(x).to_bits());
-        assert_eq!(block.map(cell::bf16_bits), brains, "{block:?}");
     }
+}
+
+fn check_narrow(cpu: impl Cpu, block: &[f32; 32]) {
+    let mut halves = [0; 32];
+    // SAFETY: the array is as long as the block.
+    unsafe { cpu.narrow(block, halves.as_mut_ptr()) };
+    assert_eq!(halves, block.map(|x| f16::from_f32_const(x).to_bits()), "{block:?}");
+    // `bf16_narrow` expects the even elements first.
+    let brains = block.map(|x| bf16::from_f32(x).to_bits());
+    let ordered: [u16; 32] = std::array::from_fn(|i| brains[i / 2 + i % 2 * 16]);
+    assert_eq!(cpu.bf16_narrow(block), ordered, "{block:?}");
 }
 
 #[test]
