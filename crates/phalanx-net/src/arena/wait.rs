@@ -30,7 +30,7 @@ impl Patience {
         Patience { spins: 64, spin_for: Duration::from_micros(50), yield_for: Duration::from_micros(1000) };
     /// Ranks share cores: whoever waits holds the core its peer needs.
     pub const SHARED: Patience =
-        Patience { spins: 20, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200) };
+        Patience { spins: 1, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200) };
 }
 
 /// Why a wait ended without its condition.
