@@ -172,7 +172,7 @@ impl Default for Config {
             host_id: None,
             algorithm: None,
             tiers: None,
-            segment_bytes: 64 << 10,
+            segment_bytes: 128 << 10,
             origins: Vec::new(),
         }
     }
