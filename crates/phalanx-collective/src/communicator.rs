@@ -62,8 +62,11 @@ impl Communicator {
         Communicator::of_world(Arc::new(World::from_env()?))
     }
 
-    /// All ranks of a world.
+    /// All ranks of a world. A world has one such communicator; `split` makes more.
     pub fn of_world(world: Arc<World>) -> Result<Communicator, Error> {
+        if !world.claim() {
+            return Err(Error::WorldTaken);
+        }
         let members = (0..world.n_ranks()).map(Rank).collect();
         Communicator::of(world, 0, members)
     }
@@ -162,7 +165,7 @@ impl Communicator {
 
     /// Zeros that the ranks of this host reduce without staging: gradients should live here.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<ArenaVec<T>, Error> {
-        let bytes = len * size_of::<T>();
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::ArenaFull { bytes: u64::MAX })?;
         match self.world.arena() {
             Some(arena) => {
                 let block = arena.alloc(bytes).ok_or(Error::ArenaFull { bytes: bytes as u64 })?;
@@ -362,6 +365,14 @@ impl Communicator {
 
     fn check_counts(&self, counts: &[u64]) -> Result<(), Error> {
         same_length("counts", counts.len(), self.members.len())
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.number != 0 {
+            self.world.close_links(self.number);
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Error {
     Split(String),
     #[error("algorithm {name} was asked for by PHALANX_ALGORITHM but is none; {known}")]
     NoSuchAlgorithm { name: String, known: String },
+    #[error("this world already has its communicator; split() makes others")]
+    WorldTaken,
     #[error("the arena is full: {bytes} bytes were asked for")]
     ArenaFull { bytes: u64 },
     #[error(transparent)]

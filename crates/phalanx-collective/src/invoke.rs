@@ -44,7 +44,8 @@ impl Communicator {
             return Err(NetError::from(doom).into());
         }
         self.calls += 1;
-        let memory = self.memory_of(&hands);
+        // Bytes that another rank writes into memory that a failed call gave back to its owner must not be able to become an invalid bool.
+        let memory = if ask.dtype == DType::Bool { Memory::Private } else { self.memory_of(&hands) };
         let mut outcome = self.attempt(&ask, memory, reduction.as_ref(), &mut hands);
         if matches!(outcome, Err(Stop::MixedMemory)) {
             outcome = self.attempt(&ask, Memory::Private, reduction.as_ref(), &mut hands);

@@ -2,6 +2,7 @@
 
 use crate::{communicator::Communicator, error::Error};
 use phalanx_core::Rank;
+use phalanx_net::arena::MAX_LANES;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Communicator {
@@ -37,6 +38,9 @@ impl Communicator {
         }
         let number =
             base + firsts.iter().position(|&f| f == i64::from(leader.0)).expect("it is among them") as u32;
+        if number >= MAX_LANES {
+            return Err(Error::Split(format!("a world makes at most {MAX_LANES} communicators in its life")));
+        }
         let members = ranks.iter().map(|r| self.members[r.index()]).collect();
         Communicator::of(self.world.clone(), number, members).map(Some)
     }

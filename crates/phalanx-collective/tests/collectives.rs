@@ -4,6 +4,7 @@ mod support;
 
 use phalanx_collective::{Communicator, Error, Scale};
 use phalanx_core::{Rank, ReduceOp};
+use std::sync::Arc;
 use support::run_ranks;
 
 /// Shapes of worlds: one host and several, even and uneven, also more ranks than cores.
@@ -184,10 +185,10 @@ fn ranks_that_call_different_things_are_told_and_can_go_on() {
                     Rank(0) => comm.allreduce(&mut [0i32; 4], ReduceOp::Max),
                     _ => comm.broadcast(&mut [0f32; 4], Rank(0)),
                 };
-                assert!(matches!(error, Err(Error::Mismatch { .. })), "COMM-2: {error:?}");
+                assert!(matches!(error, Err(Error::Mismatch { .. })), "COMM-2, RUN-1: {error:?}");
                 let mut one = [1f32];
                 comm.allreduce(&mut one, ReduceOp::Sum).unwrap();
-                assert_eq!(one[0], comm.size() as f32);
+                assert_eq!(one[0], comm.size() as f32, "RUN-2");
             }
         });
     }
@@ -203,6 +204,44 @@ fn across_hosts_a_disagreement_ends_the_world_for_everybody() {
         first
     });
     assert!(errors.iter().all(|e| e.contains("of 7 f32") && e.contains("of 9 f32")), "COMM-2: {errors:?}");
+}
+
+#[test]
+fn ranks_of_one_host_whose_plans_have_nothing_in_common_find_out_too() {
+    // The barrier of two hosts begins in shared memory, the allgather goes over links alone.
+    let errors = run_ranks(&[2, 2], &[], |comm| {
+        let called = match comm.rank() {
+            Rank(0) => comm.barrier(),
+            _ => comm.allgather(&[1f32], &mut [0.0; 4], &[1; 4]),
+        };
+        called.unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|e| e.contains("barrier") && e.contains("allgather")), "RUN-1: {errors:?}");
+}
+
+#[test]
+fn a_forced_link_plan_takes_mixed_memory() {
+    run_ranks(&[3], &[("PHALANX_ALGORITHM", "ring")], |comm| {
+        for _ in 0..3 {
+            let mut shared = comm.alloc::<f32>(1000).unwrap();
+            let mut private = vec![1f32; 1000];
+            shared.fill(1.0);
+            let data = if comm.rank() == Rank(1) { &mut shared[..] } else { &mut private[..] };
+            comm.allreduce(data, ReduceOp::Sum).unwrap();
+            assert_eq!(data, vec![3.0; 1000]);
+        }
+    });
+}
+
+#[test]
+fn a_world_has_one_communicator_of_all_ranks_and_no_room_for_nonsense() {
+    let world = Arc::new(phalanx_net::World::from_env().unwrap());
+    let comm = Communicator::of_world(world.clone()).unwrap();
+    assert!(matches!(Communicator::of_world(world), Err(Error::WorldTaken)));
+    for len in [usize::MAX, usize::MAX / 8, (1 << 61) + 1, isize::MAX as usize / 8] {
+        assert!(matches!(comm.alloc::<f64>(len), Err(Error::ArenaFull { .. })), "{len}");
+    }
+    assert_eq!(comm.alloc::<f64>(3).unwrap()[..], [0.0; 3]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub struct RunArgs {
     pub hostfile: Option<PathBuf>,
 
     /// How to run a command on another host; {host} becomes its name. With {host} in it, the template is used for
-    /// this machine, too [default: "ssh -o BatchMode=yes {host}"]
+    /// this machine, too [default: ssh without questions, which gives up on a silent host after 3 s]
     #[arg(long, value_name = "CMD")]
     pub rsh: Option<String>,
 

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::Path};
 
 /// What starts an agent on another host unless `--rsh` says otherwise. Agents run in the background of the terminal,
 /// where a password prompt could never be answered: better a clear refusal.
-pub const DEFAULT: &str = "ssh -o BatchMode=yes {host}";
+pub const DEFAULT: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3 {host}";
 const HOST: &str = "{host}";
 
 /// A template, cut into words.
@@ -112,7 +112,18 @@ mod tests {
     fn the_host_goes_where_the_template_says_or_last() {
         assert_eq!(
             command(None, "/bin/phalanx"),
-            ["ssh", "-o", "BatchMode=yes", "n1", "/bin/phalanx", "agent"]
+            [
+                "ssh",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "ServerAliveInterval=1",
+                "-o",
+                "ServerAliveCountMax=3",
+                "n1",
+                "/bin/phalanx",
+                "agent"
+            ]
         );
         assert_eq!(command(Some("ssh -p 2222"), "/p"), ["ssh", "-p", "2222", "n1", "/p", "agent"]);
         assert_eq!(

@@ -32,9 +32,9 @@ pub enum NetError {
     #[error("the meeting point refused this rank: {why}")]
     Refused { why: String },
     #[error(
-        "the world of {n_ranks} ranks did not form within {waited_s:.0} s: not here yet are ranks{missing}; raise PHALANX_START_TIMEOUT if they are only slow"
+        "the world did not form within {waited_s:.0} s: not here yet are ranks{missing}; raise PHALANX_START_TIMEOUT if they are only slow"
     )]
-    NotFormed { waited_s: f64, n_ranks: u32, missing: String },
+    NotFormed { waited_s: f64, missing: String },
     #[error("cannot connect to rank {rank} at {tried}: {last}")]
     NoLink { rank: Rank, tried: String, last: String },
     #[error("handshake with {with}: {error}")]

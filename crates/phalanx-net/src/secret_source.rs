@@ -18,18 +18,30 @@ pub fn find() -> Result<Secret, NetError> {
         return inherited(&fd);
     }
     if let Some(text) = var("PHALANX_SECRET") {
-        return Ok(Secret::from_text(&text));
+        return from_user("PHALANX_SECRET", &text);
     }
     if let Some(path) = var("PHALANX_SECRET_FILE") {
         let read = fs::read_to_string(&path);
         let text = read.map_err(|e| NetError::Secret { why: format!("PHALANX_SECRET_FILE={path}: {e}") })?;
-        return Ok(Secret::from_text(&text));
+        return from_user(&format!("PHALANX_SECRET_FILE={path}"), &text);
     }
     let home = var("HOME").ok_or_else(|| NetError::Secret {
         why: "no launcher of ours gave one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
     })?;
     let path = PathBuf::from(home).join(".phalanx").join("secret");
     users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
+}
+
+/// A text that somebody chose. The handshake lets anybody who can connect try guesses at leisure, so it must be long.
+fn from_user(from: &str, text: &str) -> Result<Secret, NetError> {
+    const LEAST: usize = 16;
+    if text.trim().len() < LEAST {
+        let why = format!(
+            "{from} holds fewer than {LEAST} characters; take random ones: head -c 32 /dev/urandom | base64"
+        );
+        return Err(NetError::Secret { why });
+    }
+    Ok(Secret::from_text(text))
 }
 
 /// The launcher's descriptor. Read by path, so that it can be read again by whoever inherits it next.
@@ -80,6 +92,14 @@ fn users_key(path: &Path) -> io::Result<Secret> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_that_can_be_guessed_are_refused() {
+        assert!(
+            from_user("PHALANX_SECRET", " hunter2 \n").unwrap_err().to_string().contains("PHALANX_SECRET")
+        );
+        assert!(from_user("PHALANX_SECRET", "correct horse battery staple").is_ok());
+    }
 
     #[test]
     fn a_users_key_is_made_once_and_guarded() {

@@ -91,7 +91,10 @@ impl Inbox {
 /// A running watch; dropping it leaves the world in order.
 #[derive(Debug)]
 pub struct Watch {
-    orders: mpsc::Sender<Up>,
+    /// Taken to end the thread without a word.
+    orders: Option<mpsc::Sender<Up>>,
+    /// The process that started it: a forked child has the handle, but not the thread.
+    owner: u32,
     waker: Arc<Waker>,
     inbox: Arc<Inbox>,
     wake: Arc<OwnedFd>,
@@ -134,7 +137,14 @@ impl Watch {
         };
         let thread =
             std::thread::Builder::new().name("phalanx-watch".into()).spawn(move || watching.run())?;
-        Ok(Watch { orders, waker, inbox, wake, thread: Some(thread) })
+        Ok(Watch {
+            orders: Some(orders),
+            owner: std::process::id(),
+            waker,
+            inbox,
+            wake,
+            thread: Some(thread),
+        })
     }
 
     pub fn inbox(&self) -> &Inbox {
@@ -159,7 +169,7 @@ impl Watch {
 
     fn order(&self, up: Up) {
         // A watch that has ended has already told everybody the worst.
-        if self.orders.send(up).is_ok() {
+        if self.orders.as_ref().is_some_and(|orders| orders.send(up).is_ok()) {
             let _ = self.waker.wake();
         }
     }
@@ -167,7 +177,17 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.order(Up::Leave);
+        if self.owner != std::process::id() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        if std::thread::panicking() {
+            // A panic is no leaving in order: the closed connection, and the launcher's words, tell the others.
+            self.orders = None;
+            let _ = self.waker.wake();
+        } else {
+            self.order(Up::Leave);
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -92,10 +92,17 @@ impl ArenaRun<'_> {
         }
     }
 
+    /// Publishes an empty first turn, with what this rank calls, and sees what the others call.
+    pub fn introduce(&mut self, buffers: &Buffers<'_>) -> Result<(), Stop> {
+        self.acquire(0)?;
+        self.publish(0, buffers);
+        self.agree()
+    }
+
     /// Ends the call: every rank has been seen in it, every slot is free again.
     pub fn finish(&mut self, plan: &Plan) -> Result<(), Stop> {
         self.agree()?;
-        self.lane.finish(plan.n_turns);
+        self.lane.finish(plan.n_turns.max(1));
         Ok(())
     }
 

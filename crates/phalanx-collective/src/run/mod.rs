@@ -34,6 +34,10 @@ pub(crate) fn run(
     mut arena: Option<ArenaRun<'_>>,
     links: &mut LinkRun<'_>,
 ) -> Result<(), Stop> {
+    if let Some(arena) = arena.as_mut().filter(|_| plan.n_turns == 0) {
+        // A plan of links alone says what it calls to the ranks of its host all the same: theirs may be a plan of another kind.
+        arena.introduce(buffers)?;
+    }
     for step in &plan.steps {
         match step {
             Step::Copy { src, dst } => buffers.copy(*src, *dst),
@@ -51,7 +55,7 @@ pub(crate) fn run(
         }
     }
     match arena {
-        Some(mut arena) if plan.n_turns > 0 => arena.finish(plan),
-        _ => Ok(()),
+        Some(mut arena) => arena.finish(plan),
+        None => Ok(()),
     }
 }

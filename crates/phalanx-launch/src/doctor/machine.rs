@@ -138,13 +138,13 @@ fn file_size(limit: Option<u64>) -> Finding {
     let check = "file size";
     match limit {
         None => Finding::ok(check, "no limit (ulimit -f)"),
-        Some(bytes) if bytes >= GIB => {
+        Some(bytes) if bytes >= 64 * GIB => {
             Finding::ok(check, format!("limited to {} MiB (ulimit -f)", bytes / MIB))
         }
         Some(bytes) => Finding::fail(
             check,
             format!("limited to {} KiB (ulimit -f)", bytes >> 10),
-            "shared memory beyond it cannot be made: ranks would get SIGXFSZ",
+            "shared memory is one sparse file that counts at its full length, some GiB a rank: ranks may fail to start",
             "ulimit -f unlimited",
         ),
     }

@@ -110,7 +110,10 @@ mod tests {
             assert_eq!(route(host, Some("ssh -p 22")).shown(), "this machine", "{host}");
         }
         assert_eq!(route("me", Some("env A={host}")).shown(), "env A=me /q agent");
-        assert_eq!(route("you", None).shown(), "ssh -o BatchMode=yes you /q agent");
+        assert_eq!(
+            route("you", None).shown(),
+            "ssh -o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3 you /q agent"
+        );
         assert_eq!(route("10.0.0.6", Some("rsh")).shown(), "rsh 10.0.0.6 /q agent");
     }
 

@@ -21,14 +21,14 @@ impl Heap {
         Heap { free: BTreeMap::from([(at, len)]) }
     }
 
-    /// Bytes a request really takes.
-    pub fn rounded(len: usize) -> usize {
-        len.max(1).next_multiple_of(PAGE)
+    /// Bytes a request really takes; `None` for more than there can be.
+    pub fn rounded(len: usize) -> Option<usize> {
+        if len > isize::MAX as usize - HUGE { None } else { Some(len.max(1).next_multiple_of(PAGE)) }
     }
 
     /// Takes the first fitting block; `None` when there is none.
     pub fn take(&mut self, len: usize) -> Option<usize> {
-        let want = Heap::rounded(len);
+        let want = Heap::rounded(len)?;
         let align = if want >= HUGE { HUGE } else { PAGE };
         let (at, start, free) = self.free.iter().find_map(|(&at, &free)| {
             let start = at.next_multiple_of(align);
@@ -47,8 +47,9 @@ impl Heap {
 
     /// Gives back a block that `take(len)` returned.
     pub fn give(&mut self, at: usize, len: usize) {
+        let Some(taken) = Heap::rounded(len) else { return };
         let mut start = at;
-        let mut size = Heap::rounded(len);
+        let mut size = taken;
         if let Some((&before, &free)) = self.free.range(..at).next_back()
             && before + free == at
         {
@@ -56,7 +57,7 @@ impl Heap {
             start = before;
             size += free;
         }
-        if let Some(free) = self.free.remove(&(at + Heap::rounded(len))) {
+        if let Some(free) = self.free.remove(&(at + taken)) {
             size += free;
         }
         self.free.insert(start, size);

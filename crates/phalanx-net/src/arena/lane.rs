@@ -74,7 +74,7 @@ impl Lane {
         me: usize,
         timeout: Duration,
     ) -> Option<Lane> {
-        if index as usize >= super::MAX_LANES {
+        if index >= super::MAX_LANES {
             return None;
         }
         let at = arena.plan.lanes_at + index as usize * arena.plan.lane_bytes;
@@ -201,6 +201,81 @@ impl Lane {
         // Nobody can be asleep for a release of a call shorter than the ring: its slots were free when it began.
         if n_turns > 1 {
             self.arena.bells.ring_sleepers(&self.arena.map);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        arena::{Offer, Patience, Source},
+        lost::Casualties,
+    };
+    use std::sync::mpsc;
+
+    /// Lanes of ranks that are threads of this process, each with a mapping of its own, and that sleep whenever they wait.
+    fn lanes(n: usize) -> Vec<Lane> {
+        let offer = Offer::make(n).unwrap();
+        let (fd, heap_bytes) = (offer.fd(), offer.heap_bytes());
+        let pid = std::process::id();
+        let processes = vec![(pid, offer.trial_address()); n];
+        let ranks: Vec<Rank> = (0..n).map(Rank::at).collect();
+        // Asleep for longer than the test may take: a lost wake-up is a hang.
+        let patience = Patience {
+            spins: 1,
+            spin_for: Duration::ZERO,
+            yield_for: Duration::ZERO,
+            nap: Duration::from_secs(600),
+        };
+        let mut offers: Vec<Offer> = (1..n).map(|_| Offer::make(n).unwrap()).collect();
+        offers.insert(0, offer);
+        let arenas = offers.into_iter().enumerate().map(|(me, offer)| {
+            let source = Source { pid, fd, heap_bytes, n_local_max: n, processes: &processes };
+            let casualties = Arc::new(Casualties::new(n as u32));
+            Arc::new(Arena::join(offer, source, ranks.clone(), me, patience, casualties).unwrap())
+        });
+        let open = |(me, arena)| Lane::open(arena, 0, ranks.clone(), me, Duration::from_secs(600)).unwrap();
+        arenas.enumerate().map(open).collect()
+    }
+
+    #[test]
+    fn sleeping_ranks_miss_neither_turns_nor_wake_ups() {
+        const CALLS: u64 = 2_000;
+        let (done, all) = mpsc::channel();
+        let lanes = lanes(3);
+        let n = lanes.len();
+        for mut lane in lanes {
+            let done = done.clone();
+            std::thread::spawn(move || {
+                for call in 0..CALLS {
+                    // Calls of one turn and of more turns than the ring has slots, one ahead as plans are.
+                    let n_turns = if call % 3 == 0 { 20 } else { 1 };
+                    for turn in 0..=n_turns {
+                        if turn < n_turns {
+                            lane.acquire(turn).unwrap();
+                            let what = call * 1000 + u64::from(turn);
+                            lane.write_header(turn, CallHeader { what, ..CallHeader::default() });
+                            lane.publish(turn);
+                        }
+                        let Some(read) = turn.checked_sub(1) else { continue };
+                        let me = lane.me();
+                        for member in (0..n).filter(|&m| m != me) {
+                            lane.await_turn(member, read).unwrap();
+                            let what = lane.header(member, read).what;
+                            assert_eq!(what, call * 1000 + u64::from(read), "LANE-1, LANE-2, LANE-3");
+                        }
+                        if read + 1 < n_turns {
+                            lane.release(read);
+                        }
+                    }
+                    lane.finish(n_turns);
+                }
+                done.send(lane.me()).unwrap();
+            });
+        }
+        for _ in 0..n {
+            all.recv_timeout(Duration::from_secs(120)).expect("WAIT-2: no rank sleeps through its wake-up");
         }
     }
 }

@@ -38,6 +38,8 @@ impl Map {
 
     fn of(file: File, len: usize) -> io::Result<Map> {
         let map = memmap2::MmapOptions::new().len(len).map_raw(&file)?;
+        // A core dump would fill every hole of the sparse memory: all of the host's memory, and the disk.
+        map.advise(memmap2::Advice::DontDump)?;
         Ok(Map { file, map })
     }
 
@@ -82,6 +84,11 @@ impl Map {
         assert!(address.is_aligned());
         // SAFETY: as in `u64_at`.
         unsafe { AtomicU32::from_ptr(address) }
+    }
+
+    /// Makes sure that the pages of a range exist, so that touching them later cannot fail.
+    pub fn reserve(&self, at: usize, len: usize) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at as u64, len as u64)?)
     }
 
     /// Gives the pages of a range back to the system; they read as zeros afterwards.

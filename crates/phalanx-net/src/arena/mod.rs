@@ -19,13 +19,16 @@ use peek::Target;
 use phalanx_core::Rank;
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 use wait::{Bells, Wait};
 
 /// Lanes an arena has room for; a lane is used again only by a later arena.
-const MAX_LANES: usize = 1024;
+pub const MAX_LANES: u32 = 1024;
 const SLEEPERS_AT: usize = 64;
 const TOKEN_AT: usize = 256;
 const POISON_AT: usize = 320;
@@ -45,14 +48,23 @@ impl Offer {
     /// Reserves memory before it is known whose will be used. `n_local_max` is the world's size at most.
     pub fn make(n_local_max: usize) -> io::Result<Offer> {
         // Address space is plentiful but not endless, and some systems limit it: try generous heaps first.
-        let mut last = None;
+        // Beyond the limit on file sizes the kernel would not answer but kill.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
+        let mut last = io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("files may be no larger than {limit} bytes here (ulimit -f), which is too little"),
+        );
         for heap_bytes in [64 << 30, 4 << 30, 256 << 20usize] {
-            match Map::create(Plan::of(n_local_max, heap_bytes).total) {
+            let total = Plan::of(n_local_max, heap_bytes).total;
+            if total as u64 > limit {
+                continue;
+            }
+            match Map::create(total) {
                 Ok(map) => return Ok(Offer { map, heap_bytes, target: Target::new() }),
-                Err(e) => last = Some(e),
+                Err(e) => last = e,
             }
         }
-        Err(last.expect("at least one size was tried"))
+        Err(last)
     }
 
     pub fn fd(&self) -> i32 {
@@ -82,7 +94,7 @@ impl Plan {
     fn of(n_local: usize, heap_bytes: usize) -> Plan {
         let lanes_at = (DOORBELLS_AT + Bells::bytes(n_local)).next_multiple_of(4096);
         let lane_bytes = Lane::bytes(n_local);
-        let heaps_at = (lanes_at + MAX_LANES * lane_bytes).next_multiple_of(2 << 20);
+        let heaps_at = (lanes_at + MAX_LANES as usize * lane_bytes).next_multiple_of(2 << 20);
         Plan { lanes_at, lane_bytes, heaps_at, total: heaps_at + n_local * heap_bytes }
     }
 }
@@ -100,6 +112,10 @@ pub struct Arena {
     heap_range: (usize, usize),
     /// Processes of the ranks, if the kernel lets this one read the memory of all of them.
     readable: Option<Vec<u32>>,
+    /// The process it belongs to; a forked child inherits the mapping, not the membership.
+    owner: u32,
+    /// Threads of this process that sleep or are about to.
+    n_sleeping: AtomicU32,
     /// Others may try to read it as long as the arena lives.
     _target: Target,
     /// A lock because buffers may be dropped on any thread.
@@ -150,6 +166,8 @@ impl Arena {
             heap_range: (heap_at, heap_bytes),
             heap,
             readable,
+            owner: std::process::id(),
+            n_sleeping: AtomicU32::new(0),
             _target: target,
         })
     }
@@ -189,7 +207,8 @@ impl Arena {
     /// Zeroed memory of this rank that every rank of the host can read and write; `None` when the heap is full.
     pub fn alloc(self: &Arc<Arena>, len: usize) -> Option<Block> {
         let at = self.heap.lock().unwrap_or_else(PoisonError::into_inner).take(len)?;
-        Some(Block { arena: self.clone(), at, len })
+        let block = Block { arena: self.clone(), at, len };
+        self.map.reserve(at, Heap::rounded(len)?).ok().map(|()| block)
     }
 
     /// Where in the arena these bytes lie, if they are in this rank's heap.
@@ -228,6 +247,7 @@ impl Arena {
             me: self.ranks[self.me_local],
             patience: self.patience,
             casualties: &self.casualties,
+            n_sleeping: &self.n_sleeping,
             whom,
             timeout,
         }
@@ -258,9 +278,16 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Zeroes the pages for the next owner. If the system refuses, the block is not handed out again.
-        if self.arena.map.punch(self.at, Heap::rounded(self.len)).is_ok() {
-            self.arena.heap.lock().unwrap_or_else(PoisonError::into_inner).give(self.at, self.len);
+        let arena = &self.arena;
+        // A forked child shares the pages but owns none of them. And after a failure a peer may still be writing here: then the block
+        // is not handed out again.
+        if arena.owner != std::process::id() || arena.casualties.doomed().is_some() {
+            return;
+        }
+        let Some(len) = Heap::rounded(self.len) else { return };
+        // Zeroes the pages for the next owner. If the system refuses, the block is not handed out again, either.
+        if arena.map.punch(self.at, len).is_ok() {
+            arena.heap.lock().unwrap_or_else(PoisonError::into_inner).give(self.at, self.len);
         }
     }
 }

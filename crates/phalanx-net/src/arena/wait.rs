@@ -11,7 +11,7 @@ use crate::lost::{Casualties, Cause, Doom, Lost};
 use phalanx_core::Rank;
 use rustix::thread::futex;
 use std::{
-    sync::atomic::{Ordering, fence},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
     time::{Duration, Instant},
 };
 
@@ -21,16 +21,22 @@ pub struct Patience {
     pub spins: u32,
     pub spin_for: Duration,
     pub yield_for: Duration,
+    /// Longest sleep before a sleeper looks around by itself; wake-ups normally come by the doorbell.
+    pub nap: Duration,
 }
 
 impl Patience {
     /// Every rank has a core of its own: the peer is running, so look at memory often. Yielding costs nothing on a core that nobody else
     /// wants, and saves the day where somebody does (containers and namespaces hide from each other).
-    pub const DEDICATED: Patience =
-        Patience { spins: 64, spin_for: Duration::from_micros(50), yield_for: Duration::from_micros(1000) };
+    pub const DEDICATED: Patience = Patience {
+        spins: 64,
+        spin_for: Duration::from_micros(50),
+        yield_for: Duration::from_micros(1000),
+        nap: NAP,
+    };
     /// Ranks share cores: whoever waits holds the core its peer needs.
     pub const SHARED: Patience =
-        Patience { spins: 1, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200) };
+        Patience { spins: 1, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200), nap: NAP };
 }
 
 /// Why a wait ended without its condition.
@@ -52,7 +58,6 @@ pub(super) struct Bells {
 }
 
 const BELL_STRIDE: usize = 128;
-/// Longest sleep before a sleeper looks around by itself; wake-ups normally come by the doorbell.
 const NAP: Duration = Duration::from_millis(250);
 /// After this long a waiting rank says whom it waits for.
 const STALL: Duration = Duration::from_secs(10);
@@ -88,7 +93,7 @@ impl Bells {
         let bell = map.u32_at(self.doorbells_at + local * BELL_STRIDE);
         bell.fetch_add(1, Ordering::Release);
         // Failure to wake nobody is no failure.
-        let _ = futex::wake(bell, futex::Flags::empty(), 1);
+        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 
     pub fn ring_all(&self, map: &Map) {
@@ -135,6 +140,7 @@ pub(super) struct Wait<'a> {
     pub me: Rank,
     pub patience: Patience,
     pub casualties: &'a Casualties,
+    pub n_sleeping: &'a AtomicU32,
     pub whom: Rank,
     pub timeout: Duration,
 }
@@ -185,18 +191,22 @@ impl Wait<'_> {
         loop {
             let heard = bell.load(Ordering::Acquire);
             // WAIT-2: registered before the last look; the fence keeps the look behind it.
+            self.n_sleeping.fetch_add(1, Ordering::SeqCst);
             word.fetch_or(bit, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            let last_look = ready();
-            let judged = if last_look { Ok(true) } else { self.look_around(ready, start) };
-            if last_look || judged != Ok(false) {
-                word.fetch_and(!bit, Ordering::Relaxed);
+            let judged = if ready() { Ok(true) } else { self.look_around(ready, start) };
+            if judged == Ok(false) {
+                let nap = rustix::time::Timespec {
+                    tv_sec: self.patience.nap.as_secs() as _,
+                    tv_nsec: self.patience.nap.subsec_nanos() as _,
+                };
+                // A changed bell, a wake-up, a signal and the nap's end all mean the same: look again.
+                let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&nap));
+            }
+            self.wake_up(word, bit);
+            if judged != Ok(false) {
                 return judged.map(|_| ());
             }
-            let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as _ };
-            // A changed bell, a wake-up, a signal and the nap's end all mean the same: look again.
-            let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&nap));
-            word.fetch_and(!bit, Ordering::Relaxed);
             if ready() {
                 return Ok(());
             }
@@ -204,6 +214,18 @@ impl Wait<'_> {
                 told = true;
                 tracing::warn!(rank = %self.whom, waited_s = start.elapsed().as_secs(), "still waiting for a rank that is alive but has not come");
             }
+        }
+    }
+
+    /// Takes this thread off the list. The bit is the process's, so the last sleeper clears it; whoever came meanwhile gets it back.
+    fn wake_up(&self, word: &AtomicU64, bit: u64) {
+        if self.n_sleeping.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        word.fetch_and(!bit, Ordering::SeqCst);
+        if self.n_sleeping.load(Ordering::SeqCst) > 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+            self.bells.ring(self.map, self.me_local);
         }
     }
 

@@ -64,15 +64,18 @@ fn host_key(config: &Config) -> u64 {
     hasher.finish()
 }
 
+/// Says hello and waits for the roster; `heard` tells whether the hub has said anything at all.
 pub(super) fn await_roster(
     stream: &mut TcpStream,
     decoder: &mut Decoder,
+    hello: &[u8],
+    heard: &mut bool,
     deadline: Instant,
-    identity: &Identity,
     config: &Config,
 ) -> Result<Vec<Member>, NetError> {
     let lost =
         |error| NetError::System { what: "the hub closed the connection before the world formed", error };
+    stream.write_all(hello).map_err(lost)?;
     let mut bytes = [0; 16 << 10];
     let mut next_beat = Instant::now();
     let mut missing = Vec::new();
@@ -80,6 +83,7 @@ pub(super) fn await_roster(
         while let Some(down) =
             decoder.take::<Down>().map_err(|e| lost(io::Error::new(io::ErrorKind::InvalidData, e)))?
         {
+            *heard = true;
             match down {
                 Down::Roster(members) => return Ok(members),
                 Down::Refused(why) => return Err(NetError::Refused { why }),
@@ -93,7 +97,7 @@ pub(super) fn await_roster(
         if now >= deadline {
             let waited_s = config.start_timeout.as_secs_f64();
             let missing = missing.iter().map(|r: &Rank| format!(" {r}")).collect();
-            return Err(NetError::NotFormed { waited_s, n_ranks: identity.n_ranks, missing });
+            return Err(NetError::NotFormed { waited_s, missing });
         }
         if now >= next_beat {
             next_beat = now + Duration::from_millis(crate::hub::state::BEAT_MS);

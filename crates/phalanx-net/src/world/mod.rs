@@ -26,15 +26,16 @@ use phalanx_core::{Config, Epoch, Rank, Topology, Transport};
 use place::{ATTEMPT, Knock, Place, RETRY_EVERY, connect_hub, shake};
 use std::{
     collections::BTreeMap,
-    io::Write,
     net::{SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
+/// How long to look for the hub again after it closed the connection without a word.
+const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a rank that nothing is known against may refuse a link; longer than it takes to find out that it is frozen.
 const LINK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one handshake of a link may take before it is tried again.
@@ -53,6 +54,10 @@ pub struct World {
     secret: Secret,
     arena: Option<Arc<Arena>>,
     casualties: Arc<Casualties>,
+    /// Number 0, the whole world's, is taken.
+    claimed: AtomicBool,
+    /// The process that joined.
+    owner: u32,
     /// Communicator numbers below this are taken, as far as this rank knows.
     next_communicator: AtomicU32,
     /// A lock because several communicators of this rank open links; never held while one is used.
@@ -94,11 +99,19 @@ impl World {
         let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
         let member = introduce(&identity, &config, &offer, addresses);
         let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
-        hub_stream
-            .write_all(&hello)
-            .map_err(|error| NetError::System { what: "cannot speak to the hub", error })?;
         let mut decoder = Decoder::new(MAX_FRAME);
-        let members = match await_roster(&mut hub_stream, &mut decoder, deadline, &identity, &config) {
+        let mut heard = false;
+        let joined = loop {
+            let joined = await_roster(&mut hub_stream, &mut decoder, &hello, &mut heard, deadline, &config);
+            if heard || !matches!(joined, Err(NetError::System { .. })) {
+                break joined;
+            }
+            // In a crowd the door may show out a guest whose last word it has not read yet: knock again, if anybody still answers.
+            let soon = deadline.min(Instant::now() + KNOCK_AGAIN);
+            let Ok((stream, _)) = connect_hub(&place, identity.rank, soon, &config) else { break joined };
+            hub_stream = stream;
+        };
+        let members = match joined {
             // Otherwise the others would take this rank's end for the reason.
             Err(error @ NetError::NotFormed { .. }) => {
                 return Err(give_up(hub_stream, decoder, &identity, &place, error));
@@ -156,6 +169,8 @@ impl World {
             secret: place.secret,
             arena,
             casualties,
+            claimed: AtomicBool::new(false),
+            owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
             links: Mutex::new(BTreeMap::new()),
             watch: Some(watch),
@@ -178,6 +193,8 @@ impl World {
             secret: Secret::random(),
             arena: Some(arena),
             casualties,
+            claimed: AtomicBool::new(false),
+            owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
             links: Mutex::new(BTreeMap::new()),
             watch: None,
@@ -225,6 +242,16 @@ impl World {
     /// The lowest communicator number this rank has not seen in use; 0 is the whole world's.
     pub fn next_communicator(&self) -> u32 {
         self.next_communicator.load(Ordering::Relaxed)
+    }
+
+    /// Takes the whole world's communicator number; true once.
+    pub fn claim(&self) -> bool {
+        !self.claimed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Closes the links of a communicator that is gone.
+    pub fn close_links(&self, stream: u32) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, of), _| *of != stream);
     }
 
     /// Numbers below this are taken from now on. Relaxed: ranks agree on numbers by collectives, which order everything.
@@ -328,6 +355,11 @@ impl World {
 /// failures. A rank that ends by a panic does not leave; its end is a failure, and the others are not waited for.
 impl Drop for World {
     fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            // A forked child has neither the watch nor the hub's thread; both belong to its parent.
+            std::mem::forget(self.hub.take());
+            return;
+        }
         let Some(hub) = self.hub.take().filter(|_| !std::thread::panicking()) else { return };
         drop(self.watch.take());
         if self.casualties.doomed().is_none() {

@@ -36,6 +36,7 @@ fn plans(algorithm: Algorithm, request: &Request) -> Vec<Plan> {
 }
 
 fn prove(algorithm: Algorithm, request: &Request) -> Report {
-    verify(request, &plans(algorithm, request))
-        .unwrap_or_else(|fault| panic!("{algorithm}: {fault}\n{request:?}"))
+    verify(request, &plans(algorithm, request)).unwrap_or_else(|fault| {
+        panic!("PLAN-1, PLAN-2, PLAN-3, ARENA-1, ARENA-2, ARENA-3: {algorithm}: {fault}\n{request:?}")
+    })
 }
