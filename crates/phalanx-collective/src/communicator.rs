@@ -96,6 +96,9 @@ impl Communicator {
                 }
                 _ => None,
             };
+        if let Some(tiers) = world.config().tiers.as_ref().filter(|_| number == 0) {
+            tiers.check(world.n_ranks())?;
+        }
         let forced = match &world.config().algorithm {
             None => None,
             Some(name) => Some(name.parse().map_err(|e: plan::UnknownAlgorithm| Error::NoSuchAlgorithm {

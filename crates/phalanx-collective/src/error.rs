@@ -1,6 +1,6 @@
 //! What a collective can answer instead of a result.
 
-use phalanx_core::{OpError, Rank};
+use phalanx_core::{OpError, Rank, topology::TopologyError};
 use phalanx_net::{NetError, lost::Cause};
 use std::fmt;
 
@@ -23,6 +23,8 @@ pub enum Error {
     Split(String),
     #[error("algorithm {name} was asked for by PHALANX_ALGORITHM but is none; {known}")]
     NoSuchAlgorithm { name: String, known: String },
+    #[error("PHALANX_TIERS: {0}")]
+    Tiers(#[from] TopologyError),
     #[error("this world already has its communicator; split() makes others")]
     WorldTaken,
     #[error("the arena is full: {bytes} bytes were asked for")]

@@ -115,6 +115,7 @@ impl Communicator {
             staging: &mut self.staging,
             patience: self.world.arena().map_or(Patience::DEDICATED, |a| a.patience()),
             timeout: self.world.config().timeout,
+            told: false,
         };
         run::run(plan, &mut buffers, reduction, arena, &mut links)
     }

@@ -154,6 +154,14 @@ fn every_other_collective_over_tcp_only() {
 }
 
 #[test]
+fn ranks_that_end_at_once_do_not_trouble_those_that_still_join() {
+    for _ in 0..20 {
+        run_ranks(&[4], &[], |comm| assert_eq!(comm.size(), 4));
+        run_ranks(&[2, 2], &[], |comm| assert_eq!(comm.local_size(), 2));
+    }
+}
+
+#[test]
 fn results_are_bit_equal_on_every_rank() {
     for shape in [&[2u32][..], &[4], &[5], &[2, 1]] {
         let results = run_ranks(shape, &[], |comm| {

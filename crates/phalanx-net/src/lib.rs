@@ -13,6 +13,7 @@ pub mod lost;
 pub mod secret;
 mod secret_source;
 pub mod socket;
+pub mod voice;
 mod watch;
 mod world;
 

@@ -32,6 +32,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long a process that panicked may take to end.
+const LINGER: Duration = Duration::from_millis(500);
 const WAKER: Token = Token(0);
 const HUB: Token = Token(1);
 const FIRST_PIDFD: usize = 2;
@@ -183,11 +185,12 @@ impl Drop for Watch {
         }
         if std::thread::panicking() {
             // A panic is no leaving in order: the closed connection, and the launcher's words, tell the others.
+            // The thread lingers until the process is gone, so that nobody hears of it before whoever watches the process.
             self.orders = None;
             let _ = self.waker.wake();
-        } else {
-            self.order(Up::Leave);
+            return;
         }
+        self.order(Up::Leave);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -287,7 +290,10 @@ impl Watching {
                     }
                 }
                 Err(mpsc::TryRecvError::Empty) => return true,
-                Err(mpsc::TryRecvError::Disconnected) => return false,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    std::thread::park_timeout(LINGER);
+                    return false;
+                }
             }
         }
     }

@@ -43,6 +43,8 @@ pub(crate) struct LinkRun<'a> {
     pub staging: &'a mut Vec<u8>,
     pub patience: Patience,
     pub timeout: Duration,
+    /// Whether a person was told that this call waits.
+    pub told: bool,
 }
 
 struct Outgoing {
@@ -234,7 +236,7 @@ impl LinkRun<'_> {
         })
     }
 
-    fn sleep(&self, outgoing: &[Outgoing], incoming: &[Incoming], start: Instant) -> Result<(), Stop> {
+    fn sleep(&mut self, outgoing: &[Outgoing], incoming: &[Incoming], start: Instant) -> Result<(), Stop> {
         let watch = self.world.watch().expect("a rank with links has a watch");
         let wants_out = outgoing.iter().filter(|o| o.done < o.total);
         let wants_in = incoming.iter().filter(|i| i.done < i.total);
@@ -257,8 +259,15 @@ impl LinkRun<'_> {
             let rank = whom[0];
             return Err(Stop::Net(NetError::Late { rank, waited_s: waited.as_secs_f64() }));
         }
-        if waited > STALL && waited.as_secs().is_multiple_of(10) {
-            tracing::warn!(ranks = ?whom, waited_s = waited.as_secs(), "still waiting for ranks that are alive but have not come");
+        if waited > STALL && !self.told {
+            self.told = true;
+            let ranks: Vec<String> = whom.iter().map(ToString::to_string).collect();
+            phalanx_net::voice::warn(&format!(
+                "rank {} has waited {} s for ranks {}, which are alive but have not come",
+                self.world.rank(),
+                waited.as_secs(),
+                ranks.join(", ")
+            ));
         }
         Ok(())
     }

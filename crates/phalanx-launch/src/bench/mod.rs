@@ -12,7 +12,10 @@ pub use options::{BenchArgs, bytes};
 use options::Case;
 use phalanx_collective::{Communicator, Error};
 use phalanx_core::DType;
-use std::process::{Command, ExitCode};
+use std::{
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+};
 use table::{Row, Table};
 
 pub fn main(args: &BenchArgs) -> ExitCode {
@@ -65,13 +68,10 @@ fn start_world(args: &BenchArgs) -> ExitCode {
         command.args(["--interface", interface]);
     }
     command.arg("--").arg(&own).args(std::env::args_os().skip(1));
-    match command.status() {
-        Ok(status) => ExitCode::from(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("phalanx bench: cannot start {}: {error}", own.display());
-            ExitCode::FAILURE
-        }
-    }
+    // Becomes the launcher, so that signals and exit codes are the launcher's own.
+    let error = command.exec();
+    eprintln!("phalanx bench: cannot start {}: {error}", own.display());
+    ExitCode::FAILURE
 }
 
 fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), Error> {
@@ -81,6 +81,8 @@ fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), Error> {
     for case in cases {
         if let Some(measured) = measure(&mut comm, case, args.seconds)? {
             table.row(&Row::new(&comm, case, &measured));
+        } else if lead {
+            eprintln!("skipped: {} of {} bytes has not one element for each rank", case.op, case.bytes);
         }
     }
     table.end();

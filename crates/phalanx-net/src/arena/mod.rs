@@ -30,7 +30,8 @@ use wait::{Bells, Wait};
 /// Lanes an arena has room for; a lane is used again only by a later arena.
 pub const MAX_LANES: u32 = 1024;
 const SLEEPERS_AT: usize = 64;
-const TOKEN_AT: usize = 256;
+/// Within a rank's doorbell: set once it has mapped the memory.
+const PRESENT_AT: usize = 64;
 const POISON_AT: usize = 320;
 const DOORBELLS_AT: usize = 4096;
 /// Most ranks one host may have: the sleepers' bitmap.
@@ -152,7 +153,8 @@ impl Arena {
         assert!(n_local <= MAX_LOCAL && me_local < n_local);
         let heap_at = plan.heaps_at + me_local * heap_bytes;
         let heap = Mutex::new(Heap::new(heap_at, heap_bytes));
-        map.u64_at(TOKEN_AT).fetch_add(1, Ordering::AcqRel);
+        map.u32_at(bells.bell_at(me_local) + PRESENT_AT).store(1, Ordering::Release);
+        bells.ring_sleepers(&map);
         let readable = source.processes.iter().all(|&(pid, address)| peek::permitted(pid, address));
         let readable = readable.then(|| source.processes.iter().map(|p| p.0).collect());
         Ok(Arena {
@@ -170,6 +172,16 @@ impl Arena {
             n_sleeping: AtomicU32::new(0),
             _target: target,
         })
+    }
+
+    /// Waits until every rank of the host has mapped the memory: until then the first one, whose it is, must not go away.
+    pub fn await_all(&self, timeout: Duration) -> Result<(), (Rank, Unmet)> {
+        for (local, &whom) in self.ranks.iter().enumerate() {
+            let present = self.map.u32_at(self.bells.bell_at(local) + PRESENT_AT);
+            let here = || present.load(Ordering::Acquire) == 1;
+            self.wait(whom, timeout).until(here).map_err(|unmet| (whom, unmet))?;
+        }
+        Ok(())
     }
 
     /// The ranks that share it, in order.

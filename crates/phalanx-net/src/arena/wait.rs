@@ -67,6 +67,11 @@ impl Bells {
         n_local * BELL_STRIDE
     }
 
+    /// Where a rank's doorbell is; the second half of its line pair is free.
+    pub fn bell_at(&self, local: usize) -> usize {
+        self.doorbells_at + local * BELL_STRIDE
+    }
+
     /// Wakes whoever sleeps. Call after the write that they may be waiting for.
     #[inline]
     pub fn ring_sleepers(&self, map: &Map) {
@@ -212,7 +217,11 @@ impl Wait<'_> {
             }
             if !told && start.elapsed() > STALL {
                 told = true;
-                tracing::warn!(rank = %self.whom, waited_s = start.elapsed().as_secs(), "still waiting for a rank that is alive but has not come");
+                let waited = start.elapsed().as_secs();
+                crate::voice::warn(&format!(
+                    "rank {} has waited {waited} s for rank {}, which is alive but has not come",
+                    self.me, self.whom
+                ));
             }
         }
     }

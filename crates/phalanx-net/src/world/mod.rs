@@ -159,6 +159,10 @@ impl World {
         };
         let watch = Watch::start(charge)
             .map_err(|error| NetError::System { what: "cannot start the watch", error })?;
+        if let Some(arena) = &arena {
+            let left = deadline.saturating_duration_since(Instant::now());
+            arena.await_all(left).map_err(|(rank, unmet)| NetError::of(rank, unmet))?;
+        }
         tracing::info!(rank = %identity.rank, n_ranks = identity.n_ranks, hosts = topology.n_hosts(), source = identity.source, "world formed");
         Ok(World {
             rank: identity.rank,
