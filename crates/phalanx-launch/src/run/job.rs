@@ -145,7 +145,12 @@ impl Job {
                         self.stop_waiting_for_the_console(&policy, now);
                         self.order_all(|| Down::Signal(sig));
                     }
-                    Action::Finish => return Ok(policy),
+                    Action::Finish => {
+                        if let Some(rank) = self.meeting.culprit() {
+                            policy.blame(rank);
+                        }
+                        return Ok(policy);
+                    }
                 }
             }
         }

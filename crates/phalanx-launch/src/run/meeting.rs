@@ -44,6 +44,11 @@ impl Meeting {
         self.hub.addresses()
     }
 
+    /// The rank whom all others were told to blame, if there is one.
+    pub fn culprit(&self) -> Option<Rank> {
+        self.hub.culprit()
+    }
+
     /// Lets the ranks that still wait for this one know.
     pub fn rank_ended(&self, rank: Rank, how: &str) {
         self.hub.rank_ended(rank, how);

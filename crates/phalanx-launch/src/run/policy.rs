@@ -136,6 +136,17 @@ impl Policy {
         &self.ends
     }
 
+    /// The ranks themselves agreed on whose fault it was: better evidence than whose end was seen first, if that rank did fail by itself.
+    pub fn blame(&mut self, rank: Rank) {
+        let end = self.ends.get(rank.index()).copied().flatten();
+        if let (Some(Cause::Failed { .. }), Some(RankEnd { ending: Some(ending), asked: false, .. })) =
+            (self.cause, end)
+            && ending.is_failure()
+        {
+            self.cause = Some(Cause::Failed { rank, ending });
+        }
+    }
+
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
         if self.finished {
             return Vec::new();
@@ -307,6 +318,16 @@ mod tests {
         let (policy, _) = play(3, &[(100, exit(0, 1)), (102, killed(2, 9)), (103, exit(1, 1))]);
         assert_eq!(policy.cause(), Cause::Failed { rank: Rank(2), ending: Ending::Signal(9) }, "END-3");
         assert_eq!(policy.cause().exit_code(), 137);
+    }
+
+    #[test]
+    fn the_rank_that_all_others_blame_is_the_culprit_if_it_failed() {
+        let (mut policy, _) = play(3, &[(10, exit(0, 1)), (11, exit(1, 101)), (12, exit(2, 1))]);
+        policy.blame(Rank(1));
+        assert!(matches!(policy.cause(), Cause::Failed { rank: Rank(1), .. }), "END-3");
+        let (mut policy, _) = play(2, &[(10, exit(0, 1)), (11, exit(1, 0))]);
+        policy.blame(Rank(1));
+        assert!(matches!(policy.cause(), Cause::Failed { rank: Rank(0), .. }), "it ended well");
     }
 
     #[test]

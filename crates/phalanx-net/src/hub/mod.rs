@@ -19,7 +19,7 @@ use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener},
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -32,6 +32,8 @@ const MAX_BACKLOG: usize = 16 << 20;
 /// A running meeting point; dropping it closes it.
 #[derive(Debug)]
 pub struct Hub {
+    /// A lock because the hub's thread writes what others read.
+    culprit: Arc<Mutex<Option<Rank>>>,
     addresses: Vec<SocketAddr>,
     orders: mpsc::Sender<Order>,
     waker: Arc<Waker>,
@@ -56,7 +58,9 @@ impl Hub {
         let door = Door::open(listeners, secret, Purpose::Hub, FIRST_DOOR, poll.registry())?;
         let (orders, inbox) = mpsc::channel();
         let start = Instant::now();
+        let culprit = Arc::new(Mutex::new(None));
         let serving = Serving {
+            culprit: culprit.clone(),
             poll,
             door,
             conns: BTreeMap::new(),
@@ -67,12 +71,17 @@ impl Hub {
             closes_by: None,
         };
         let thread = std::thread::Builder::new().name("phalanx-hub".into()).spawn(move || serving.run())?;
-        Ok(Hub { addresses, orders, waker, thread: Some(thread) })
+        Ok(Hub { culprit, addresses, orders, waker, thread: Some(thread) })
     }
 
     /// Where ranks can reach it.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The rank whose loss ended the world, if one did.
+    pub fn culprit(&self) -> Option<Rank> {
+        *self.culprit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells everybody how a rank's process ended, e.g. "was killed by SIGKILL".
@@ -112,6 +121,7 @@ struct Conn {
 
 /// The hub's thread: owns the sockets and the state machine.
 struct Serving {
+    culprit: Arc<Mutex<Option<Rank>>>,
     poll: Poll,
     door: Door,
     conns: BTreeMap<usize, Conn>,
@@ -147,6 +157,7 @@ impl Serving {
                 self.close(token, cause);
             }
             let ordered = !self.obey();
+            *self.culprit.lock().unwrap_or_else(PoisonError::into_inner) = self.membership.culprit();
             let unneeded = |by| self.membership.over() || Instant::now() >= by;
             if ordered || self.closes_by.is_some_and(unneeded) {
                 self.say_goodbye();

@@ -79,6 +79,15 @@ impl Membership {
         self.doom.is_some() || !self.seats.iter().any(|s| matches!(s, Seat::Joined { .. }))
     }
 
+    /// The rank whose loss ended the world, as everybody was told.
+    pub fn culprit(&self) -> Option<Rank> {
+        match self.doom.as_ref()? {
+            Doom::Lost(lost) => Some(lost.rank),
+            Doom::GaveUp { rank, .. } => Some(*rank),
+            Doom::Mismatch { .. } => None,
+        }
+    }
+
     /// Ranks that have not joined yet.
     pub fn missing(&self) -> Vec<Rank> {
         (0..self.seats.len()).map(Rank::at).filter(|r| self.members[r.index()].is_none()).collect()
