@@ -56,6 +56,9 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         println!("\n{}\n{}", table.title, table.text());
     }
     if let Some(out) = &options.out {
+        // Where this machine keeps its python is nobody's business.
+        let private = options.python.as_ref().map(|p| p.display().to_string()).unwrap_or_default();
+        let command = if private.is_empty() { command } else { command.replace(&private, "python3") };
         let page = page::write(&command, &machine::describe(shell), &peers.notes, &tables);
         fs::write(shell.root.join(out), page).map_err(|e| format!("cannot write {}: {e}", out.display()))?;
         eprintln!("\nwritten to {}", out.display());
