@@ -9,8 +9,6 @@ pub const OTHER_SIZES: [u64; 3] = [4 << 10, 1 << 20, 64 << 20];
 pub const NET_SIZES: [u64; 5] = [4, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 /// The size of the f16 and bf16 comparison.
 pub const HALF_BYTES: u64 = 16 << 20;
-/// Between hosts, 64 MiB take at most this multiple of what a plain stream takes: 90 % of its speed.
-pub const NET_FLOOR: f64 = 1.0 / 0.9;
 
 /// Whose memory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

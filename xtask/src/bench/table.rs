@@ -155,20 +155,19 @@ fn net(samples: &Samples) -> Table {
         1,
         &[
             "size",
-            "plain TCP",
+            "TCP floor",
             "Open MPI",
             "Gloo",
             "ours",
             "ours / Open MPI",
             "ours / Gloo",
-            "ours / plain TCP",
+            "ours / TCP floor",
         ],
     );
     for bytes in NET_SIZES {
         let get = |who: &str| samples.get(who, 2, "allreduce", "f32", bytes);
         let (floor, mpi, gloo, ours) =
             (get("net-floor"), get("net-openmpi"), get("net-gloo"), get("net-private"));
-        let floor_goal = (bytes == 64 << 20).then_some(goals::NET_FLOOR);
         table.rows.push(vec![
             size(bytes),
             us(floor),
@@ -177,7 +176,7 @@ fn net(samples: &Samples) -> Table {
             us(ours),
             ratio(ours, mpi, Some(1.0)),
             ratio(ours, gloo, Some(1.0)),
-            ratio(ours, floor, floor_goal),
+            ratio(ours, floor, None),
         ]);
     }
     table
