@@ -32,6 +32,41 @@ impl Counts {
     }
 }
 
+/// The names of the tests that failed, in the order in which they did, each once: from lines of `cargo test` (`test a::b ... FAILED`), or of
+/// `cargo nextest run` (`FAIL [   0.1s] (3/9) crate a::b`), which shows the lines of the tests themselves, too.
+pub fn failing(text: &str) -> Vec<String> {
+    let lines: Vec<String> = text.lines().map(without_colour).collect();
+    let named = |name_of: fn(&str) -> Option<String>| {
+        let mut names: Vec<String> = Vec::new();
+        for name in lines.iter().filter_map(|line| name_of(line)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    };
+    let by_nextest = named(of_nextest);
+    if by_nextest.is_empty() { named(of_cargo_test) } else { by_nextest }
+}
+
+fn of_cargo_test(line: &str) -> Option<String> {
+    Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_string())
+}
+
+fn of_nextest(line: &str) -> Option<String> {
+    let (word, rest) = line.trim_start().split_once(" [")?;
+    let ends_badly = ["FAIL", "TIMEOUT", "ABORT", "XFAIL", "LEAK-FAIL"].contains(&word.trim())
+        || word.starts_with("SIG") && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let (_, name) = rest.split_once(']').filter(|_| ends_badly)?;
+    // Its place among all tests, which newer versions say.
+    let name = name.trim_start();
+    let name = match name.strip_prefix('(').and_then(|n| n.split_once(") ")) {
+        Some((_, name)) => name,
+        None => name,
+    };
+    Some(name.trim().to_string())
+}
+
 /// `11 passed (1 slow), 2 failed, 1 timed out, 0 skipped`: the word after a number says what it counts.
 fn sum(numbers: &str) -> Counts {
     let mut counts = Counts::default();
@@ -85,7 +120,23 @@ mod tests {
     }
 
     #[test]
+    fn failing_tests_are_named_once() {
+        let text = "test a::good ... ok\ntest a::bad ... FAILED\n---- a::bad stdout ----\nfailures:\n    a::bad\n\
+                    test src/lib.rs - x (line 3) ... FAILED\n";
+        assert_eq!(failing(text), ["a::bad", "src/lib.rs - x (line 3)"]);
+        let text = "        PASS [   0.004s] (1/4) phalanx-net cores::tests::fine\n\
+                    \u{1b}[31;1m        FAIL\u{1b}[0m [   0.006s] (2/4) \u{1b}[35;1mphalanx-launch::launch\u{1b}[0m ends::x\n\
+                    test ends::x ... FAILED\n\
+                    \x20    TIMEOUT [  60.006s] phalanx-net y\n\
+                    \x20    SIGSEGV [   0.006s] (4/4) phalanx-net z\n\
+                    ────────────\n     Summary [   0.013s] 4 tests run: 1 passed, 3 failed\n\
+                    \x20       FAIL [   0.006s] (2/4) phalanx-launch::launch ends::x\n";
+        assert_eq!(failing(text), ["phalanx-launch::launch ends::x", "phalanx-net y", "phalanx-net z"]);
+    }
+
+    #[test]
     fn other_lines_do_not_count() {
+        assert_eq!(failing("FAIL or not\ntest it ... ok\n  SLOW [> 5.0s] a b\n"), [""; 0]);
         assert_eq!(Counts::parse("12 passed the gate\nok"), Counts::default());
     }
 }

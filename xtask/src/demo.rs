@@ -4,29 +4,33 @@ use crate::{
     examples,
     process::{Output, Shell},
 };
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(300);
 const N_RANKS: &str = "4";
 
 pub fn run(shell: &Shell) -> Result<(), String> {
-    eprintln!("building (the first time takes a few minutes) ...");
+    eprintln!(
+        "building the phalanx command and the examples, optimised, in {} (the first time takes a few minutes) ...",
+        short(shell, &shell.target())
+    );
     examples::build(shell)?;
     let phalanx = shell.release("phalanx");
     let example = shell.release("examples").join("gradients");
     let mut command = shell.command(&phalanx);
     command.args(["run", "-np", N_RANKS, "--tag-output", "never", "--"]).arg(&example);
-    let short = |path: &std::path::Path| match path.strip_prefix(&shell.root) {
-        Ok(inside) => inside.display().to_string(),
-        Err(_) => path.display().to_string(),
-    };
-    eprintln!("$ {} run -np {N_RANKS} -- {}\n", short(&phalanx), short(&example));
+    eprintln!("$ {} run -np {N_RANKS} -- {}\n", short(shell, &phalanx), short(shell, &example));
     shell.must(&mut command, Output::Shown, LIMIT).map(drop).map_err(|why| {
         format!(
             "{why}\n  `{} doctor` looks for what is missing on this machine;\n  \
              PHALANX_TRANSPORT=tcp cargo xtask demo does without shared memory;\n  \
              docs/troubleshooting.md explains the usual errors",
-            short(&phalanx)
+            short(shell, &phalanx)
         )
     })
+}
+
+/// A path as seen from the project.
+fn short(shell: &Shell, path: &Path) -> String {
+    path.strip_prefix(&shell.root).unwrap_or(path).display().to_string()
 }

@@ -18,7 +18,8 @@ cargo xtask COMMAND
 
   check          format, tidy, lints and unit tests, cheapest first; stops at the first failure
   test           everything that must hold: check, integration tests, examples, doc tests
-  tidy [--fix]   what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md
+  tidy           what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md,
+                 --verbose lists the invariants that no test cites
   demo           four ranks reduce the gradients of a ResNet-50 on this machine
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more
 ";
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "check" => check::run(&shell),
         "test" => test::run(&shell),
-        "tidy" => tidy::run(&shell, rest.iter().any(|a| a == "--fix")),
+        "tidy" => tidy_with(&shell, &rest),
         "demo" => demo::run(&shell),
         "bench" => bench::run(&shell, &rest),
         "" | "help" | "--help" | "-h" => {
@@ -46,11 +47,44 @@ fn main() -> ExitCode {
         }
         other => Err(format!("no command {other:?}\n\n{HELP}")),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            ExitCode::FAILURE
-        }
+    let (said, code) = ending(done, shell.signal());
+    if let Some(said) = said {
+        eprintln!("xtask: {said}");
+    }
+    ExitCode::from(code)
+}
+
+fn tidy_with(shell: &Shell, flags: &[String]) -> Result<(), String> {
+    if let Some(other) = flags.iter().find(|f| !["--fix", "--verbose"].contains(&f.as_str())) {
+        return Err(format!("tidy knows --fix and --verbose, not {other:?}"));
+    }
+    let has = |flag: &str| flags.iter().any(|f| f == flag);
+    if has("--fix") {
+        tidy::renew(shell)?;
+    }
+    tidy::run(shell, has("--verbose"))
+}
+
+/// What to say and the code to exit with. Who interrupts us knows why nothing came of it and needs no advice.
+fn ending(done: Result<(), String>, signal: Option<u8>) -> (Option<String>, u8) {
+    match (done, signal) {
+        (Ok(()), _) => (None, 0),
+        (Err(_), Some(signal)) => (Some("interrupted".into()), 128 + signal),
+        (Err(why), None) => (Some(why), 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interruption_is_no_failure() {
+        let failure =
+            || Err("phalanx exit status: 143\n  `phalanx doctor` looks for what is missing".to_string());
+        assert_eq!(ending(failure(), Some(2)), (Some("interrupted".into()), 130));
+        assert_eq!(ending(failure(), Some(15)), (Some("interrupted".into()), 143));
+        assert_eq!(ending(failure(), None).1, 1);
+        assert_eq!(ending(Ok(()), Some(2)), (None, 0), "it came too late to matter");
     }
 }

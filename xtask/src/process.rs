@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
@@ -27,7 +27,8 @@ const GRACE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Shell {
     pub root: PathBuf,
-    interrupted: Arc<AtomicBool>,
+    /// The signal that asked us to stop; 0 for none.
+    signal: Arc<AtomicUsize>,
 }
 
 /// What becomes of a program's output.
@@ -74,18 +75,24 @@ impl Done {
 
 impl Shell {
     pub fn new() -> Result<Shell, String> {
-        let interrupted = Arc::new(AtomicBool::new(false));
+        let heard = Arc::new(AtomicUsize::new(0));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, interrupted.clone())
+            signal_hook::flag::register_usize(signal, heard.clone(), signal as usize)
                 .map_err(|e| format!("cannot listen for signals: {e}"))?;
         }
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = here.parent().ok_or("xtask is not inside the project")?.to_path_buf();
-        Ok(Shell { root, interrupted })
+        Ok(Shell { root, signal: heard })
     }
 
     pub fn interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        self.signal().is_some()
+    }
+
+    /// The signal that asked us to stop.
+    pub fn signal(&self) -> Option<u8> {
+        // Relaxed: nothing is ordered by it.
+        u8::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|&signal| signal > 0)
     }
 
     /// Where cargo puts what it builds.
@@ -121,7 +128,7 @@ impl Shell {
         let group = Pid::from_child(&child);
         let readers = Readers::start(&mut child, output);
         let waiter = Waiter::start(child);
-        let ending = waiter.wait(group, limit, &self.interrupted);
+        let ending = waiter.wait(group, limit, self);
         // What a program leaves behind when it ends does not outlive it, nor can it keep our readers waiting.
         let _ = kill_process_group(group, Signal::KILL);
         let (text, stdout) = readers.join();
@@ -158,12 +165,12 @@ impl Waiter {
         Waiter(told)
     }
 
-    fn wait(&self, group: Pid, limit: Duration, interrupted: &AtomicBool) -> Ending {
+    fn wait(&self, group: Pid, limit: Duration, shell: &Shell) -> Ending {
         let start = Instant::now();
         loop {
             match self.0.recv_timeout(LOOK_EVERY) {
                 Ok(Ok(status)) => return Ending::Exited(status),
-                Err(RecvTimeoutError::Timeout) if interrupted.load(Ordering::Relaxed) => {
+                Err(RecvTimeoutError::Timeout) if shell.interrupted() => {
                     self.end(group);
                     return Ending::Interrupted;
                 }
@@ -247,7 +254,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn sh(script: &str, limit: Duration) -> Done {
-        let shell = Shell { root: env::temp_dir(), interrupted: Arc::default() };
+        let shell = Shell { root: env::temp_dir(), signal: Arc::default() };
         shell.run(shell.command("sh").args(["-c", script]), Output::Kept, limit).unwrap()
     }
 
@@ -264,6 +271,14 @@ mod tests {
         let done = sh("sleep 600 & echo started; wait", Duration::from_millis(300));
         assert!(matches!(done.ending, Ending::Overdue(_)), "{done:?}");
         assert_eq!(done.stdout, "started\n", "the pipe is closed, so the sleeper is gone, too");
+    }
+
+    #[test]
+    fn a_signal_to_us_ends_what_runs_and_is_remembered() {
+        let shell = Shell { root: env::temp_dir(), signal: Arc::new(AtomicUsize::new(2)) };
+        let done = shell.run(shell.command("sleep").arg("600"), Output::Kept, LONG).unwrap();
+        assert!(matches!(done.ending, Ending::Interrupted), "{done:?}");
+        assert_eq!(shell.signal(), Some(2));
     }
 
     #[test]

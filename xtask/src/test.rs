@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold. Goes on after a failure, so that one run tells all of them.
 
 use crate::{
-    counts::Counts,
+    counts::{self, Counts},
     examples,
     process::{Output, Shell},
     stage::{self, CLIPPY, FORMAT, TIDY, Verdict},
@@ -39,13 +39,15 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     let is_built = built.failure.is_none();
     add("release build", built);
     if is_built {
-        let mut counts = Counts::default();
+        let mut n_failed = 0;
         let mut verdict = stage::time(|| {
-            counts = examples::run(shell)?;
-            Ok(format!("test result: {} passed; {} failed", counts.passed, counts.failed))
+            let (n_passed, failed) = examples::run(shell)?;
+            n_failed = failed.len();
+            let names: String = failed.iter().map(|name| format!("test {name} ... FAILED\n")).collect();
+            Ok(format!("{names}test result: {n_passed} passed; {n_failed} failed"))
         });
-        if counts.failed > 0 {
-            verdict.failure = Some(format!("{} examples failed", counts.failed));
+        if n_failed > 0 {
+            verdict.failure = Some(format!("{n_failed} examples failed"));
         }
         add("examples", verdict);
     }
@@ -100,6 +102,9 @@ fn summary(lines: &[Line]) -> Result<(), String> {
         all.add(line.counts);
     }
     eprintln!();
+    for name in failing_names(lines) {
+        eprintln!("FAILED  {name}");
+    }
     println!("{} passed, {} failed", all.passed, all.failed);
     if lines.iter().any(|l| l.verdict.failure.is_some()) {
         return Err("some stages failed; see the table above".into());
@@ -107,6 +112,43 @@ fn summary(lines: &[Line]) -> Result<(), String> {
     Ok(())
 }
 
+/// Every test that failed; a stage that failed without naming one stands for itself.
+fn failing_names(lines: &[Line]) -> Vec<String> {
+    let of_line = |line: &Line| {
+        let names = counts::failing(&line.verdict.text);
+        match &line.verdict.failure {
+            Some(why) if names.is_empty() => vec![format!("{}: {}", line.name, first_line(why))],
+            _ => names,
+        }
+    };
+    lines.iter().flat_map(of_line).collect()
+}
+
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_end_repeats_the_names_of_failing_tests() {
+        let line = |name, failure: Option<&str>, text: &str| Line {
+            name,
+            verdict: Verdict {
+                took: Duration::ZERO,
+                failure: failure.map(str::to_string),
+                text: text.to_string(),
+            },
+            counts: Counts::default(),
+        };
+        let lines = [
+            line("format", Some("exit status: 1\nmore"), ""),
+            line("tidy", None, ""),
+            line("tests", Some("exit status: 100"), "test a ... ok\ntest b::c ... FAILED\n"),
+        ];
+        assert_eq!(failing_names(&lines), ["format: exit status: 1", "b::c"]);
+    }
 }

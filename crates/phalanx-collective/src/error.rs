@@ -27,7 +27,11 @@ pub enum Error {
     Tiers(#[from] TopologyError),
     #[error("this world already has its communicator; split() makes others")]
     WorldTaken,
-    #[error("the arena is full: {bytes} bytes were asked for")]
+    #[error(
+        "the arena is full: there is no room for {bytes} bytes. Each rank has 64 GiB there (4 GiB or 256 MiB where address space or \
+         file size are limited: ulimit -v, ulimit -f), as far as memory reaches; no setting changes that. Drop vectors that \
+         are not needed any more, or use ordinary memory"
+    )]
     ArenaFull { bytes: u64 },
     #[error(transparent)]
     Net(NetError),

@@ -35,24 +35,11 @@ pub enum Command {
 pub struct RunArgs {
     /// Number of ranks; also -np [default: all slots of the hosts, or this machine's cores]
     #[arg(short = 'n', long = "np", visible_alias = "num-proc", value_name = "N")]
+    #[arg(value_parser = n_ranks, allow_negative_numbers = true)]
     pub np: Option<u32>,
 
-    /// Hosts and how many ranks each takes, filled in this order
-    #[arg(short = 'H', long, value_name = "HOST:SLOTS,...", conflicts_with = "hostfile")]
-    pub hosts: Option<String>,
-
-    /// File with a host a line: `host slots=4`, `host:4` or `host`; # begins a comment
-    #[arg(long, value_name = "FILE")]
-    pub hostfile: Option<PathBuf>,
-
-    /// How to run a command on another host; {host} becomes its name. With {host} in it, the template is used for
-    /// this machine, too [default: ssh without questions, which gives up on a silent host after 3 s]
-    #[arg(long, value_name = "CMD")]
-    pub rsh: Option<String>,
-
-    /// Where phalanx is on the other hosts [default: where it is here]
-    #[arg(long, value_name = "PATH")]
-    pub remote_exe: Option<PathBuf>,
+    #[command(flatten)]
+    pub hosts: HostArgs,
 
     /// Network interface on which the ranks meet [default: loopback for this machine alone, otherwise all]
     #[arg(long, value_name = "NAME")]
@@ -86,9 +73,53 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// The command is phalanx itself: each host puts its own before these words
+    #[arg(long, hide = true)]
+    pub itself: bool,
+
     /// What every rank runs
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Which hosts, and how to get there: the same words for every command that goes to other hosts.
+#[derive(Clone, Debug, Default, Args)]
+pub struct HostArgs {
+    /// Hosts and how many ranks each takes, filled in this order
+    #[arg(short = 'H', long = "hosts", value_name = "HOST:SLOTS,...", conflicts_with = "hostfile")]
+    pub list: Option<String>,
+
+    /// File with a host a line: `host slots=4`, `host:4` or `host`; # begins a comment
+    #[arg(long = "hostfile", id = "hostfile", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// How to run a command on another host; {host} becomes its name. With {host} in it, the template is used for
+    /// this machine, too [default: ssh without questions, which gives up on a silent host after 3 s]
+    #[arg(long, value_name = "CMD")]
+    pub rsh: Option<String>,
+
+    /// Where phalanx is on the other hosts [default: where it is here]
+    #[arg(long, value_name = "PATH")]
+    pub remote_exe: Option<PathBuf>,
+}
+
+impl HostArgs {
+    /// The words that say the same on another command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let flags: [(&str, Option<OsString>); 4] = [
+            ("--hosts", self.list.as_ref().map(OsString::from)),
+            ("--hostfile", self.file.as_ref().map(OsString::from)),
+            ("--rsh", self.rsh.as_ref().map(OsString::from)),
+            ("--remote-exe", self.remote_exe.as_ref().map(OsString::from)),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
+        given.flatten().collect()
+    }
+
+    /// Whether other hosts than this machine were named.
+    pub fn any(&self) -> bool {
+        self.list.is_some() || self.file.is_some()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -101,17 +132,8 @@ pub enum Tag {
 /// Exits with 1 when something would keep a job from running.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Hosts to reach as well
-    #[arg(short = 'H', long, value_name = "HOST,...")]
-    pub hosts: Option<String>,
-
-    /// How to run a command on another host, as for `phalanx run`
-    #[arg(long, value_name = "CMD")]
-    pub rsh: Option<String>,
-
-    /// Where phalanx is on the other hosts [default: where it is here]
-    #[arg(long, value_name = "PATH")]
-    pub remote_exe: Option<PathBuf>,
+    #[command(flatten)]
+    pub hosts: HostArgs,
 
     /// How many seconds each host may take to answer
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "10")]
@@ -127,7 +149,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
     positive.map(Duration::from_secs_f64).ok_or_else(|| "a positive number of seconds is needed".to_string())
 }
 
-/// Rewrites what mpirun and horovodrun users write with a single dash (`-np 4`, `-hostfile f`), up to the ranks'
+/// A number of ranks. Zero is refused later, with the hosts in view.
+pub fn n_ranks(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "a whole number of ranks from 1 is needed, e.g. -np 4".to_string())
+}
+
+/// Rewrites what mpirun and horovodrun users write with a single dash (`-np 4`, `-np4`, `-hostfile f`), up to the ranks'
 /// command: what follows is the command's own.
 pub fn with_long_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     const SINGLE_DASH: [&str; 2] = ["np", "hostfile"];
@@ -142,7 +169,14 @@ pub fn with_long_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString
         let text = arg.to_string_lossy();
         let name = text.strip_prefix('-').unwrap_or_default();
         let stem = name.split('=').next().unwrap_or_default();
-        let arg = if SINGLE_DASH.contains(&stem) { OsString::from(format!("-{text}")) } else { arg.clone() };
+        let arg = match name.strip_prefix("np") {
+            // Clap would read `-np4` as `-n p4`.
+            Some(number) if number.starts_with(|c: char| c.is_ascii_digit()) => {
+                format!("--np={number}").into()
+            }
+            _ if SINGLE_DASH.contains(&stem) => OsString::from(format!("-{text}")),
+            _ => arg.clone(),
+        };
         let is_flag = text.len() > 1 && text.starts_with('-') && text != "--";
         let takes_next = is_flag && takes_next(command, &arg.to_string_lossy());
         rewritten.push(arg);
@@ -198,6 +232,9 @@ mod tests {
         );
         assert_eq!(rewrite("p run --num-proc 2 -x A=1 -np 3 c"), "p run --num-proc 2 -x A=1 --np 3 c");
         assert_eq!(rewrite("p run --bind cmd -np 3"), "p run --bind cmd -np 3");
+        assert_eq!(rewrite("p run -np2 cmd -np3"), "p run --np=2 cmd -np3");
+        assert_eq!(rewrite("p bench -np16 --json"), "p bench --np=16 --json");
+        assert_eq!(rewrite("p run -npx cmd"), "p run -npx cmd");
         assert_eq!(rewrite("p --version"), "p --version");
         assert_eq!(rewrite("p nonsense -np 3"), "p nonsense -np 3");
     }
@@ -208,8 +245,37 @@ mod tests {
         assert_eq!(args.np, Some(4));
         assert_eq!(args.env, ["A=1", "B"]);
         assert_eq!(args.command, ["python", "train.py", "--lr", "3", "-v", "-H", "x"]);
-        assert!(!args.verbose && args.hosts.is_none());
+        assert!(!args.verbose && args.hosts.list.is_none());
         assert_eq!(parse("p run -n 2 -- -odd").unwrap().command, ["-odd"]);
+    }
+
+    #[test]
+    fn a_number_of_ranks_that_is_none_is_answered_with_what_to_write() {
+        for line in [
+            "p run -np -1 cmd",
+            "p run -n -1 cmd",
+            "p run -np=-1 cmd",
+            "p run -np 2.5 cmd",
+            "p run -np2x cmd",
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(
+                error.contains("a whole number of ranks from 1 is needed, e.g. -np 4"),
+                "{line}: {error}"
+            );
+        }
+        assert_eq!(parse("p run -np2 cmd").unwrap().np, Some(2));
+    }
+
+    #[test]
+    fn where_to_go_is_said_again_in_the_same_words() {
+        let line = "p run -H a:2,b --rsh r --remote-exe /p cmd";
+        let args = parse(line).unwrap();
+        let again: Vec<OsString> =
+            ["p", "run"].map(OsString::from).into_iter().chain(args.hosts.words()).collect();
+        assert_eq!(again, "p run --hosts a:2,b --rsh r --remote-exe /p".split(' ').collect::<Vec<_>>());
+        assert_eq!(parse("p run --hostfile f cmd").unwrap().hosts.words(), ["--hostfile", "f"]);
+        assert!(HostArgs::default().words().is_empty());
     }
 
     #[test]

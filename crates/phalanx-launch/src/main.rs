@@ -7,6 +7,7 @@ mod cli;
 mod doctor;
 mod environment;
 mod hosts;
+mod limits;
 mod place;
 mod rsh;
 mod run;

@@ -68,7 +68,8 @@ struct Row {
     plan: &'static str,
     selected: bool,
     time_us: f64,
-    algbw_gbps: f64,
+    /// Nothing moves between the ranks of a barrier, nor in a world of one.
+    algbw_gbps: Option<f64>,
     steps: u64,
     tier_bytes: Vec<u64>,
 }
@@ -172,8 +173,22 @@ fn positive(what: &str, value: f64) -> Result<f64, String> {
 }
 
 fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
+    let rows = rows(args, request, cost);
+    let text = if args.json {
+        rows.iter().map(|r| serde_json::to_string(r).unwrap_or_default() + "\n").collect()
+    } else {
+        table(request, &rows)
+    };
+    // A reader that went away has read enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Every algorithm's price, the fastest first.
+fn rows(args: &SimulateArgs, request: &Request, cost: &CostModel) -> Vec<Row> {
     let selected = plan::select(request);
-    let bytes = bytes(&args.bytes).unwrap_or_default();
+    let is_barrier = request.op == Op::Barrier;
+    let bytes = if is_barrier { 0 } else { bytes(&args.bytes).unwrap_or_default() };
+    let moves = !is_barrier && request.n_ranks() > 1;
     let mut rows = Vec::new();
     for algorithm in Algorithm::supporting(request) {
         if std::io::stderr().is_terminal() {
@@ -187,7 +202,7 @@ fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
             plan: algorithm.name(),
             selected: algorithm == selected,
             time_us: predicted.time_us,
-            algbw_gbps: bytes as f64 / predicted.time_us.max(1e-9) / 1e3,
+            algbw_gbps: moves.then(|| bytes as f64 / predicted.time_us.max(1e-9) / 1e3),
             steps: predicted.n_steps,
             tier_bytes: predicted.tier_bytes,
         });
@@ -196,22 +211,17 @@ fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
         eprint!("\r\x1b[K");
     }
     rows.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
-    let text = if args.json {
-        rows.iter().map(|r| serde_json::to_string(r).unwrap_or_default() + "\n").collect()
-    } else {
-        table(request, &rows)
-    };
-    // A reader that went away has read enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    rows
 }
 
 fn table(request: &Request, rows: &[Row]) -> String {
     let shape = request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), ToString::to_string);
     let mut text = format!(
-        "{} of {} bytes, {} ranks as {shape}\n{:<14} {:>14} {:>10} {:>8}  bytes over links, tier by tier\n",
+        "{} of {} bytes, {} rank{} as {shape}\n{:<14} {:>14} {:>10} {:>8}  bytes over links, tier by tier\n",
         request.op,
         rows.first().map_or(0, |r| r.bytes),
         request.n_ranks(),
+        if request.n_ranks() == 1 { "" } else { "s" },
         "plan",
         "time us",
         "alg GB/s",
@@ -221,15 +231,28 @@ fn table(request: &Request, rows: &[Row]) -> String {
         let tiers: Vec<String> = row.tier_bytes.iter().map(u64::to_string).collect();
         let mark = if row.selected { "  <- selected" } else { "" };
         text += &format!(
-            "{:<14} {:>14.1} {:>10.3} {:>8}  {}{mark}\n",
+            "{:<14} {:>14.1} {:>10} {:>8}  {}{mark}\n",
             row.plan,
             row.time_us,
-            row.algbw_gbps,
+            row.algbw_gbps.map_or("-".to_string(), |rate| format!("{rate:.3}")),
             row.steps,
             tiers.join(" ")
         );
     }
-    text
+    text + &why_not_the_fastest(rows)
+}
+
+/// One line where the selection and this prediction differ.
+fn why_not_the_fastest(rows: &[Row]) -> String {
+    let selected = rows.iter().find(|row| row.selected);
+    match (rows.first(), selected) {
+        (Some(fastest), Some(selected)) if fastest.time_us < selected.time_us => format!(
+            "{} is selected although {} is predicted to be faster: the selection goes by sizes at which plans overtake \
+             each other on ordinary machines, not by --tier-cost; PHALANX_ALGORITHM={} takes the other\n",
+            selected.plan, fastest.plan, fastest.plan
+        ),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -256,6 +279,46 @@ mod tests {
         assert!(
             prepared(&["--ranks", "4", "--tier-cost", "1:0"]).unwrap_err().contains("not a positive number")
         );
+    }
+
+    fn shown(words: &[&str]) -> String {
+        let args = Line::parse_from(["simulate"].iter().chain(words)).args;
+        let (request, cost) = prepare(&args).unwrap();
+        table(&request, &rows(&args, &request, &cost))
+    }
+
+    #[test]
+    fn what_moves_nothing_has_no_rate() {
+        for words in [
+            &["--ranks", "1"][..],
+            &["--tiers", "4x2", "--op", "barrier"],
+            &["--ranks", "1", "--op", "barrier"],
+        ] {
+            let text = shown(words);
+            let rates: Vec<&str> = text.lines().skip(2).filter_map(|l| l.split_whitespace().nth(2)).collect();
+            assert!(!rates.is_empty() && rates.iter().all(|rate| *rate == "-"), "{words:?}: {text}");
+        }
+        assert!(shown(&["--tiers", "4x2", "--op", "barrier"]).starts_with("barrier of 0 bytes, 8 ranks"));
+    }
+
+    #[test]
+    fn a_selected_plan_that_is_not_the_fastest_is_explained() {
+        let row = |plan, time_us, selected| Row {
+            op: "allreduce",
+            bytes: 8,
+            ranks: 2,
+            plan,
+            selected,
+            time_us,
+            algbw_gbps: None,
+            steps: 1,
+            tier_bytes: Vec::new(),
+        };
+        let said = why_not_the_fastest(&[row("ring", 1.0, false), row("halving", 2.0, true)]);
+        assert!(said.starts_with("halving is selected although ring is predicted"), "{said}");
+        assert!(said.contains("PHALANX_ALGORITHM=ring") && said.lines().count() == 1, "{said}");
+        assert_eq!(why_not_the_fastest(&[row("ring", 1.0, true), row("halving", 2.0, false)]), "");
+        assert_eq!(why_not_the_fastest(&[row("ring", 1.0, false), row("halving", 1.0, true)]), "");
     }
 
     #[test]

@@ -90,6 +90,11 @@ pub enum Refusal {
     NotExecutable { program: String, why: String },
     #[error("the system refused to start rank {rank} ({why})")]
     Spawn { rank: Rank, why: String },
+    #[error(
+        "{n_ranks} ranks need {needed} {what}, but {left} are left there: {limit}; \
+         raise that limit, lower -np, or spread the ranks over more hosts"
+    )]
+    NoRoom { n_ranks: u32, needed: u64, what: String, left: u64, limit: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +111,19 @@ pub enum Sig {
     Kill,
     Usr1,
     Usr2,
+}
+
+impl Sig {
+    /// What the kernel calls it.
+    pub const fn number(self) -> i32 {
+        match self {
+            Sig::Int => 2,
+            Sig::Term => 15,
+            Sig::Kill => 9,
+            Sig::Usr1 => 10,
+            Sig::Usr2 => 12,
+        }
+    }
 }
 
 /// How a process ended.

@@ -28,13 +28,9 @@ impl Complaint {
     }
 }
 
-/// Checks the tree. With `fix`, what is generated from the sources is written first.
-pub fn run(shell: &Shell, fix: bool) -> Result<(), String> {
+/// Checks the tree. `verbose` lists what is only a reminder.
+pub fn run(shell: &Shell, verbose: bool) -> Result<(), String> {
     let sources = read(&shell.root)?;
-    if fix {
-        renew(&shell.root, &sources)?;
-        return run(shell, false);
-    }
     let mut complaints = Vec::new();
     complaints.extend(layers::check(&sources));
     complaints.extend(unsafety::check(&sources));
@@ -46,8 +42,8 @@ pub fn run(shell: &Shell, fix: bool) -> Result<(), String> {
     for Complaint { path, line, what } in &complaints {
         eprintln!("{path}:{line}: {what}");
     }
-    if !uncited.is_empty() {
-        eprintln!("tidy: no test cites {}", uncited.join(", "));
+    if let Some(reminder) = reminder(&uncited, verbose) {
+        eprintln!("{reminder}");
     }
     match complaints.len() {
         0 => Ok(()),
@@ -55,7 +51,20 @@ pub fn run(shell: &Shell, fix: bool) -> Result<(), String> {
     }
 }
 
-fn renew(root: &Path, sources: &[Source]) -> Result<(), String> {
+/// One line about invariants that no test names: they may be held by assertions or by tests that do not name them.
+fn reminder(uncited: &[String], verbose: bool) -> Option<String> {
+    match uncited.len() {
+        0 => None,
+        _ if verbose => Some(format!("tidy: no test cites {}", uncited.join(", "))),
+        n => Some(format!(
+            "tidy: for information, {n} invariants are cited by no test (`cargo xtask tidy --verbose` lists them)"
+        )),
+    }
+}
+
+/// Writes what is generated from the sources.
+pub fn renew(shell: &Shell) -> Result<(), String> {
+    let (root, sources) = (&shell.root, &read(&shell.root)?);
     let Some(page) = sources.iter().find(|s| s.path == invariants::PAGE) else {
         return Err(format!("{} is missing", invariants::PAGE));
     };
@@ -103,4 +112,21 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) -> std::io::Result<
 /// Rust sources.
 fn rust(sources: &[Source]) -> impl Iterator<Item = &Source> {
     sources.iter().filter(|s| s.kind != Kind::Text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reminders_are_one_line_and_whole_only_on_request() {
+        let uncited: Vec<String> = (1..40).map(|n| format!("NAME-{n}")).collect();
+        let short = reminder(&uncited, false).unwrap();
+        assert!(
+            short.contains("39 invariants") && !short.contains("NAME-7") && short.lines().count() == 1,
+            "{short}"
+        );
+        assert!(reminder(&uncited, true).unwrap().contains("NAME-7, NAME-8"));
+        assert_eq!(reminder(&[], true), None);
+    }
 }

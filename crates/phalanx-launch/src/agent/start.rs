@@ -3,6 +3,7 @@
 use super::{Agent, check, cores, pump, reap, secret_fd, spawn};
 use crate::{
     environment::{SECRET_FD, is_foreign},
+    limits::{self, Shortage},
     wire::{Prepare, RankStart, Refusal, Stream, Up},
 };
 use rustix::{
@@ -25,11 +26,34 @@ use std::{
 
 type Env = BTreeMap<OsString, OsString>;
 
+/// A rank, the thread that watches for it, and our two threads that carry its output.
+const TASKS_OF_RANK: u64 = 4;
+/// Our ends of a rank's output; a rank has no more for each of its neighbours.
+const FILES_OF_RANK: u64 = 2;
+/// Descriptors that do not depend on the number of ranks.
+const FILES: u64 = 64;
+
 /// Whether the ranks could start here.
 pub fn check(prepare: &Prepare) -> Result<(), Refusal> {
     let env = environment(prepare, &[]);
     let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
-    check::check(Path::new(OsStr::from_bytes(&prepare.cwd)), program(prepare), path)
+    check::check(Path::new(OsStr::from_bytes(&prepare.cwd)), program(prepare), path)?;
+    room(prepare.ranks.len() as u32)
+}
+
+/// Whether the system lets so many ranks live here. Ranks inherit the limit on files that this raises: each watches all others.
+fn room(n_ranks: u32) -> Result<(), Refusal> {
+    let refuse = |what: &str, short: Shortage| Refusal::NoRoom {
+        n_ranks,
+        needed: short.needed,
+        what: what.to_string(),
+        left: short.left,
+        limit: short.limit,
+    };
+    limits::check_tasks(u64::from(n_ranks) * TASKS_OF_RANK)
+        .map_err(|short| refuse("processes and threads", short))?;
+    limits::raise_files(u64::from(n_ranks) * FILES_OF_RANK + FILES)
+        .map_err(|short| refuse("open files", short))
 }
 
 impl Agent {
@@ -73,8 +97,10 @@ impl Agent {
 
 fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Result<Child> {
     let n_local = prepare.ranks.len();
-    let allowed = cores::allowed();
-    let share = if prepare.bind { cores::share(&allowed, local_rank, n_local) } else { &[] };
+    let allowed = phalanx_net::cores::allowed();
+    // One core is no choice: either nothing would change, or the system does not tell which there are.
+    let binds = prepare.bind && allowed.len() > 1;
+    let share = if binds { cores::share(&allowed, local_rank, n_local) } else { &[] };
     let n_threads = if share.is_empty() { cores::n_usable() / n_local as u32 } else { share.len() as u32 };
     let secret = secret_fd::create(&prepare.secret.0)?;
     let mut env = environment(prepare, &rank.env);
@@ -106,4 +132,20 @@ fn program(prepare: &Prepare) -> &OsStr {
 
 fn refusal(prepare: &Prepare, rank: &RankStart, error: &io::Error) -> Refusal {
     check::explain(error, program(prepare), rank.rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_ranks_than_the_system_has_room_for_are_refused_with_the_limit() {
+        assert_eq!(room(1), Ok(()));
+        let refusal = room(u32::MAX).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("4294967295 ranks need 17179869180 processes and threads, but "),
+            "{refusal}"
+        );
+        assert!(refusal.contains("raise that limit, lower -np, or spread"), "{refusal}");
+    }
 }

@@ -12,6 +12,8 @@ use std::{
 };
 
 const MAX_CALLS: usize = 20_000;
+/// The largest whole number that every element type holds.
+const EXACT: u64 = 127;
 
 /// Ordinary or arena memory.
 enum Tensor<T: Sample> {
@@ -66,6 +68,24 @@ pub struct Measured {
     /// Seconds of each call, the slowest rank's, in ascending order.
     pub times: Vec<f64>,
     pub plan: &'static str,
+    pub checked: Checked,
+}
+
+/// What became of the comparison of the first call's result; a wrong one ends the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    Right,
+    /// There is nothing to compare, or it is not exact in every element type.
+    NotCompared,
+}
+
+impl Checked {
+    pub fn name(self) -> &'static str {
+        match self {
+            Checked::Right => "ok",
+            Checked::NotCompared => "none",
+        }
+    }
 }
 
 /// Measures one case; `None` where the vector is too short for one element a rank.
@@ -94,8 +114,8 @@ pub fn measure<T: Sample>(
         counts: vec![share as u64; n],
         matrix: vec![share as u64; n * n],
     };
-    bench.check(comm)?;
-    bench.time(comm, seconds).map(Some)
+    let checked = bench.check(comm)?;
+    bench.time(comm, seconds, checked).map(Some)
 }
 
 impl<T: Sample> Bench<T> {
@@ -117,27 +137,34 @@ impl<T: Sample> Bench<T> {
     }
 
     /// Calls once with values that tell ranks apart, and compares.
-    fn check(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+    fn check(&mut self, comm: &mut Communicator) -> Result<Checked, Error> {
         let (me, n) = (comm.rank().index(), comm.size() as usize);
         let value = |rank: usize| (rank % 3 + 1) as u8;
         self.full.fill(T::of(value(me)));
         self.block.fill(T::of(value(me)));
         self.call(comm)?;
         let all: Vec<u64> = (0..n).map(|r| u64::from(value(r))).collect();
-        let reduced = T::of(match self.case.reduce {
-            ReduceOp::Sum => all.iter().sum::<u64>(),
-            ReduceOp::Average => all.iter().sum::<u64>() / n as u64,
-            ReduceOp::Min => 1,
-            ReduceOp::Max => all.iter().copied().max().unwrap_or(1),
-            ReduceOp::Product => all.iter().product(),
-        } as u8);
-        // Sums of many ranks do not fit into the sample's byte; they are compared between ranks by the tests instead.
-        let comparable = n <= 5
-            && (self.case.reduce != ReduceOp::Average || all.iter().sum::<u64>().is_multiple_of(n as u64));
+        let sum: u64 = all.iter().sum();
+        let (number, is_exact) = match self.case.reduce {
+            ReduceOp::Sum => (sum, sum <= EXACT),
+            ReduceOp::Average => (sum / n as u64, n <= 5 && sum.is_multiple_of(n as u64)),
+            ReduceOp::Min => (1, true),
+            ReduceOp::Max => (all.iter().copied().max().unwrap_or(1), true),
+            ReduceOp::Product => {
+                let product = all.iter().fold(1, |product: u64, x| product.saturating_mul(*x));
+                (product, product <= EXACT)
+            }
+        };
+        let reduced = T::of(number.min(EXACT) as u8);
+        let reduces = matches!(self.case.op, Op::Allreduce | Op::Reduce | Op::ReduceScatter);
+        if self.case.op == Op::Barrier || reduces && !is_exact {
+            self.full.fill(T::of(0));
+            return Ok(Checked::NotCompared);
+        }
         let right = match self.case.op {
-            Op::Allreduce if comparable => self.full.iter().all(|x| *x == reduced),
-            Op::Reduce if comparable && me == 0 => self.full.iter().all(|x| *x == reduced),
-            Op::ReduceScatter if comparable => self.block.iter().all(|x| *x == reduced),
+            Op::Allreduce => self.full.iter().all(|x| *x == reduced),
+            Op::Reduce if me == 0 => self.full.iter().all(|x| *x == reduced),
+            Op::ReduceScatter => self.block.iter().all(|x| *x == reduced),
             Op::Broadcast => self.full.iter().all(|x| *x == T::of(value(0))),
             Op::Scatter => self.block.iter().all(|x| *x == T::of(value(0))),
             Op::Allgather => in_rank_order(&self.full, n, value),
@@ -148,10 +175,10 @@ impl<T: Sample> Bench<T> {
         assert!(right, "{} of {} bytes gave a wrong result on rank {me}", self.case.op, self.case.bytes);
         self.full.fill(T::of(0));
         self.block.fill(T::of(0));
-        Ok(())
+        Ok(Checked::Right)
     }
 
-    fn time(&mut self, comm: &mut Communicator, seconds: f64) -> Result<Measured, Error> {
+    fn time(&mut self, comm: &mut Communicator, seconds: f64, checked: Checked) -> Result<Measured, Error> {
         let large = self.case.bytes >= 1 << 20;
         let warm = if self.case.bytes >= 16 << 20 { 2 } else { 20 };
         let mut times = Vec::new();
@@ -186,7 +213,7 @@ impl<T: Sample> Bench<T> {
         let mine = times.clone();
         comm.allreduce_into(&mine, &mut times, ReduceOp::Max, phalanx_collective::Scale::default())?;
         times.sort_by(f64::total_cmp);
-        Ok(Measured { times, plan })
+        Ok(Measured { times, plan, checked })
     }
 }
 

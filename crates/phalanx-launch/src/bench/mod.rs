@@ -3,6 +3,7 @@
 //! Inside a world it measures; outside it starts its own and measures there.
 
 mod measure;
+mod memory;
 mod options;
 mod sample;
 mod table;
@@ -27,6 +28,13 @@ pub fn main(args: &BenchArgs) -> ExitCode {
         }
     };
     if !in_a_world() {
+        // What other hosts have is theirs to say.
+        if !args.hosts.any()
+            && let Err(shortage) = memory::check(&cases, args.np, args.np)
+        {
+            eprintln!("phalanx bench: {shortage}");
+            return ExitCode::from(2);
+        }
         return start_world(args);
     }
     match run(args, &cases) {
@@ -58,25 +66,34 @@ fn start_world(args: &BenchArgs) -> ExitCode {
     if !args.no_bind {
         command.arg("--bind");
     }
-    if let Some(hosts) = &args.hosts {
-        command.args(["-H", hosts]);
-    }
-    if let Some(rsh) = &args.rsh {
-        command.args(["--rsh", rsh]);
-    }
+    command.args(args.hosts.words());
     if let Some(interface) = &args.interface {
         command.args(["--interface", interface]);
     }
-    command.arg("--").arg(&own).args(std::env::args_os().skip(1));
+    command.args(["--itself", "--"]).args(std::env::args_os().skip(1));
     // Becomes the launcher, so that signals and exit codes are the launcher's own.
     let error = command.exec();
     eprintln!("phalanx bench: cannot start {}: {error}", own.display());
     ExitCode::FAILURE
 }
 
-fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), Error> {
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum BenchError {
+    #[error(transparent)]
+    Collective(#[from] Error),
+    #[error(transparent)]
+    Memory(#[from] memory::Shortage),
+}
+
+fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
     let mut comm = Communicator::from_env()?;
     let lead = comm.rank().index() == 0;
+    let n_local = comm.topology().neighbours(comm.rank()).len() as u32;
+    memory::check(cases, comm.size(), n_local)?;
+    if lead {
+        args.roundings(cases).iter().for_each(|said| eprintln!("note: {said}"));
+    }
     let mut table = Table::new(args.json, lead, cases.len());
     for case in cases {
         if let Some(measured) = measure(&mut comm, case, args.seconds)? {

@@ -1,5 +1,6 @@
 //! What to measure: the command line as a list of cases.
 
+use crate::cli::HostArgs;
 use clap::{Args, ValueEnum};
 use phalanx_collective::plan::step::Op;
 use phalanx_core::{DType, ReduceOp};
@@ -8,11 +9,12 @@ use phalanx_core::{DType, ReduceOp};
 /// broadcast, and the full buffer (ranks x block) for allgather, reduce_scatter and alltoall, as nccl-tests does.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  phalanx bench -np 2\n  phalanx bench -np 2 --op allreduce --dtype f32 --sizes 4,1K,16M --buffers private,arena --json\n  mpirun -np 4 phalanx bench --op broadcast"
+    after_help = "Examples:\n  phalanx bench -np 2\n  phalanx bench -np 2 --op allreduce --dtype f32 --sizes 4,1K,16M --buffers private,arena --json\n  mpirun -np 4 --oversubscribe phalanx bench --op broadcast"
 )]
 pub struct BenchArgs {
     /// Number of ranks to start; also -np. Ignored inside a world
-    #[arg(short = 'n', long = "np", value_name = "N", default_value_t = 2)]
+    #[arg(short = 'n', long = "np", value_name = "N", default_value = "2")]
+    #[arg(value_parser = crate::cli::n_ranks, allow_negative_numbers = true)]
     pub np: u32,
 
     /// Collectives, or "all"
@@ -39,7 +41,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "OP", default_value = "sum")]
     pub reduce: String,
 
-    /// Bytes, with K, M or G
+    /// Bytes, with K, M or G; rounded up to whole elements
     #[arg(
         long,
         value_name = "BYTES,...",
@@ -64,13 +66,8 @@ pub struct BenchArgs {
     #[arg(long)]
     pub no_bind: bool,
 
-    /// Hosts, as for `phalanx run`
-    #[arg(short = 'H', long, value_name = "HOST:SLOTS,...")]
-    pub hosts: Option<String>,
-
-    /// How to run a command on another host, as for `phalanx run`
-    #[arg(long, value_name = "CMD")]
-    pub rsh: Option<String>,
+    #[command(flatten)]
+    pub hosts: HostArgs,
 
     /// Network interface, as for `phalanx run`
     #[arg(long, value_name = "NAME")]
@@ -127,12 +124,46 @@ impl BenchArgs {
                 reduce.check(dtype, 1.0, 1.0).map_err(|e| e.to_string())?;
                 for &buffers in &self.buffers {
                     for &bytes in if op == Op::Barrier { &[0][..] } else { &sizes } {
+                        let bytes = bytes.next_multiple_of(dtype.size() as u64);
                         cases.push(Case { op, dtype, reduce, bytes, buffers });
                     }
                 }
             }
         }
         Ok(cases)
+    }
+
+    /// What was asked for and is measured as something else, in words.
+    pub fn roundings(&self, cases: &[Case]) -> Vec<String> {
+        let mut dtypes: Vec<DType> = Vec::new();
+        for case in cases.iter().filter(|c| c.op != Op::Barrier) {
+            if !dtypes.contains(&case.dtype) {
+                dtypes.push(case.dtype);
+            }
+        }
+        let mut said = Vec::new();
+        for dtype in dtypes {
+            let size = dtype.size() as u64;
+            for asked in self.sizes.iter().filter_map(|s| bytes(s).ok()).filter(|b| !b.is_multiple_of(size)) {
+                let measured = asked.next_multiple_of(size);
+                said.push(format!(
+                    "{asked} bytes are no whole number of {dtype} ({size} bytes each); measuring {measured} bytes"
+                ));
+            }
+        }
+        said
+    }
+}
+
+impl Case {
+    /// Bytes that one rank's tensors take, at most: the full vector and what it is sent to or comes from.
+    pub fn memory_bytes(&self, n_ranks: u32) -> u64 {
+        let share = self.bytes / u64::from(n_ranks.max(1));
+        match self.op {
+            Op::Alltoall => self.bytes.saturating_mul(2),
+            Op::Allreduce | Op::Broadcast | Op::Reduce | Op::Barrier => self.bytes,
+            Op::Allgather | Op::ReduceScatter | Op::Gather | Op::Scatter => self.bytes.saturating_add(share),
+        }
     }
 }
 
@@ -151,6 +182,40 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    #[test]
+    fn sizes_are_whole_elements_and_roundings_are_said() {
+        let args = Line::parse_from([
+            "bench",
+            "--sizes",
+            "3,8",
+            "--dtype",
+            "f32,u8,f64",
+            "--op",
+            "allgather,barrier",
+        ])
+        .args;
+        let cases = args.cases().unwrap();
+        let of = |dtype| cases.iter().filter(|c| c.dtype == dtype).map(|c| c.bytes).collect::<Vec<_>>();
+        assert_eq!(
+            [of(DType::F32), of(DType::U8), of(DType::F64)],
+            [vec![4, 8, 0], vec![3, 8, 0], vec![8, 8, 0]]
+        );
+        assert_eq!(
+            args.roundings(&cases),
+            [
+                "3 bytes are no whole number of f32 (4 bytes each); measuring 4 bytes",
+                "3 bytes are no whole number of f64 (8 bytes each); measuring 8 bytes"
+            ]
+        );
+    }
 
     #[test]
     fn sizes_have_units() {

@@ -3,6 +3,7 @@
 use super::{measure::Measured, options::Case};
 use indicatif::{ProgressBar, ProgressStyle};
 use phalanx_collective::{Communicator, plan::step::Op};
+use phalanx_core::Rank;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
@@ -22,6 +23,8 @@ pub struct Row {
     algbw_gbps: f64,
     busbw_gbps: f64,
     calls: usize,
+    /// "ok": the result was compared and right; "none": there was nothing that can be compared.
+    check: &'static str,
 }
 
 impl Row {
@@ -39,6 +42,8 @@ impl Row {
             buffers: case.buffers.name(),
             transport: match (links, comm.topology().n_hosts(), comm.size()) {
                 (_, _, 1) => "none",
+                (true, 1, _) => comm.world().transport_to(Rank(u32::from(comm.rank() == Rank::ZERO))),
+                (true, hosts, ranks) if hosts == ranks => "tcp",
                 (true, ..) => "tcp",
                 (false, 1, _) => "shm",
                 (false, hosts, ranks) if hosts == ranks => "tcp",
@@ -51,6 +56,7 @@ impl Row {
             algbw_gbps: round(algbw),
             busbw_gbps: round(algbw * bus_factor(case.op, f64::from(comm.size()))),
             calls: times.len(),
+            check: measured.checked.name(),
         }
     }
 }
@@ -111,7 +117,7 @@ impl Table {
                 );
             }
             text += &format!(
-                "{:<14} {:>5} {:>10} {:>8} {:<12} {:>12.2} {:>12.2} {:>12.2} {:>9.3} {:>9.3}  ok",
+                "{:<14} {:>5} {:>10} {:>8} {:<12} {:>12.2} {:>12.2} {:>12.2} {:>9.3} {:>9.3}  {}",
                 row.op,
                 row.dtype,
                 row.bytes,
@@ -121,7 +127,8 @@ impl Table {
                 row.median_us,
                 row.p99_us,
                 row.algbw_gbps,
-                row.busbw_gbps
+                row.busbw_gbps,
+                row.check
             );
         }
         let print = || {

@@ -1,10 +1,7 @@
 //! This machine: cores, memory, shared memory, limits, kernel.
 
-use super::{
-    finding::Finding,
-    limits::{self, Limits},
-};
-use crate::agent::cores;
+use super::finding::Finding;
+use crate::limits::{self, Limits};
 use rustix::{
     fs::{MemfdFlags, ftruncate, memfd_create},
     io::pwrite,
@@ -21,7 +18,7 @@ pub fn check() -> Vec<Finding> {
     let online = fs::read_to_string("/proc/cpuinfo").unwrap_or_default().matches("processor\t").count();
     vec![
         kernel(&uname().release().to_string_lossy()),
-        cores(online, cores::allowed().len(), limits),
+        cores(online, phalanx_net::cores::allowed().len(), limits),
         features(),
         memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), limits),
         shared_memory(try_shared_memory()),
@@ -91,16 +88,13 @@ fn features() -> Finding {
 }
 
 fn memory(meminfo: &str, limits: Limits) -> Finding {
-    let kib = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().split(' ').next()?.parse::<u64>().ok()
-    };
-    let (Some(total), Some(free)) = (kib("MemTotal:"), kib("MemAvailable:")) else {
+    let bytes = |name| limits::meminfo_bytes(meminfo, name);
+    let (Some(total), Some(free)) = (bytes("MemTotal:"), bytes("MemAvailable:")) else {
         return Finding::note("memory", "unknown: /proc/meminfo does not say");
     };
     let gib = |bytes: u64| bytes as f64 / GIB as f64;
-    let mut fact = format!("{:.1} GiB free of {:.1}", gib(free << 10), gib(total << 10));
-    let usable = (free << 10).min(limits.memory_bytes.unwrap_or(u64::MAX));
+    let mut fact = format!("{:.1} GiB free of {:.1}", gib(free), gib(total));
+    let usable = free.min(limits.memory_bytes.unwrap_or(u64::MAX));
     if let Some(limit) = limits.memory_bytes {
         fact.push_str(&format!(", a control group allows {:.1}", gib(limit)));
     }

@@ -3,10 +3,10 @@
 //! Each module gathers facts in thin code and judges them in pure code.
 
 mod finding;
-mod limits;
 mod machine;
 mod network;
 mod peers;
+mod settings;
 mod sources;
 mod table;
 mod timed;
@@ -16,6 +16,7 @@ use crate::cli::DoctorArgs;
 use finding::{Finding, Mark};
 use std::{
     env,
+    ffi::OsString,
     io::{self, IsTerminal, Write},
     process::ExitCode,
     thread,
@@ -36,6 +37,8 @@ pub fn main(args: &DoctorArgs) -> ExitCode {
     let mut findings = machine::check();
     findings.extend(network.join().unwrap_or_default());
     findings.extend(sources::check(|name| env::var_os(name).is_some()));
+    let lossy = |text: OsString| text.to_string_lossy().into_owned();
+    findings.extend(settings::check(env::vars_os().map(|(name, value)| (lossy(name), lossy(value)))));
     findings.extend(tools.join().unwrap_or_default());
     findings.extend(peers);
     let text = if args.json { json(&findings) } else { page(&findings) };

@@ -2,14 +2,17 @@
 
 use super::{finding::Finding, timed};
 use crate::addresses::{self, Address};
+use phalanx_net::socket::address_towards;
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
     time::Duration,
 };
 
 /// A name server that is not there may keep a question for half a minute.
 const RESOLVE: Duration = Duration::from_secs(5);
+/// An address that stands for the rest of the world (RFC 5737). Nothing is sent there.
+const SOMEBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 
 pub fn check() -> Vec<Finding> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -18,7 +21,7 @@ pub fn check() -> Vec<Finding> {
         (asked.as_str(), 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect::<Vec<_>>())
     });
     let known = addresses::list().unwrap_or_default();
-    vec![host_name(&name, resolved), interfaces(&known), outward(route_outward()), port(try_port())]
+    vec![host_name(&name, resolved), interfaces(&known), outward(address_towards(SOMEBODY)), port(try_port())]
 }
 
 fn host_name(name: &str, resolved: Option<io::Result<Vec<IpAddr>>>) -> Finding {
@@ -51,13 +54,6 @@ fn interfaces(known: &[Address]) -> Finding {
         return Finding::note("interfaces", "loopback only: jobs of this machine alone will work");
     }
     Finding::ok("interfaces", outside.join(", "))
-}
-
-/// The address the kernel would use towards the rest of the world. Nothing is sent.
-fn route_outward() -> io::Result<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
-    Ok(socket.local_addr()?.ip())
 }
 
 fn outward(route: io::Result<IpAddr>) -> Finding {

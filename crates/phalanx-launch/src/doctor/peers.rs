@@ -1,26 +1,23 @@
 //! Other hosts: does the remote shell get there, and is the same phalanx there?
 
 use super::{finding::Finding, timed};
-use crate::{cli::DoctorArgs, hosts, rsh::Rsh, run};
-use std::{env, ffi::OsString, io, thread, time::Duration};
+use crate::{
+    cli::DoctorArgs,
+    rsh::Rsh,
+    run::{self, Route},
+};
+use std::{ffi::OsString, io, thread, time::Duration};
 
 /// Asks every host at once; one finding each.
 pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::RunError> {
-    let Some(list) = &args.hosts else { return Ok(Vec::new()) };
-    let hosts = hosts::parse_list(list)?;
-    let rsh = Rsh::new(args.rsh.as_deref())?;
-    let exe = env::current_exe()
-        .map_err(|why| run::RunError::System { what: "the path of phalanx itself", why })?;
-    let remote_exe = args.remote_exe.as_deref().unwrap_or(&exe);
+    let Some((hosts, _)) = run::hosts(&args.hosts)? else { return Ok(Vec::new()) };
+    let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
+    let exes = run::exes(&args.hosts)?;
     let here = run::here();
     let asked: Vec<_> = hosts
         .into_iter()
         .map(|host| {
-            let command: Vec<OsString> = if here.is(&host.name) && !rsh.for_every_host() {
-                vec![exe.clone().into(), "--version".into()]
-            } else {
-                rsh.command(&host.name, remote_exe, "--version")
-            };
+            let command = Route::to(&host.name, &here, &rsh, &exes, "--version").command().to_vec();
             let within = args.timeout;
             thread::spawn(move || judge(&host.name, &command, within, timed::run(&command, within)))
         })

@@ -44,7 +44,7 @@ pub struct Gone {
     /// What it said instead of messages.
     pub garbage: Option<String>,
     pub ending: Option<Ending>,
-    /// The last lines of its stderr, or of the remote shell's.
+    /// The last lines of its stderr, or of the remote shell's; empty if they were repeated as they came.
     pub words: Vec<String>,
 }
 
@@ -57,8 +57,8 @@ pub struct Ears {
     pub n_waiting: Arc<AtomicUsize>,
     /// Throw output away rather than wait for a console that takes no more.
     pub discard: Arc<AtomicBool>,
-    /// Repeat what remote shells say on stderr at once.
-    pub verbose: bool,
+    /// Repeat at once what this host's remote shell says on stderr, under this name. Who has read it is not told again.
+    pub repeat_for: Option<String>,
 }
 
 impl Agent {
@@ -110,9 +110,9 @@ fn hear(host: usize, mut child: Child, ears: &Ears) {
     let words = Arc::new(Mutex::new(VecDeque::new()));
     let (stderr_ended, stderr_end) = sync_channel::<()>(1);
     let stderr = child.stderr.take();
-    let (kept, verbose) = (words.clone(), ears.verbose);
+    let (kept, repeat_for) = (words.clone(), ears.repeat_for.clone());
     thread::spawn(move || {
-        keep_last_words(stderr, &kept, verbose);
+        keep_last_words(stderr, &kept, repeat_for.as_deref());
         let _ = stderr_ended.try_send(());
     });
     let mut gone = Gone::default();
@@ -179,16 +179,15 @@ fn pass_on(host: usize, up: Up, ears: &Ears) {
     ears.n_waiting.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn keep_last_words(stderr: Option<ChildStderr>, words: &Mutex<VecDeque<String>>, verbose: bool) {
+fn keep_last_words(stderr: Option<ChildStderr>, words: &Mutex<VecDeque<String>>, repeat_for: Option<&str>) {
     let Some(stderr) = stderr else { return };
     let mut lines = BufReader::new(stderr);
     let mut line = Vec::new();
     while matches!(lines.by_ref().take(64 << 10).read_until(b'\n', &mut line), Ok(n) if n > 0) {
         let text = String::from_utf8_lossy(&line).trim_end().to_string();
-        if verbose {
-            let _ = writeln!(io::stderr(), "phalanx: {text}");
-        }
-        if let Ok(mut words) = words.lock() {
+        if let Some(host) = repeat_for {
+            let _ = writeln!(io::stderr(), "phalanx: {host}: {text}");
+        } else if let Ok(mut words) = words.lock() {
             if words.len() == LAST_WORDS {
                 words.pop_front();
             }

@@ -1,6 +1,7 @@
 //! Why a job did not start, in words that say what to do.
 
-use crate::{hosts::HostError, place::PlaceError, rsh::RshError, wire::Refusal};
+use crate::{hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, wire::Refusal};
+use phalanx_net::socket::AddressError;
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -17,10 +18,10 @@ pub enum RunError {
     Extra { name: String },
     #[error("cannot write {}: {why}; check --output-filename", path.display())]
     Files { path: PathBuf, why: io::Error },
-    #[error("no interface {name:?} with an address on this machine; there are: {known}")]
-    Interface { name: String, known: String },
-    #[error("cannot open a port for the ranks to meet on {address}: {why}")]
-    Port { address: String, why: io::Error },
+    #[error(transparent)]
+    Interface(AddressError),
+    #[error("no port for the ranks to meet: {0}")]
+    Port(AddressError),
     #[error("the system refused {what}: {why}")]
     System { what: &'static str, why: io::Error },
     #[error("cannot start {program:?} to reach host {host}: {why}; install it or choose another with --rsh")]
@@ -38,6 +39,18 @@ pub enum RunError {
         "no answer from {hosts} within {seconds} s\n  try: phalanx doctor -H {hosts}   (or a longer --start-timeout)"
     )]
     StartTimeout { hosts: String, seconds: f64 },
+    #[error("a world has at most {most} ranks, not {n_ranks}; lower -np")]
+    LargeWorld { n_ranks: u32, most: u32 },
+    #[error(
+        "{n_local} ranks on host {host} are more than the {most} that one host can have; \
+         lower -np, or spread them over more hosts with -H"
+    )]
+    CrowdedHost { host: String, n_local: usize, most: usize },
+    #[error(
+        "the launcher of {n_ranks} ranks needs {} open files, but {}; raise that limit or lower -np",
+        shortage.needed, shortage.limit
+    )]
+    FewFiles { n_ranks: u32, shortage: Shortage },
     #[error("ended by {} before the ranks had started", crate::wire::signal_name(*.0))]
     Asked(i32),
 }
@@ -46,11 +59,12 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Hosts(_) | RunError::Place(_) | RunError::Rsh(_) | RunError::Extra { .. } => 2,
-            RunError::HostFile { .. } | RunError::Interface { .. } => 2,
+            RunError::HostFile { .. } | RunError::Interface(_) => 2,
+            RunError::LargeWorld { .. } | RunError::CrowdedHost { .. } => 2,
             RunError::Refused { refusal, .. } => match refusal {
                 Refusal::NotFound { .. } | Refusal::NoInterpreter { .. } => 127,
                 Refusal::NotExecutable { .. } => 126,
-                Refusal::NoDirectory { .. } | Refusal::Spawn { .. } => 1,
+                Refusal::NoDirectory { .. } | Refusal::Spawn { .. } | Refusal::NoRoom { .. } => 1,
             },
             RunError::Asked(signal) => (128 + signal) as u8,
             RunError::StartTimeout { .. } => 124,

@@ -271,6 +271,7 @@ impl Job {
             pids: &self.pids,
             tails: self.tails.as_ref(),
             host_words,
+            blamed: policy.blamed(),
             after: policy.caused_at(),
         })
     }

@@ -15,6 +15,7 @@ mod policy;
 mod prefix;
 mod printer;
 mod report;
+mod room;
 mod route;
 mod setup;
 mod signals;
@@ -24,7 +25,8 @@ use agents::Gone;
 pub use error::RunError;
 use policy::Cause;
 use printer::Tails;
-pub use setup::here;
+pub use route::Route;
+pub use setup::{exes, here, hosts};
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -60,7 +62,7 @@ fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
     }
     if args.verbose {
         let cores: Vec<u32> = job.hosts.iter().map(|h| h.cores).collect();
-        tell(&describe::world(&job.plan, &job.routes, &cores, job.meeting.addresses()));
+        tell(&describe::cores(&job.plan, &cores));
     }
     let policy = match job.supervise() {
         Ok(policy) => policy,

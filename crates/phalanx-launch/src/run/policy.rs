@@ -80,8 +80,8 @@ impl Cause {
 pub struct RankEnd {
     /// `None` when its host was lost.
     pub ending: Option<Ending>,
-    /// It ended after we had asked the ranks to.
-    pub asked: bool,
+    /// The last signal by which we had asked the ranks to end before it did.
+    pub asked: Option<Sig>,
     /// It ended while nothing was wrong yet.
     pub early: bool,
 }
@@ -99,7 +99,9 @@ pub struct Policy {
     cause: Option<Cause>,
     /// When the cause arose.
     caused_at: Duration,
-    asked: bool,
+    asked: Option<Sig>,
+    /// Whom the ranks themselves hold to be lost.
+    blamed: Option<Rank>,
     finished: bool,
     /// What happens when, soonest first, while the job is being ended.
     ladder: Vec<(Duration, Rung)>,
@@ -111,7 +113,8 @@ impl Policy {
             ends: vec![None; n_ranks as usize],
             cause: None,
             caused_at: Duration::ZERO,
-            asked: false,
+            asked: None,
+            blamed: None,
             finished: false,
             ladder: Vec::new(),
         }
@@ -138,13 +141,19 @@ impl Policy {
 
     /// The ranks themselves agreed on whose fault it was: better evidence than whose end was seen first, if that rank did fail by itself.
     pub fn blame(&mut self, rank: Rank) {
+        self.blamed = Some(rank);
         let end = self.ends.get(rank.index()).copied().flatten();
-        if let (Some(Cause::Failed { .. }), Some(RankEnd { ending: Some(ending), asked: false, .. })) =
+        if let (Some(Cause::Failed { .. }), Some(RankEnd { ending: Some(ending), asked: None, .. })) =
             (self.cause, end)
             && ending.is_failure()
         {
             self.cause = Some(Cause::Failed { rank, ending });
         }
+    }
+
+    /// The rank that the others lost, whether or not it failed by itself.
+    pub fn blamed(&self) -> Option<Rank> {
+        self.blamed
     }
 
     pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
@@ -171,7 +180,10 @@ impl Policy {
         match self.cause {
             None => self.fail(now, Cause::Failed { rank, ending }),
             Some(Cause::Failed { ending: first, .. })
-                if is_crash(ending) && !is_crash(first) && !asked && now - self.caused_at <= CRASH_WINDOW =>
+                if is_crash(ending)
+                    && !is_crash(first)
+                    && asked.is_none()
+                    && now - self.caused_at <= CRASH_WINDOW =>
             {
                 self.cause = Some(Cause::Failed { rank, ending });
             }
@@ -233,7 +245,7 @@ impl Policy {
         while !all_ended && self.ladder.first().is_some_and(|(at, _)| *at <= now) {
             match self.ladder.remove(0).1 {
                 Rung::Signal(sig) => {
-                    self.asked = true;
+                    self.asked = Some(sig);
                     actions.push(Action::Signal(sig));
                 }
                 Rung::GiveUp => self.finished = true,
@@ -342,7 +354,7 @@ mod tests {
         assert_eq!(policy.cause(), first);
         assert_eq!(
             policy.ends()[1],
-            Some(RankEnd { ending: Some(Ending::Signal(9)), asked: true, early: false })
+            Some(RankEnd { ending: Some(Ending::Signal(9)), asked: Some(Sig::Kill), early: false })
         );
     }
 
@@ -392,7 +404,7 @@ mod tests {
             play(3, &[(0, exit(0, 0)), (5, Input::HostLost { host: 0, ranks: 0..2 }), (9, exit(2, 1))]);
         assert_eq!(log, [(9, Finish)]);
         assert_eq!(policy.cause(), Cause::HostLost { host: 0 });
-        assert_eq!(policy.ends()[1], Some(RankEnd { ending: None, asked: false, early: true }));
+        assert_eq!(policy.ends()[1], Some(RankEnd { ending: None, asked: None, early: true }));
         assert_eq!(policy.ends()[0].unwrap().ending, Some(Ending::Code(0)));
         let (policy, _) = play(1, &[(0, exit(0, 0)), (5, Input::HostLost { host: 0, ranks: 0..1 })]);
         assert_eq!(policy.cause(), Cause::Success, "nothing was lost");

@@ -4,9 +4,14 @@ use super::{
     policy::{Cause, RankEnd},
     printer::Tails,
 };
-use crate::{place::WorldPlan, wire::signal_name};
+use crate::{
+    place::WorldPlan,
+    wire::{Ending, Sig, signal_name},
+};
 use phalanx_core::Rank;
 use std::{fmt::Write, time::Duration};
+
+const SIGKILL: i32 = Sig::Kill.number();
 
 /// All that is known about a job that ended.
 #[derive(Debug)]
@@ -19,6 +24,8 @@ pub struct Ended<'a> {
     pub tails: Option<&'a Tails>,
     /// The last words of a lost host's agent or remote shell.
     pub host_words: &'a [String],
+    /// Whom the ranks themselves hold to be lost.
+    pub blamed: Option<Rank>,
     pub after: Duration,
 }
 
@@ -63,7 +70,7 @@ fn quote(text: &mut String, line: &str) {
 
 /// One line on the ranks that are not the cause, those with the same fate together.
 fn others(ended: &Ended<'_>) -> String {
-    let mut fates: Vec<(String, Vec<u32>)> = Vec::new();
+    let mut fates: Vec<(Fate, Vec<u32>)> = Vec::new();
     for rank in 0..ended.plan.n_ranks() {
         let is_cause = match ended.cause {
             Cause::Failed { rank: culprit, .. } => culprit == Rank(rank),
@@ -73,24 +80,74 @@ fn others(ended: &Ended<'_>) -> String {
         if is_cause {
             continue;
         }
-        let fate = fate(ended.ends[rank as usize]);
+        let fate = Fate::of(ended.ends[rank as usize], ended.blamed == Some(Rank(rank)));
         match fates.iter_mut().find(|(f, _)| *f == fate) {
             Some((_, ranks)) => ranks.push(rank),
             None => fates.push((fate, vec![rank])),
         }
     }
-    let fates: Vec<String> =
-        fates.into_iter().map(|(fate, ranks)| format!("{} {fate}", list(ranks))).collect();
+    let fates: Vec<String> = fates
+        .into_iter()
+        .map(|(fate, ranks)| format!("{} {}", list(ranks.clone()), fate.said(ranks.len())))
+        .collect();
     fates.join("; ")
 }
 
-fn fate(end: Option<RankEnd>) -> String {
-    match end {
-        None => "did not confirm the end".to_string(),
-        Some(RankEnd { ending: None, .. }) => "went with the host".to_string(),
-        Some(RankEnd { ending: Some(ending), asked: true, .. }) => format!("ended on request: {ending}"),
-        Some(RankEnd { ending: Some(ending), early: true, .. }) => format!("had already {ending}"),
-        Some(RankEnd { ending: Some(ending), .. }) => ending.to_string(),
+/// What became of a rank that is not the cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Unknown,
+    WentWithHost,
+    Ended(Ending),
+    EndedBefore(Ending),
+    /// By the signal that asked it to, or in its own way.
+    EndedOnRequest(Ending),
+    /// By a signal that was not ours.
+    KilledMeanwhile(i32),
+    /// It did not end when it was asked to.
+    Killed,
+    /// The same, and the others had lost it before.
+    Frozen,
+}
+
+impl Fate {
+    fn of(end: Option<RankEnd>, is_blamed: bool) -> Fate {
+        let Some(end) = end else { return Fate::Unknown };
+        match (end.ending, end.asked) {
+            (None, _) => Fate::WentWithHost,
+            (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) if is_blamed => Fate::Frozen,
+            (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) => Fate::Killed,
+            (Some(Ending::Signal(signal)), Some(sig)) if signal != sig.number() => {
+                Fate::KilledMeanwhile(signal)
+            }
+            (Some(ending), Some(_)) => Fate::EndedOnRequest(ending),
+            (Some(ending), None) if end.early => Fate::EndedBefore(ending),
+            (Some(ending), None) => Fate::Ended(ending),
+        }
+    }
+
+    /// The sentence's end, for so many ranks.
+    fn said(self, n_ranks: usize) -> String {
+        let was = if n_ranks == 1 { "was" } else { "were" };
+        match self {
+            Fate::Unknown => "did not confirm the end".to_string(),
+            Fate::WentWithHost => "went with the host".to_string(),
+            Fate::Ended(Ending::Code(code)) => format!("exited with code {code}"),
+            Fate::Ended(Ending::Signal(signal)) => format!("{was} killed by {}", signal_name(signal)),
+            Fate::EndedBefore(Ending::Code(code)) => format!("had already exited with code {code}"),
+            Fate::EndedBefore(Ending::Signal(signal)) => {
+                format!("had already been killed by {}", signal_name(signal))
+            }
+            Fate::EndedOnRequest(Ending::Code(code)) => format!("ended on request with code {code}"),
+            Fate::EndedOnRequest(Ending::Signal(signal)) => {
+                format!("ended on request ({})", signal_name(signal))
+            }
+            Fate::KilledMeanwhile(signal) => {
+                format!("{was} killed by {} after the request to end", signal_name(signal))
+            }
+            Fate::Killed => format!("did not end on request and {was} killed by the launcher"),
+            Fate::Frozen => format!("{was} frozen, and ended by the launcher"),
+        }
     }
 }
 
@@ -112,9 +169,9 @@ pub fn list(ranks: impl IntoIterator<Item = u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{hosts::parse_list, wire::Ending};
+    use crate::hosts::parse_list;
 
-    fn end(ending: Ending, asked: bool, early: bool) -> Option<RankEnd> {
+    fn end(ending: Ending, asked: Option<Sig>, early: bool) -> Option<RankEnd> {
         Some(RankEnd { ending: Some(ending), asked, early })
     }
 
@@ -129,6 +186,7 @@ mod tests {
             pids: &vec![Some(77); ends.len()],
             tails: Some(&tails),
             host_words: &["connection reset".to_string()],
+            blamed: Some(Rank(2)),
             after: Duration::from_millis(1234),
         })
     }
@@ -137,11 +195,11 @@ mod tests {
     fn a_failure_names_rank_host_pid_code_and_last_words() {
         let code = |c| Ending::Code(c);
         let ends = [
-            end(code(0), false, true),
-            end(code(3), false, true),
-            end(code(1), false, false),
-            end(Ending::Signal(15), true, false),
-            end(code(1), false, false),
+            end(code(0), None, true),
+            end(code(3), None, true),
+            end(code(1), None, false),
+            end(Ending::Signal(15), Some(Sig::Term), false),
+            end(code(1), None, false),
             None,
         ];
         let text = report(Cause::Failed { rank: Rank(1), ending: code(3) }, &ends, &["Traceback", "Boom"]);
@@ -152,13 +210,39 @@ mod tests {
              \x20 | Traceback\n\
              \x20 | Boom\n\
              phalanx: rank 0 had already exited with code 0; ranks 2,4 exited with code 1; \
-             rank 3 ended on request: was killed by SIGTERM; rank 5 did not confirm the end\n"
+             rank 3 ended on request (SIGTERM); rank 5 did not confirm the end\n"
+        );
+    }
+
+    #[test]
+    fn fates_are_sentences_for_one_and_for_many() {
+        let killed = |asked, early| end(Ending::Signal(9), asked, early);
+        let term = end(Ending::Signal(15), Some(Sig::Term), false);
+        let said = |ends: &[Option<RankEnd>]| {
+            let text = report(Cause::TimedOut, ends, &[]);
+            text.lines().nth(1).unwrap().to_string()
+        };
+        assert_eq!(said(&[term, term]), "phalanx: ranks 0-1 ended on request (SIGTERM)");
+        assert_eq!(
+            said(&[killed(None, true), killed(None, true), killed(None, false), killed(None, false)]),
+            "phalanx: ranks 0-1 had already been killed by SIGKILL; ranks 2-3 were killed by SIGKILL"
+        );
+        let by_us = killed(Some(Sig::Kill), false);
+        assert_eq!(
+            said(&[term, by_us, by_us, end(Ending::Code(0), Some(Sig::Int), false)]),
+            "phalanx: rank 0 ended on request (SIGTERM); rank 1 did not end on request and was killed by the launcher; \
+             rank 2 was frozen, and ended by the launcher; rank 3 ended on request with code 0"
+        );
+        let by_others = killed(Some(Sig::Term), false);
+        assert_eq!(
+            said(&[by_others, by_others]),
+            "phalanx: ranks 0-1 were killed by SIGKILL after the request to end"
         );
     }
 
     #[test]
     fn a_single_rank_has_no_others() {
-        let ends = [end(Ending::Signal(9), false, true)];
+        let ends = [end(Ending::Signal(9), None, true)];
         let plan = WorldPlan::fill(&parse_list("n0").unwrap(), 1, "-H").unwrap();
         let text = summary(&Ended {
             plan: &plan,
@@ -167,6 +251,7 @@ mod tests {
             pids: &[None],
             tails: None,
             host_words: &[],
+            blamed: None,
             after: Duration::ZERO,
         });
         assert_eq!(text, "phalanx: rank 0 on n0 was killed by SIGKILL after 0.0 s\n");
@@ -174,8 +259,8 @@ mod tests {
 
     #[test]
     fn lost_hosts_timeouts_and_signals_are_said() {
-        let lost = Some(RankEnd { ending: None, asked: false, early: true });
-        let ends = [end(Ending::Code(1), false, false), end(Ending::Code(1), false, false), lost, lost];
+        let lost = Some(RankEnd { ending: None, asked: None, early: true });
+        let ends = [end(Ending::Code(1), None, false), end(Ending::Code(1), None, false), lost, lost];
         assert_eq!(
             report(Cause::HostLost { host: 1 }, &ends, &[]),
             "phalanx: lost host n1 with ranks 2-3 after 1.2 s\n  | connection reset\n\

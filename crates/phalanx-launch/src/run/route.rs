@@ -2,7 +2,7 @@
 
 use super::agents::Gone;
 use crate::{rsh::Rsh, wire::Ending};
-use std::{ffi::OsString, net::IpAddr, path::Path};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 /// The command that becomes a host's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,19 +28,24 @@ impl Here {
 }
 
 /// Where phalanx is: here, and on the other hosts.
-#[derive(Clone, Copy, Debug)]
-pub struct Exes<'a> {
-    pub here: &'a Path,
-    pub remote: &'a Path,
+#[derive(Clone, Debug)]
+pub struct Exes {
+    pub here: PathBuf,
+    pub remote: PathBuf,
 }
 
 impl Route {
-    pub fn new(host: &str, here: &Here, rsh: &Rsh, exes: Exes<'_>) -> Route {
+    pub fn new(host: &str, here: &Here, rsh: &Rsh, exes: &Exes) -> Route {
+        Route::to(host, here, rsh, exes, "agent")
+    }
+
+    /// The way to `phalanx word` on a host.
+    pub fn to(host: &str, here: &Here, rsh: &Rsh, exes: &Exes, word: &str) -> Route {
         if here.is(host) && !rsh.for_every_host() {
-            return Route::Direct { command: vec![exes.here.into(), "agent".into()] };
+            return Route::Direct { command: vec![exes.here.clone().into(), word.into()] };
         }
         Route::Remote {
-            command: rsh.command(host, exes.remote, "agent"),
+            command: rsh.command(host, &exes.remote, word),
             through_shell: rsh.goes_through_a_shell(),
         }
     }
@@ -99,8 +104,8 @@ mod tests {
 
     fn route(host: &str, rsh: Option<&str>) -> Route {
         let here = Here { hostname: "me".to_string(), addresses: vec!["10.0.0.5".parse().unwrap()] };
-        let exes = Exes { here: Path::new("/p"), remote: Path::new("/q") };
-        Route::new(host, &here, &Rsh::new(rsh).unwrap(), exes)
+        let exes = Exes { here: "/p".into(), remote: "/q".into() };
+        Route::new(host, &here, &Rsh::new(rsh).unwrap(), &exes)
     }
 
     #[test]

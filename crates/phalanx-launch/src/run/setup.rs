@@ -3,18 +3,20 @@
 use super::{
     News, RunError,
     agents::{Agent, Ears},
+    describe,
     files::Files,
     job::{HostState, Job},
     meeting::{self, Guests},
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
+    room,
     route::{Exes, Here, Route},
-    signals,
+    signals, tell,
 };
 use crate::{
     addresses,
     agent::cores,
-    cli::{RunArgs, Tag},
+    cli::{HostArgs, RunArgs, Tag},
     environment,
     hosts::{self, HostSlots},
     place::WorldPlan,
@@ -24,7 +26,9 @@ use crate::{
 use phalanx_core::Rank;
 use phalanx_net::secret::Secret;
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     io::{self, IsTerminal},
     net::SocketAddr,
     os::unix::ffi::{OsStrExt, OsStringExt},
@@ -39,8 +43,12 @@ type Env = Vec<(Vec<u8>, Vec<u8>)>;
 pub fn start(args: &RunArgs) -> Result<Job, RunError> {
     let started = Instant::now();
     let plan = plan(args)?;
-    let rsh = Rsh::new(args.rsh.as_deref())?;
-    let routes = routes(args, &plan, &rsh)?;
+    let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
+    let exes = exes(&args.hosts)?;
+    let this = here();
+    let routes: Vec<Route> =
+        plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
+    room::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
     let cwd = env::current_dir().map_err(|why| RunError::System { what: "the working directory", why })?;
     let files = args.output_filename.as_deref().map(|dir| Files::create(dir, plan.n_ranks())).transpose()?;
@@ -51,6 +59,9 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         interface: args.interface.as_deref(),
     };
     let meeting = meeting::open(&guests, &secret)?;
+    if args.verbose {
+        tell(&describe::world(&plan, &routes, meeting.addresses()));
+    }
 
     let (news_to, news) = sync_channel(256);
     signals::watch(news_to.clone())?;
@@ -60,22 +71,22 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         printer,
         n_waiting: Default::default(),
         discard: Default::default(),
-        verbose: args.verbose,
+        repeat_for: None,
     };
     let (n_waiting, discard) = (ears.n_waiting.clone(), ears.discard.clone());
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
-        let agent =
-            Agent::start(host, route.command(), ears.clone()).map_err(|why| RunError::NoRemoteShell {
-                program: route.command()[0].to_string_lossy().into_owned(),
-                host: plan.hosts()[host].name.clone(),
-                why,
-            })?;
+        let ears = Ears { repeat_for: args.verbose.then(|| plan.hosts()[host].name.clone()), ..ears.clone() };
+        let agent = Agent::start(host, route.command(), ears).map_err(|why| RunError::NoRemoteShell {
+            program: route.command()[0].to_string_lossy().into_owned(),
+            host: plan.hosts()[host].name.clone(),
+            why,
+        })?;
         let env = if route.is_remote() { travelling(&cwd) } else { Env::new() };
         agent.order(Down::Prepare(Box::new(Prepare {
             secret: Hidden(*secret.expose()),
             cwd: cwd.as_os_str().as_bytes().to_vec(),
-            argv: args.command.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            argv: argv(args, route, &exes),
             env: env.into_iter().chain(extra.clone()).collect(),
             ranks: ranks(&plan, host, meeting.addresses()),
             bind: args.bind,
@@ -99,14 +110,9 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
 }
 
 fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
-    let (hosts, source) = match (&args.hosts, &args.hostfile) {
-        (Some(list), _) => (hosts::parse_list(list)?, "-H"),
-        (None, Some(path)) => {
-            let text =
-                fs::read_to_string(path).map_err(|why| RunError::HostFile { path: path.clone(), why })?;
-            (hosts::parse_file(&text, &path.display().to_string())?, "--hostfile")
-        }
-        (None, None) => {
+    let (hosts, source) = match hosts(&args.hosts)? {
+        Some((hosts, flag)) => (hosts, flag),
+        None => {
             let slots = args.np.unwrap_or_else(cores::n_usable);
             (vec![HostSlots { name: "localhost".to_string(), slots }], "-np")
         }
@@ -115,18 +121,35 @@ fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
     Ok(WorldPlan::fill(&hosts, args.np.unwrap_or(slots), source)?)
 }
 
-fn routes(args: &RunArgs, plan: &WorldPlan, rsh: &Rsh) -> Result<Vec<Route>, RunError> {
-    let exe =
+/// The hosts that were named and the flag that named them; `None` when nobody named any.
+pub fn hosts(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, RunError> {
+    if let Some(list) = &args.list {
+        return Ok(Some((hosts::parse_list(list)?, "-H")));
+    }
+    let Some(path) = &args.file else { return Ok(None) };
+    let text = fs::read_to_string(path).map_err(|why| RunError::HostFile { path: path.clone(), why })?;
+    Ok(Some((hosts::parse_file(&text, &path.display().to_string())?, "--hostfile")))
+}
+
+/// Where phalanx is: here, and on the other hosts.
+pub fn exes(args: &HostArgs) -> Result<Exes, RunError> {
+    let here =
         env::current_exe().map_err(|why| RunError::System { what: "the path of phalanx itself", why })?;
-    let exes = Exes { here: &exe, remote: args.remote_exe.as_deref().unwrap_or(&exe) };
-    let here = here();
-    Ok(plan.hosts().iter().map(|host| Route::new(&host.name, &here, rsh, exes)).collect())
+    let remote = args.remote_exe.clone().unwrap_or_else(|| here.clone());
+    Ok(Exes { here, remote })
 }
 
 /// How this machine may be called.
 pub fn here() -> Here {
     let addresses = addresses::list().unwrap_or_default().into_iter().map(|a| a.ip).collect();
     Here { hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(), addresses }
+}
+
+fn argv(args: &RunArgs, route: &Route, exes: &Exes) -> Vec<Vec<u8>> {
+    let exe = if route.is_remote() { &exes.remote } else { &exes.here };
+    let itself = args.itself.then(|| exe.as_os_str());
+    let words = itself.into_iter().chain(args.command.iter().map(OsString::as_os_str));
+    words.map(|word| word.as_bytes().to_vec()).collect()
 }
 
 fn extra(args: &RunArgs) -> Result<Env, RunError> {

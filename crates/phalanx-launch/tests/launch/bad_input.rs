@@ -1,6 +1,6 @@
 //! What cannot work says so, says why, and says what to do.
 
-use crate::support::{TempDir, run};
+use crate::support::{Done, TempDir, finish, phalanx, run};
 
 fn fails(args: &[&str], code: i32, says: &[&str]) {
     let done = run(args);
@@ -14,9 +14,48 @@ fn fails(args: &[&str], code: i32, says: &[&str]) {
 fn impossible_numbers() {
     fails(&["-np", "0", "true"], 2, &["-np 0 asks for no ranks"]);
     fails(&["-np", "4", "-H", "localhost:2", "true"], 2, &["-np 4", "2 slots of -H", "localhost:4"]);
-    fails(&["-np", "x", "true"], 2, &["invalid value 'x'"]);
+    fails(&["-np", "x", "true"], 2, &["invalid value 'x'", "e.g. -np 4"]);
+    fails(&["-np", "-1", "true"], 2, &["invalid value '-1'", "e.g. -np 4"]);
+    fails(
+        &["-np", "2000", "true"],
+        2,
+        &["2000 ranks on host localhost", "1024 that one host can have", "-H"],
+    );
     fails(&["-np", "1", "--timeout", "0", "true"], 2, &["positive number of seconds"]);
     fails(&["-H", "localhost:0", "true"], 2, &["\"0\" is not a number of slots"]);
+}
+
+#[test]
+fn the_number_may_stand_next_to_its_flag() {
+    let done = run(&["-np2", "echo", "-np3"]);
+    assert_eq!((done.code, done.stdout.matches("-np3").count()), (Some(0), 2), "{}", done.stderr);
+}
+
+/// `phalanx run` under a limit of the shell.
+fn limited(limit: &str, args: &str) -> Done {
+    let line = format!("ulimit {limit} && exec \"$0\" run {args}");
+    let inner = phalanx(&[]);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &line]).arg(inner.get_program()).stdin(std::process::Stdio::null());
+    for (name, _) in inner.get_envs() {
+        command.env_remove(name);
+    }
+    finish(&mut command)
+}
+
+#[test]
+fn files_are_counted_before_anything_starts() {
+    let done = limited("-n 100", "-np 30 -- true");
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    let says =
+        "the launcher of 30 ranks needs 289 open files, but ulimit -Hn is 100; raise that limit or lower -np";
+    assert!(done.stderr.contains(says), "{}", done.stderr);
+}
+
+#[test]
+fn a_soft_limit_is_raised_as_far_as_it_may_be() {
+    let done = limited("-S -n 40", "-np 30 -- true");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
 }
 
 #[test]

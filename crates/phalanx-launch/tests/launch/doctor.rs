@@ -1,6 +1,6 @@
 //! The doctor on this machine and on hosts played by it.
 
-use crate::support::{TempDir, finish, phalanx};
+use crate::support::{Done, TempDir, finish, phalanx};
 
 #[test]
 fn a_healthy_machine_is_told_so() {
@@ -18,7 +18,14 @@ fn hosts_are_asked_for_their_version() {
     let rsh = dir
         .script("rsh", "case $1 in old) echo phalanx 0.0.1;; dead) exit 255;; *) shift; exec \"$@\";; esac");
     let rsh = format!("{rsh} {{host}}");
-    let done = finish(&mut phalanx(&["doctor", "-H", "fine,old,dead", "--rsh", &rsh, "--json"]));
+    let hosts = dir.write("hosts", "fine slots=2\nold\ndead # for long\n");
+    for named in [["-H", "fine,old,dead"], ["--hostfile", &hosts]] {
+        let args = ["doctor", named[0], named[1], "--rsh", &rsh, "--json"];
+        judged(&finish(&mut phalanx(&args)));
+    }
+}
+
+fn judged(done: &Done) {
     assert_eq!(done.code, Some(1), "{}", done.stdout);
     let mark = |check: &str| {
         let findings = done.stdout.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
@@ -26,6 +33,14 @@ fn hosts_are_asked_for_their_version() {
         finding["mark"].as_str().unwrap().to_string()
     };
     assert_eq!([mark("fine"), mark("old"), mark("dead")], ["ok", "fail", "fail"]);
+}
+
+#[test]
+fn a_misspelled_setting_is_found() {
+    let done = finish(phalanx(&["doctor"]).env("PHALANX_TIMOUT", "5"));
+    assert_eq!(done.code, Some(1), "{}", done.stdout);
+    let says = "PHALANX_TIMOUT is no setting of phalanx; did you mean PHALANX_TIMEOUT?";
+    assert!(done.stdout.contains(says), "{}", done.stdout);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn the_first_failing_rank_gives_the_code_and_its_last_words() {
     assert!(summary.contains("exited with code 7 after"), "{summary}");
     assert!(summary.contains("  | line 6\n") && summary.contains("  | line 20\n"), "{summary}");
     assert!(!summary.contains("line 5\n"), "only the last 15: {summary}");
-    assert!(summary.contains("phalanx: ranks 0,2 ended on request: was killed by SIGTERM"), "{summary}");
+    assert!(summary.contains("phalanx: ranks 0,2 ended on request (SIGTERM)"), "{summary}");
 }
 
 #[test]
@@ -61,6 +61,15 @@ fn ctrl_c_leaves_no_process() {
     assert_eq!(done.code, Some(130), "{}", done.stderr);
     assert!(done.stderr.contains("phalanx: ended by SIGINT"), "{}", done.stderr);
     assert_gone(&pids, Duration::ZERO);
+}
+
+#[test]
+fn who_does_not_end_on_request_is_said_to_have_been_killed() {
+    let script = "test $PHALANX_RANK = 1 && exit 3; trap '' TERM; while :; do sleep 1; done";
+    let done = run(&["-np", "2", "sh", "-c", script]);
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    let said = "phalanx: rank 0 did not end on request and was killed by the launcher";
+    assert!(done.stderr.contains(said), "{}", done.stderr);
 }
 
 #[test]

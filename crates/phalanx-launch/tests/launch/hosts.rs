@@ -24,6 +24,20 @@ fn the_plan_is_printed_with_v() {
     assert!(done.stderr.contains("a world of 3 ranks on 2 hosts"), "{}", done.stderr);
     assert!(done.stderr.contains("env PHALANX_HOST_ID=two "), "{}", done.stderr);
     assert!(done.stderr.contains("ranks meet at "), "{}", done.stderr);
+    assert!(done.stderr.contains("every host has answered; cores: one "), "{}", done.stderr);
+}
+
+#[test]
+fn with_v_the_plan_comes_before_the_trouble_and_the_shells_words_come_once() {
+    let dir = TempDir::new();
+    let ssh = dir.script("ssh", "echo \"ssh: Could not resolve hostname $1\" >&2; exit 255");
+    let done = run(&["-v", "-H", "nowhere:1", "--rsh", &ssh, "true"]);
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    let at = |text: &str| done.stderr.find(text).unwrap_or_else(|| panic!("{text}: {}", done.stderr));
+    let (plan, words, verdict) =
+        (at("a world of 1 rank on 1 host"), at("phalanx: nowhere: ssh: Could not"), at("could not connect"));
+    assert!(plan < words && words < verdict, "{}", done.stderr);
+    assert_eq!(done.stderr.matches("Could not resolve").count(), 1, "{}", done.stderr);
 }
 
 #[test]

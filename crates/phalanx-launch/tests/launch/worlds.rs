@@ -27,6 +27,7 @@ fn worlds_of_many_sizes_run_every_collective_oversubscribed() {
         for row in &rows {
             assert_eq!(row["np"].to_string(), np);
             assert!(row["median_us"].as_f64().unwrap() > 0.0 && !row["plan"].as_str().unwrap().is_empty());
+            assert_eq!(row["check"], if row["op"] == "barrier" { "none" } else { "ok" }, "{row}");
         }
     }
 }
@@ -63,6 +64,57 @@ fn two_hosts_on_one_machine_use_shared_memory_and_links() {
         "40,300K",
     ]));
     assert!(rows.iter().all(|r| r["transport"] == "shm+tcp"), "{rows:?}");
+}
+
+#[test]
+fn a_host_file_and_another_path_of_phalanx_lead_to_the_same_world() {
+    let dir = crate::support::TempDir::new();
+    let hosts = dir.write("hosts", "a slots=1\nb slots=1\n");
+    let exe = dir.script("other", &format!("echo $1 >> {}; exec {EXE} \"$@\"", dir.path("log")));
+    let rsh = "env PHALANX_HOST_ID={host}";
+    let args = ["--hostfile", &hosts, "--rsh", rsh, "--remote-exe", &exe, "--sizes", "3,64K"];
+    let done = bench(&args);
+    assert_eq!(rows(&done).len(), 2, "{done:?}");
+    assert!(done.stderr.contains("3 bytes are no whole number of f32"), "{done:?}");
+    assert_eq!(rows(&done)[0]["bytes"], 4);
+    let mut started: Vec<String> =
+        std::fs::read_to_string(dir.path("log")).unwrap().lines().map(str::to_string).collect();
+    started.sort();
+    assert_eq!(started, ["agent", "agent", "bench", "bench"]);
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_refused_with_what_there_is() {
+    let done = bench(&["-np", "2", "--sizes", "4,1000G"]);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(
+        done.stderr.contains("needs 2000.0 GiB of memory") && done.stderr.contains("are available"),
+        "{done:?}"
+    );
+    // Ranks of another launcher find out themselves.
+    let done = bench(&["-np", "2", "-H", "localhost:2", "--sizes", "4,1000G"]);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stderr.contains("needs 2000.0 GiB of memory"), "{done:?}");
+}
+
+#[test]
+fn a_frozen_rank_is_not_said_to_have_ended_on_request() {
+    let script = "echo pid $$; exec \"$0\" bench --sizes 1K,1M --seconds 60";
+    let mut job = Running::run(&["-np", "2", "--", "sh", "-c", script, EXE]);
+    let mut pids = [0; 2];
+    let mut measured = false;
+    while pids.contains(&0) || !measured {
+        let line = job.line();
+        match line.split_once(" | pid ") {
+            Some((rank, pid)) => pids[rank.parse::<usize>().unwrap()] = pid.parse().unwrap(),
+            None => measured |= line.contains("allreduce"),
+        }
+    }
+    crate::support::kill(pids[1], "STOP");
+    let done = job.finish();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stderr.contains("rank 1 was frozen, and ended by the launcher"), "{done:?}");
+    assert!(pids.iter().all(|&p| !is_alive(p)));
 }
 
 #[test]
