@@ -72,6 +72,11 @@ fn allreduce_over_tcp_only() {
 }
 
 #[test]
+fn allreduce_over_unix_sockets() {
+    everywhere(&[("PHALANX_TRANSPORT", "unix")], check_allreduce);
+}
+
+#[test]
 fn allreduce_with_every_algorithm() {
     for algorithm in phalanx_collective::plan::Algorithm::all() {
         for shape in [&[3u32][..], &[2, 2], &[1, 2]] {
@@ -151,6 +156,11 @@ fn every_other_collective_through_shared_memory_and_between_hosts() {
 #[test]
 fn every_other_collective_over_tcp_only() {
     everywhere(&[("PHALANX_TRANSPORT", "tcp")], check_others);
+}
+
+#[test]
+fn every_other_collective_over_unix_sockets() {
+    everywhere(&[("PHALANX_TRANSPORT", "unix")], check_others);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! - CONF-2: an unknown `PHALANX_*` name or a value out of range is an error that says what would be right.
 
 use crate::Tiers;
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,9 @@ impl fmt::Display for Origin {
 /// Which ways ranks of one host may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory inside a host, TCP between hosts.
+    /// Shared memory inside a host, links between hosts.
     Auto,
-    /// TCP everywhere, also inside a host.
+    /// Links everywhere, also inside a host: TCP, or what [`Config::links`] names.
     Tcp,
 }
 
@@ -41,6 +41,8 @@ pub struct Config {
     /// How long to wait for all ranks to arrive.
     pub start_timeout: Duration,
     pub transport: Transport,
+    /// What carries links wherever it leads, if it is not TCP. The transports and their names are a table in phalanx-net.
+    pub links: Option<String>,
     /// The interface for links and the meeting point, by name or address.
     pub interface: Option<String>,
     /// Ranks with different host ids do not share memory, whatever machine they are on.
@@ -51,6 +53,22 @@ pub struct Config {
     pub tiers: Option<Tiers>,
     /// The pipelined piece of a large operation.
     pub segment_bytes: u64,
+    /// Small tensors of the engine travel together up to this size.
+    pub fusion_bytes: u64,
+    /// Operations that the engine remembers by number.
+    pub cache_capacity: u64,
+    /// Whether the engine replays sequences that repeat.
+    pub replay: bool,
+    /// After so long the engine says who keeps a tensor waiting; zero: never.
+    pub stall_warn: Duration,
+    /// After so long the engine gives up; zero: never.
+    pub stall_abort: Duration,
+    /// Where the engine writes what happened when.
+    pub timeline: Option<String>,
+    pub timeline_mark_cycles: bool,
+    pub autotune: bool,
+    /// Where the engine writes what it tried.
+    pub autotune_log: Option<String>,
     origins: Vec<(&'static str, Origin)>,
 }
 
@@ -60,7 +78,7 @@ pub enum ConfigError {
     #[error("{name} is no setting of phalanx{}", nearest.map(|n| format!("; did you mean {n}?")).unwrap_or_default())]
     Unknown { name: String, nearest: Option<&'static str> },
     #[error("{name}={value:?} cannot be used: {why}")]
-    Bad { name: &'static str, value: String, why: &'static str },
+    Bad { name: &'static str, value: String, why: Cow<'static, str> },
 }
 
 /// One setting: its name in the environment, its meaning, and how it is put into a [`Config`].
@@ -93,19 +111,18 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "PHALANX_TRANSPORT",
-        doc: "auto (shared memory inside a host) or tcp (everywhere)",
-        set: |c, v| match v {
-            "auto" | "shm" => {
-                c.transport = Transport::Auto;
-                Ok(())
-            }
-            "tcp" => {
-                c.transport = Transport::Tcp;
-                Ok(())
-            }
-            _ => Err("it is auto or tcp"),
+        doc: "auto (shared memory inside a host) or what carries all links: tcp, or unix inside a host and tcp between hosts",
+        set: |c, v| {
+            (c.transport, c.links) = match v {
+                "" => return Err("it is auto or the name of a transport, such as tcp"),
+                "auto" | "shm" => (Transport::Auto, None),
+                "tcp" => (Transport::Tcp, None),
+                // Which others there are, phalanx-net knows.
+                name => (Transport::Tcp, Some(name.to_string())),
+            };
+            Ok(())
         },
-        show: |c| format!("{:?}", c.transport).to_lowercase(),
+        show: |c| c.links.clone().unwrap_or_else(|| format!("{:?}", c.transport).to_lowercase()),
     },
     Key {
         name: "PHALANX_INTERFACE",
@@ -143,6 +160,60 @@ pub const KEYS: &[Key] = &[
         },
         show: |c| c.segment_bytes.to_string(),
     },
+    Key {
+        name: "PHALANX_FUSION_BYTES",
+        doc: "small tensors of the engine travel together up to this size; 0: each alone",
+        set: |c, v| number(v).map(|n| c.fusion_bytes = n),
+        show: |c| c.fusion_bytes.to_string(),
+    },
+    Key {
+        name: "PHALANX_CACHE_CAPACITY",
+        doc: "operations that the engine remembers by number; 0: none",
+        set: |c, v| number(v).map(|n| c.cache_capacity = n),
+        show: |c| c.cache_capacity.to_string(),
+    },
+    Key {
+        name: "PHALANX_REPLAY",
+        doc: "1: the engine replays sequences that repeat without agreeing on them again; 0: it does not",
+        set: |c, v| flag(v).map(|f| c.replay = f),
+        show: |c| u8::from(c.replay).to_string(),
+    },
+    Key {
+        name: "PHALANX_STALL_WARN",
+        doc: "seconds after which the engine says who keeps a tensor waiting; 0: never",
+        set: |c, v| seconds_or_never(v).map(|s| c.stall_warn = s),
+        show: |c| c.stall_warn.as_secs_f64().to_string(),
+    },
+    Key {
+        name: "PHALANX_STALL_ABORT",
+        doc: "seconds after which the engine gives up on a tensor that waits, on all ranks; 0: never",
+        set: |c, v| seconds_or_never(v).map(|s| c.stall_abort = s),
+        show: |c| c.stall_abort.as_secs_f64().to_string(),
+    },
+    Key {
+        name: "PHALANX_TIMELINE",
+        doc: "file to which the engine writes what happened when; each rank adds its number to the name",
+        set: |c, v| text(v).map(|t| c.timeline = t),
+        show: |c| c.timeline.clone().unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_TIMELINE_MARK_CYCLES",
+        doc: "1: the timeline also shows every look the engine takes",
+        set: |c, v| flag(v).map(|f| c.timeline_mark_cycles = f),
+        show: |c| u8::from(c.timeline_mark_cycles).to_string(),
+    },
+    Key {
+        name: "PHALANX_AUTOTUNE",
+        doc: "1: the engine measures which sizes and algorithms are fastest",
+        set: |c, v| flag(v).map(|f| c.autotune = f),
+        show: |c| u8::from(c.autotune).to_string(),
+    },
+    Key {
+        name: "PHALANX_AUTOTUNE_LOG",
+        doc: "file to which rank 0 writes what autotuning tried, as CSV",
+        set: |c, v| text(v).map(|t| c.autotune_log = t),
+        show: |c| c.autotune_log.clone().unwrap_or_default(),
+    },
 ];
 
 /// Names with the same prefix that are not settings: the contract between launcher and ranks.
@@ -168,11 +239,21 @@ impl Default for Config {
             timeout: Duration::from_secs(1800),
             start_timeout: Duration::from_secs(60),
             transport: Transport::Auto,
+            links: None,
             interface: None,
             host_id: None,
             algorithm: None,
             tiers: None,
             segment_bytes: 128 << 10,
+            fusion_bytes: 64 << 20,
+            cache_capacity: 4096,
+            replay: true,
+            stall_warn: Duration::from_secs(10),
+            stall_abort: Duration::ZERO,
+            timeline: None,
+            timeline_mark_cycles: false,
+            autotune: false,
+            autotune_log: None,
             origins: Vec::new(),
         }
     }
@@ -193,7 +274,11 @@ impl Config {
                 let nearest = nearest(&name);
                 return Err(ConfigError::Unknown { name, nearest });
             };
-            (key.set)(&mut config, &value).map_err(|why| ConfigError::Bad { name: key.name, value, why })?;
+            (key.set)(&mut config, &value).map_err(|why| ConfigError::Bad {
+                name: key.name,
+                value,
+                why: why.into(),
+            })?;
             config.origins.push((key.name, Origin::Environment(name)));
         }
         Ok(config)
@@ -207,7 +292,7 @@ impl Config {
         (key.set)(self, value).map_err(|why| ConfigError::Bad {
             name: key.name,
             value: value.to_string(),
-            why,
+            why: why.into(),
         })?;
         self.origins.push((key.name, Origin::Argument));
         Ok(())
@@ -226,6 +311,25 @@ fn seconds(value: &str) -> Result<Duration, &'static str> {
     match value.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 1e9 => Ok(Duration::from_secs_f64(s)),
         _ => Err("it is a positive number of seconds"),
+    }
+}
+
+fn seconds_or_never(value: &str) -> Result<Duration, &'static str> {
+    match value.parse::<f64>() {
+        Ok(s) if (0.0..=1e9).contains(&s) => Ok(Duration::from_secs_f64(s)),
+        _ => Err("it is a number of seconds, 0 for never"),
+    }
+}
+
+fn number(value: &str) -> Result<u64, &'static str> {
+    value.parse().map_err(|_| "it is a whole number")
+}
+
+fn flag(value: &str) -> Result<bool, &'static str> {
+    match value {
+        "1" | "true" | "on" | "yes" => Ok(true),
+        "0" | "false" | "off" | "no" => Ok(false),
+        _ => Err("it is 0 or 1"),
     }
 }
 
@@ -284,7 +388,24 @@ mod tests {
             "PHALANX_TIMOUT is no setting of phalanx; did you mean PHALANX_TIMEOUT?",
             "CONF-2"
         );
-        let error = vars(&[("PHALANX_TRANSPORT", "ib")]).unwrap_err();
-        assert_eq!(error.to_string(), "PHALANX_TRANSPORT=\"ib\" cannot be used: it is auto or tcp");
+        let error = vars(&[("PHALANX_TIMEOUT", "soon")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "PHALANX_TIMEOUT=\"soon\" cannot be used: it is a positive number of seconds"
+        );
+    }
+
+    #[test]
+    fn a_transport_is_auto_or_a_name_that_is_shown_again() {
+        for (value, transport, links) in [
+            ("auto", Transport::Auto, None),
+            ("tcp", Transport::Tcp, None),
+            ("unix", Transport::Tcp, Some("unix")),
+        ] {
+            let config = vars(&[("PHALANX_TRANSPORT", value)]).unwrap();
+            assert_eq!((config.transport, config.links.as_deref()), (transport, links));
+            assert_eq!(config.show()[2].1, value);
+        }
+        assert!(vars(&[("PHALANX_TRANSPORT", "")]).is_err());
     }
 }

@@ -5,21 +5,33 @@
 
 use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
 use crate::secret::Secret;
-use mio::{Interest, Registry, Token, net::TcpListener, net::TcpStream};
+use crate::socket;
+use mio::{Interest, Registry, Token, unix::SourceFd};
+use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
+use socket2::Socket;
 use std::{
     collections::BTreeMap,
-    io::{self, Read, Write},
+    io::{self, Read},
     net::SocketAddr,
+    os::fd::AsRawFd,
     time::{Duration, Instant},
 };
 
 pub const MAX_GUESTS: usize = 256;
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Where guests come from: a stream socket of any kind that listens.
+#[derive(Debug)]
+pub struct Listener {
+    pub socket: Socket,
+    /// Prepares a guest that has proved itself for what it came for.
+    pub tune: fn(&Socket),
+}
+
 /// Listeners and the guests that have not proved themselves yet. Its tokens begin at `first_token`.
 #[derive(Debug)]
 pub struct Door {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     guests: BTreeMap<usize, Guest>,
     secret: Secret,
     purpose: Purpose,
@@ -29,15 +41,16 @@ pub struct Door {
 
 #[derive(Debug)]
 struct Guest {
-    stream: TcpStream,
-    address: SocketAddr,
+    socket: Socket,
+    tune: fn(&Socket),
+    address: Option<SocketAddrAny>,
     acceptor: Acceptor,
     came: Instant,
 }
 
 impl Door {
     pub fn open(
-        listeners: Vec<std::net::TcpListener>,
+        listeners: Vec<Listener>,
         secret: Secret,
         purpose: Purpose,
         first_token: usize,
@@ -52,9 +65,9 @@ impl Door {
             next_token: first_token + listeners.len(),
         };
         for (i, listener) in listeners.into_iter().enumerate() {
-            listener.set_nonblocking(true)?;
-            let mut listener = TcpListener::from_std(listener);
-            registry.register(&mut listener, Token(first_token + i), Interest::READABLE)?;
+            listener.socket.set_nonblocking(true)?;
+            let fd = listener.socket.as_raw_fd();
+            registry.register(&mut SourceFd(&fd), Token(first_token + i), Interest::READABLE)?;
             door.listeners.push(listener);
         }
         Ok(door)
@@ -65,8 +78,9 @@ impl Door {
         self.guests.values().map(|g| g.came + PATIENCE).min()
     }
 
-    /// Deals with an event; returns a connection that has just proved itself, still registered under the event's token.
-    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(TcpStream, Caller)> {
+    /// Deals with an event; returns a connection that has just proved itself: it does not block, and is still registered under the event's
+    /// token.
+    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(Socket, Caller)> {
         let listener = token.0 - self.first_token;
         if listener < self.listeners.len() {
             self.accept(registry, listener);
@@ -75,9 +89,12 @@ impl Door {
         let guest = self.guests.get_mut(&token.0)?;
         match talk(guest) {
             Ok(None) => None,
-            Ok(Some(caller)) => self.guests.remove(&token.0).map(|g| (g.stream, caller)),
+            Ok(Some(caller)) => {
+                (guest.tune)(&guest.socket);
+                self.guests.remove(&token.0).map(|g| (g.socket, caller))
+            }
             Err(why) => {
-                tracing::warn!(from = %guest.address, %why, "refused a connection");
+                tracing::warn!(from = guest.origin(), %why, "refused a connection");
                 self.guests.remove(&token.0);
                 None
             }
@@ -89,7 +106,10 @@ impl Door {
         self.guests.retain(|_, guest| {
             let stays = now < guest.came + PATIENCE;
             if !stays {
-                tracing::warn!(from = %guest.address, "closed a connection that did not prove itself in time");
+                tracing::warn!(
+                    from = guest.origin(),
+                    "closed a connection that did not prove itself in time"
+                );
             }
             stays
         });
@@ -98,7 +118,8 @@ impl Door {
     fn accept(&mut self, registry: &Registry, listener: usize) {
         // Bounded, so that a flood cannot keep the thread here.
         for _ in 0..MAX_GUESTS {
-            let (mut stream, address) = match self.listeners[listener].accept() {
+            let Listener { socket, tune } = &self.listeners[listener];
+            let (guest, address) = match came(socket) {
                 Ok(came) => came,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e)
@@ -115,23 +136,39 @@ impl Door {
             }
             let token = self.next_token;
             self.next_token += 1;
-            if registry.register(&mut stream, Token(token), Interest::READABLE).is_err() {
+            if registry.register(&mut SourceFd(&guest.as_raw_fd()), Token(token), Interest::READABLE).is_err()
+            {
                 continue;
             }
             let acceptor = Acceptor::new(self.secret.clone(), self.purpose, fresh_nonce());
-            self.guests.insert(token, Guest { stream, address, acceptor, came: Instant::now() });
+            let guest = Guest { socket: guest, tune: *tune, address, acceptor, came: Instant::now() };
+            self.guests.insert(token, guest);
         }
         // Some may still stand outside, and events come only for new ones unless they are asked for again.
         let token = Token(self.first_token + listener);
-        let _ = registry.reregister(&mut self.listeners[listener], token, Interest::READABLE);
+        let fd = self.listeners[listener].socket.as_raw_fd();
+        let _ = registry.reregister(&mut SourceFd(&fd), token, Interest::READABLE);
     }
+}
+
+impl Guest {
+    /// Where it comes from, for people.
+    fn origin(&self) -> String {
+        let address = self.address.clone().and_then(|a| SocketAddr::try_from(a).ok());
+        address.map_or_else(|| "this host".into(), |a| a.to_string())
+    }
+}
+
+fn came(listener: &Socket) -> io::Result<(Socket, Option<SocketAddrAny>)> {
+    let (fd, address) = acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    Ok((fd.into(), address))
 }
 
 fn talk(guest: &mut Guest) -> io::Result<Option<Caller>> {
     loop {
         let mut bytes = [0; 64];
         let want = guest.acceptor.wants().min(bytes.len());
-        let n = match guest.stream.read(&mut bytes[..want]) {
+        let n = match guest.socket.read(&mut bytes[..want]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -141,7 +178,7 @@ fn talk(guest: &mut Guest) -> io::Result<Option<Caller>> {
         let mut out = Vec::new();
         let verdict = guest.acceptor.feed(&bytes[..n], &mut out);
         // A fresh connection takes 72 bytes at once; one that does not is not worth waiting for.
-        guest.stream.write_all(&out)?;
+        socket::send_all(&guest.socket, &out)?;
         if let Some(caller) = verdict.map_err(|e| io::Error::new(io::ErrorKind::PermissionDenied, e))? {
             return Ok(Some(caller));
         }

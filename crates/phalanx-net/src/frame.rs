@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
 /// Bumped whenever a control message changes its meaning.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes before the body: magic (2), version (1), zero (1), length (4, little endian).
 pub const HEADER: usize = 8;
 const MAGIC: [u8; 2] = *b"PX";

@@ -18,6 +18,6 @@ mod watch;
 mod world;
 
 pub use error::NetError;
-pub use link::Link;
+pub use link::{Link, LinkAddress};
 pub use watch::Watch;
 pub use world::World;

@@ -1,6 +1,6 @@
 //! Socket options and addresses: which interface, which timeouts.
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
@@ -9,9 +9,10 @@ use std::{
 };
 
 /// How long a silent network is tolerated on control connections, in milliseconds.
-const SILENCE: Duration = Duration::from_millis(2_500);
+const SILENCE: Duration = Duration::from_millis(1_800);
 
-fn keepalive() -> TcpKeepalive {
+/// Probes that notice a cut cable on a connection that is silent.
+pub(crate) fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new()
         .with_time(Duration::from_secs(1))
         .with_interval(Duration::from_secs(1))
@@ -27,11 +28,17 @@ pub fn tune_control(stream: &impl AsFd) {
     let _ = socket.set_tcp_user_timeout(Some(SILENCE));
 }
 
-/// For links: no user timeout, because a peer that computes for long does not read, and that is no fault.
-pub fn tune_link(stream: &impl AsFd) {
-    let socket = SockRef::from(stream);
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&keepalive());
+/// Sends all of it, as long as the socket takes it. A peer that is gone is an error, never a signal.
+pub(crate) fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// What is wrong with the network of this host.
@@ -42,7 +49,13 @@ pub enum AddressError {
     #[error("cannot list the network interfaces: {0}")]
     List(io::Error),
     #[error("cannot listen on {address}: {error}")]
-    Listen { address: SocketAddr, error: io::Error },
+    Listen { address: String, error: io::Error },
+}
+
+impl AddressError {
+    pub(crate) fn listen(address: impl ToString, error: io::Error) -> AddressError {
+        AddressError::Listen { address: address.to_string(), error }
+    }
 }
 
 /// The address this host uses to reach another one. Nothing is sent.
@@ -91,7 +104,7 @@ fn usable(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
 /// A listener on a port of the system's choice (or the given one) of exactly this address.
 pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, AddressError> {
     let address = SocketAddr::new(ip, port);
-    TcpListener::bind(address).map_err(|error| AddressError::Listen { address, error })
+    TcpListener::bind(address).map_err(|error| AddressError::listen(address, error))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 use crate::{
     arena::Arena,
     auth::Purpose,
-    door::Door,
+    door::{Door, Listener},
     frame::{self, Decoder},
     hub::{
         cause_of,
@@ -22,10 +22,10 @@ use crate::{
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream, unix::SourceFd};
 use phalanx_core::Rank;
 use rustix::event::EventfdFlags;
+use socket2::Socket;
 use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
-    net::TcpListener,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread::JoinHandle,
@@ -56,7 +56,7 @@ pub struct Charge {
     pub hub_host: HubHost,
     /// Bytes of the hub's stream that were read while joining but not yet decoded.
     pub decoder: Decoder,
-    pub listeners: Vec<TcpListener>,
+    pub listeners: Vec<Listener>,
     pub secret: Secret,
     pub pidfds: Vec<(Rank, OwnedFd)>,
     pub arena: Option<Arc<Arena>>,
@@ -67,25 +67,25 @@ pub struct Charge {
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// A lock because the watch thread fills what operations take.
-    streams: Mutex<BTreeMap<(Rank, u32), std::net::TcpStream>>,
+    streams: Mutex<BTreeMap<(Rank, u32), Socket>>,
     arrived: Condvar,
 }
 
 impl Inbox {
-    fn put(&self, rank: Rank, stream: u32, tcp: std::net::TcpStream) {
-        self.lock().insert((rank, stream), tcp);
+    fn put(&self, rank: Rank, stream: u32, socket: Socket) {
+        self.lock().insert((rank, stream), socket);
         self.arrived.notify_all();
     }
 
     /// The stream that `rank` opened, if it comes before the deadline.
-    pub fn take(&self, rank: Rank, stream: u32, deadline: Instant) -> Option<std::net::TcpStream> {
+    pub fn take(&self, rank: Rank, stream: u32, deadline: Instant) -> Option<Socket> {
         let left = deadline.saturating_duration_since(Instant::now());
         let absent = |streams: &mut BTreeMap<_, _>| !streams.contains_key(&(rank, stream));
         let waited = self.arrived.wait_timeout_while(self.lock(), left, absent);
         waited.unwrap_or_else(PoisonError::into_inner).0.remove(&(rank, stream))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Rank, u32), std::net::TcpStream>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Rank, u32), Socket>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,8 +100,12 @@ pub struct Watch {
     waker: Arc<Waker>,
     inbox: Arc<Inbox>,
     wake: Arc<OwnedFd>,
+    subscribers: Subscribers,
     thread: Option<JoinHandle<()>>,
 }
+
+/// Descriptors that want to hear of every verdict. A lock because subscribing is another thread's business.
+type Subscribers = Arc<Mutex<Vec<Arc<OwnedFd>>>>;
 
 impl Watch {
     pub fn start(charge: Charge) -> io::Result<Watch> {
@@ -118,6 +122,7 @@ impl Watch {
         }
         let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let inbox = Arc::new(Inbox::default());
+        let subscribers = Subscribers::default();
         let (orders, commands) = mpsc::channel();
         let watching = Watching {
             poll,
@@ -135,6 +140,7 @@ impl Watch {
             casualties: charge.casualties,
             inbox: inbox.clone(),
             wake: wake.clone(),
+            subscribers: subscribers.clone(),
             commands,
         };
         let thread =
@@ -145,6 +151,7 @@ impl Watch {
             waker,
             inbox,
             wake,
+            subscribers,
             thread: Some(thread),
         })
     }
@@ -156,6 +163,15 @@ impl Watch {
     /// Becomes readable whenever a verdict came in.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    /// Adds an event counter that is raised at every verdict from now on, until it is unsubscribed.
+    pub fn subscribe(&self, event: Arc<OwnedFd>) {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    pub fn unsubscribe(&self, event: &Arc<OwnedFd>) {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).retain(|e| !Arc::ptr_eq(e, event));
     }
 
     /// Takes note of a wake-up, so that the descriptor is quiet until the next verdict.
@@ -215,6 +231,7 @@ struct Watching {
     casualties: Arc<Casualties>,
     inbox: Arc<Inbox>,
     wake: Arc<OwnedFd>,
+    subscribers: Subscribers,
     commands: mpsc::Receiver<Up>,
 }
 
@@ -265,10 +282,9 @@ impl Watching {
                 self.lose(Lost { rank, cause: Cause::Ended(String::new()) });
             }
             _ => {
-                if let Some((stream, caller)) = self.door.ready(self.poll.registry(), token) {
-                    let mut stream = stream;
-                    let _ = self.poll.registry().deregister(&mut stream);
-                    self.inbox.put(caller.rank, caller.stream, OwnedFd::from(stream).into());
+                if let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) {
+                    let _ = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd()));
+                    self.inbox.put(caller.rank, caller.stream, socket);
                 }
             }
         }
@@ -424,5 +440,8 @@ impl Watching {
             arena.alarm();
         }
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        for event in self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let _ = rustix::io::write(&**event, &1u64.to_ne_bytes());
+        }
     }
 }

@@ -5,6 +5,7 @@ mod inputs;
 use inputs::{Chance, Counting, N_INPUTS, largest_allocation};
 use phalanx_core::{Config, Epoch, Rank, Tiers};
 use phalanx_net::{
+    LinkAddress,
     auth::{Acceptor, Caller, Connector, Purpose},
     discover::discover,
     frame::{self, Decoder, HEADER},
@@ -36,7 +37,9 @@ fn member(rank: u32) -> Member {
         pid: 4711,
         cores: vec![0, 1, 2, 300],
         core_quota: u32::MAX,
-        addresses: vec!["10.0.0.1:4000".parse().unwrap(), "[fe80::1]:4000".parse().unwrap()],
+        addresses: [("tcp", "10.0.0.1:4000"), ("tcp", "[fe80::1]:4000"), ("unix", "@phalanx-1")]
+            .map(|(transport, address)| LinkAddress::new(transport, address).unwrap())
+            .to_vec(),
         arena_fd: 5,
         arena_heap_bytes: 64 << 30,
         trial_address: 0x7fff_0000_1000,

@@ -3,17 +3,24 @@
 mod job;
 
 use job::{Job, Ranks, deadline};
-use phalanx_core::{Epoch, Rank};
+use phalanx_core::{Config, Epoch, Rank};
 use phalanx_net::{
+    World,
     auth::{Caller, Connector, Purpose, fresh_nonce},
+    discover::{Identity, Meeting},
     frame,
     hub::message::Up,
     lost::Cause,
     secret::Secret,
 };
+use rustix::net::AddressFamily;
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{self, UnixStream},
+    },
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -28,7 +35,7 @@ fn call(address: SocketAddr) -> TcpStream {
 }
 
 /// Whether the other side closes the connection, whatever it sends before; false if it does neither until the read times out.
-fn is_shown_out(stream: &mut TcpStream) -> bool {
+fn is_shown_out(stream: &mut impl Read) -> bool {
     loop {
         match stream.read(&mut [0; 256]) {
             Ok(0) => return true,
@@ -41,20 +48,26 @@ fn is_shown_out(stream: &mut TcpStream) -> bool {
 
 /// An honest handshake: the connection, and both messages of the caller.
 fn shake(address: SocketAddr, secret: &Secret, purpose: Purpose, rank: u32) -> (TcpStream, [Vec<u8>; 2]) {
+    let mut stream = call(address);
+    let said = prove(&mut stream, secret, purpose, rank);
+    (stream, said)
+}
+
+/// The same on a connection of any kind.
+fn prove(stream: &mut (impl Read + Write), secret: &Secret, purpose: Purpose, rank: u32) -> [Vec<u8>; 2] {
     let caller = Caller { rank: Rank(rank), epoch: Epoch(0), stream: u32::MAX };
     let (mut opening, mut closing) = (Vec::new(), Vec::new());
     let mut connector = Connector::new(secret.clone(), purpose, caller, fresh_nonce(), &mut opening);
-    let mut stream = call(address);
     stream.write_all(&opening).expect("the door listens");
     let mut reply = [0; REPLY];
     stream.read_exact(&mut reply).expect("the door answers an opening");
     assert!(connector.feed(&reply, &mut closing).expect("the door knows the secret"));
     stream.write_all(&closing).expect("the door listens");
-    (stream, [opening, closing])
+    [opening, closing]
 }
 
 /// Forges one handshake out of a recorded one and says whether it was refused.
-fn forge(address: SocketAddr, recorded: &[Vec<u8>; 2], seed: u64) -> bool {
+fn forge(mut stream: impl Read + Write, recorded: &[Vec<u8>; 2], seed: u64) -> bool {
     let [mut opening, mut closing] = recorded.clone();
     let noise = fresh_nonce();
     let bit = (seed / 5) as usize;
@@ -65,7 +78,6 @@ fn forge(address: SocketAddr, recorded: &[Vec<u8>; 2], seed: u64) -> bool {
         3 => opening[bit % 6] ^= 1 << (bit % 8),
         _ => opening.iter_mut().zip(noise.iter().cycle()).for_each(|(byte, n)| *byte = *n),
     }
-    let mut stream = call(address);
     // The door may close at the first message already; then the second cannot be sent.
     let _ = stream.write_all(&opening);
     if stream.read_exact(&mut [0; REPLY]).is_ok() {
@@ -76,7 +88,7 @@ fn forge(address: SocketAddr, recorded: &[Vec<u8>; 2], seed: u64) -> bool {
 }
 
 fn none_of_5000_is_accepted(door: SocketAddr, recorded: &[Vec<u8>; 2]) {
-    let accepted: Vec<u64> = (0..5_000).filter(|&seed| !forge(door, recorded, seed)).collect();
+    let accepted: Vec<u64> = (0..5_000).filter(|&seed| !forge(call(door), recorded, seed)).collect();
     assert_eq!(accepted, Vec::<u64>::new(), "AUTH-2");
 }
 
@@ -184,7 +196,7 @@ fn a_crowd_at_the_door_is_kept_small_and_does_not_keep_the_ranks_out() {
 
 #[test]
 fn a_member_that_announces_a_huge_message_is_dropped() {
-    let huge = [b"PX\x01\0".as_slice(), &u32::MAX.to_le_bytes()].concat();
+    let huge = [b"PX".as_slice(), &[frame::VERSION, 0], &u32::MAX.to_le_bytes()].concat();
     let job = Job::of(3);
     // Before it joined it is nobody's loss.
     let (mut member, _) = shake(job.address, &job.secret, Purpose::Hub, 2);
@@ -218,4 +230,47 @@ fn a_joined_member_that_sends_nonsense_is_lost_to_the_others() {
         std::thread::yield_now();
     }
     assert_eq!(rank_0.casualties().cause(Rank(1)), Some(Cause::Disconnected));
+}
+
+/// Knocks at a rank's door for Unix sockets.
+fn call_unix(name: &str) -> UnixStream {
+    let name = name.strip_prefix('@').expect("an abstract name begins so");
+    let address = net::SocketAddr::from_abstract_name(name).expect("it is a short name");
+    let stream = UnixStream::connect_addr(&address).expect("the door is open");
+    stream.set_read_timeout(Some(deadline())).expect("a fresh socket takes options");
+    stream
+}
+
+#[test]
+fn unix_sockets_carry_the_links_inside_hosts_and_keep_strangers_out_too() {
+    let job = Job::with_links("unix", 2, 4);
+    let ranks = Ranks::join(&job);
+    let door = ranks.address_of(0, "unix");
+    assert_ne!(door, ranks.address_of(1, "unix"), "names are random");
+    let recorded = prove(&mut call_unix(&door), &job.secret, Purpose::Link, 7);
+    let accepted: Vec<u64> = (0..500).filter(|&seed| !forge(call_unix(&door), &recorded, seed)).collect();
+    assert_eq!(accepted, Vec::<u64>::new(), "AUTH-2");
+    let mut garbage = call_unix(&door);
+    let _ = garbage.write_all(&[0; 4096]);
+    assert!(is_shown_out(&mut garbage));
+    let crowd: Vec<UnixStream> = (0..400).map(|_| call_unix(&door)).collect();
+    ranks.greet_each_other(0);
+    drop(crowd);
+    for (a, b) in [(0, 1), (1, 0), (2, 3), (3, 2)] {
+        assert_eq!(ranks.carrier(a, b, 0), ("unix", AddressFamily::UNIX));
+    }
+    for (a, b) in [(0, 2), (3, 0), (1, 3)] {
+        assert_eq!(ranks.carrier(a, b, 0), ("tcp", AddressFamily::INET), "LINK-1");
+    }
+}
+
+#[test]
+fn a_transport_that_nobody_knows_is_refused_with_the_known_ones() {
+    let identity = Identity { rank: Rank(0), n_ranks: 1, source: "test", meeting: Meeting::Alone };
+    let mut config = Config::default();
+    config.set("PHALANX_TRANSPORT", "pigeon").expect("only the net knows its transports");
+    let checked = World::check(&config).unwrap_err().to_string();
+    let error = World::join(identity, Secret::random(), config).unwrap_err().to_string();
+    assert_eq!(error, checked);
+    assert!(error.contains("pigeon") && error.contains("tcp, unix"), "CONF-2: {error}");
 }

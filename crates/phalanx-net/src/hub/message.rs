@@ -1,9 +1,11 @@
 //! What ranks and the hub say to each other, as frames.
 
-use crate::lost::{Doom, Lost};
+use crate::{
+    link::{LinkAddress, few},
+    lost::{Doom, Lost},
+};
 use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 
 /// The longest frame either side accepts: a roster of 4,096 ranks fits.
 pub const MAX_FRAME: usize = 4 << 20;
@@ -21,7 +23,8 @@ pub struct Member {
     pub cores: Vec<u32>,
     pub core_quota: u32,
     /// Where its links are accepted.
-    pub addresses: Vec<SocketAddr>,
+    #[serde(deserialize_with = "few")]
+    pub addresses: Vec<LinkAddress>,
     /// The memory it offers for its host's arena.
     pub arena_fd: i32,
     pub arena_heap_bytes: u64,

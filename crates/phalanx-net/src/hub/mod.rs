@@ -5,20 +5,22 @@ pub mod state;
 
 use crate::{
     auth::Purpose,
-    door::Door,
+    door::{Door, Listener},
     frame::{self, Decoder},
     lost::Cause,
     secret::Secret,
     socket,
 };
 use message::{Down, MAX_FRAME, Up};
-use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use phalanx_core::Rank;
+use socket2::Socket;
 use state::{BEAT_MS, Input, Membership, Output};
 use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -55,6 +57,10 @@ impl Hub {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let listeners = listeners
+            .into_iter()
+            .map(|l| Listener { socket: l.into(), tune: |socket| socket::tune_control(socket) })
+            .collect();
         let door = Door::open(listeners, secret, Purpose::Hub, FIRST_DOOR, poll.registry())?;
         let (orders, inbox) = mpsc::channel();
         let start = Instant::now();
@@ -177,8 +183,8 @@ impl Serving {
             return;
         }
         if !self.conns.contains_key(&token.0) {
-            if let Some((stream, caller)) = self.door.ready(self.poll.registry(), token) {
-                self.welcome(token, stream, caller.rank);
+            if let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) {
+                self.welcome(token, socket, caller.rank);
             } else {
                 return;
             }
@@ -188,11 +194,12 @@ impl Serving {
         }
     }
 
-    fn welcome(&mut self, token: Token, mut stream: TcpStream, rank: Rank) {
-        socket::tune_control(&stream);
+    fn welcome(&mut self, token: Token, socket: Socket, rank: Rank) {
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().reregister(&mut stream, token, interest).is_ok() {
-            let conn = Conn { rank, stream, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
+        let fd = socket.as_raw_fd();
+        if self.poll.registry().reregister(&mut SourceFd(&fd), token, interest).is_ok() {
+            let conn =
+                Conn { rank, stream: socket.into(), decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
             self.conns.insert(token.0, conn);
         }
     }

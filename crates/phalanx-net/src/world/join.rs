@@ -8,6 +8,7 @@ use crate::{
     error::NetError,
     frame::{self, Decoder},
     hub::message::{Down, Member, Up},
+    link::LinkAddress,
     lost::{Casualties, Cause, Doom},
 };
 use phalanx_core::{Config, Rank, Topology};
@@ -15,7 +16,7 @@ use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -24,7 +25,7 @@ pub(super) fn introduce(
     identity: &Identity,
     config: &Config,
     offer: &Offer,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<LinkAddress>,
 ) -> Member {
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     Member {
@@ -41,8 +42,9 @@ pub(super) fn introduce(
         trial_address: offer.trial_address(),
         build: env!("CARGO_PKG_VERSION").to_string(),
         settings: format!(
-            "transport={:?} tiers={} algorithm={} segment={}",
+            "transport={:?} links={} tiers={} algorithm={} segment={}",
             config.transport,
+            config.links.as_deref().unwrap_or_default(),
             config.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
             config.algorithm.as_deref().unwrap_or_default(),
             config.segment_bytes

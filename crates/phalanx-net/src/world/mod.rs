@@ -15,18 +15,17 @@ use crate::{
         Hub,
         message::{MAX_FRAME, Member, Up},
     },
-    link::Link,
+    link::{self, Link, LinkAddress, Site},
     lost::{Casualties, Doom},
     secret::Secret,
-    socket,
     watch::{Charge, HubHost, Watch},
 };
 use join::{await_roster, give_up, hub_rank_lost, introduce, share_memory, topology_of};
-use phalanx_core::{Config, Epoch, Rank, Topology, Transport};
+use phalanx_core::{Config, ConfigError, Epoch, Rank, Topology, Transport};
 use place::{ATTEMPT, Knock, Place, RETRY_EVERY, connect_hub, shake};
+use socket2::Socket;
 use std::{
     collections::BTreeMap,
-    net::{SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -51,6 +50,8 @@ pub struct World {
     topology: Arc<Topology>,
     members: Vec<Member>,
     config: Config,
+    /// What carries links wherever it leads.
+    transport: &'static link::Transport,
     secret: Secret,
     arena: Option<Arc<Arena>>,
     casualties: Arc<Casualties>,
@@ -83,20 +84,22 @@ impl World {
         World::join(identity, secret, config)
     }
 
+    /// Whether every rank would refuse these settings for what they name and only this crate knows.
+    pub fn check(config: &Config) -> Result<(), ConfigError> {
+        link::chosen(config).map(|_| ())
+    }
+
     /// Joins the world as this rank.
     pub fn join(identity: Identity, secret: Secret, config: Config) -> Result<World, NetError> {
         let deadline = Instant::now() + config.start_timeout;
+        let transport = link::chosen(&config)?;
         let place = Place::find(&identity, secret, &config)?;
-        let Some(place) = place else { return World::alone(identity, config) };
+        let Some(place) = place else { return World::alone(identity, config, transport) };
         let (mut hub_stream, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
         let offer = Offer::make(identity.n_ranks.min(crate::arena::MAX_LOCAL as u32) as usize)
             .map_err(|error| NetError::Arena { error })?;
-        let ips = match &config.interface {
-            Some(name) => socket::addresses_of(name)?,
-            None => vec![hub_ip],
-        };
-        let listeners = ips.iter().take(4).map(|&ip| socket::listen(ip, 0)).collect::<Result<Vec<_>, _>>()?;
-        let addresses: Vec<SocketAddr> = listeners.iter().filter_map(|l| l.local_addr().ok()).collect();
+        let site = Site { interface: config.interface.as_deref(), ip: hub_ip };
+        let (listeners, addresses) = link::open(transport, &site)?;
         let member = introduce(&identity, &config, &offer, addresses);
         let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
         let mut decoder = Decoder::new(MAX_FRAME);
@@ -170,6 +173,7 @@ impl World {
             topology,
             members,
             config,
+            transport,
             secret: place.secret,
             arena,
             casualties,
@@ -182,7 +186,11 @@ impl World {
         })
     }
 
-    fn alone(identity: Identity, config: Config) -> Result<World, NetError> {
+    fn alone(
+        identity: Identity,
+        config: Config,
+        transport: &'static link::Transport,
+    ) -> Result<World, NetError> {
         let offer = Offer::make(1).map_err(|error| NetError::Arena { error })?;
         let me = introduce(&identity, &config, &offer, Vec::new());
         let casualties = Arc::new(Casualties::new(1));
@@ -194,6 +202,7 @@ impl World {
             topology: Arc::new(Topology::one_host(1)),
             members,
             config,
+            transport,
             secret: Secret::random(),
             arena: Some(arena),
             casualties,
@@ -287,31 +296,34 @@ impl World {
         }
         let watch = self.watch.as_ref().expect("a rank with peers has a watch");
         let deadline = Instant::now() + self.config.timeout;
-        let tcp = if self.rank > peer {
+        let socket = if self.rank > peer {
             self.connect(peer, stream, deadline)?
         } else {
             self.accept(watch, peer, stream, deadline)?
         };
-        let link =
-            Link::new(peer, tcp).map_err(|error| NetError::System { what: "cannot set up a link", error })?;
+        let link = Link::new(peer, socket)
+            .map_err(|error| NetError::System { what: "cannot set up a link", error })?;
         let link = Arc::new(link);
         self.links.lock().unwrap_or_else(PoisonError::into_inner).insert((peer, stream), link.clone());
         Ok(link)
     }
 
-    fn accept(
-        &self,
-        watch: &Watch,
-        peer: Rank,
-        stream: u32,
-        deadline: Instant,
-    ) -> Result<TcpStream, NetError> {
+    /// What carries the links to a rank, by its name.
+    pub fn transport_to(&self, peer: Rank) -> &'static str {
+        self.transport_towards(peer).name
+    }
+
+    fn transport_towards(&self, peer: Rank) -> &'static link::Transport {
+        link::towards(self.transport, self.topology.host_of(peer) == self.topology.host_of(self.rank))
+    }
+
+    fn accept(&self, watch: &Watch, peer: Rank, stream: u32, deadline: Instant) -> Result<Socket, NetError> {
         let start = Instant::now();
         loop {
             // In slices, to see a verdict about the peer meanwhile.
             let slice = (Instant::now() + RETRY_EVERY).min(deadline);
-            if let Some(tcp) = watch.inbox().take(peer, stream, slice) {
-                return Ok(tcp);
+            if let Some(socket) = watch.inbox().take(peer, stream, slice) {
+                return Ok(socket);
             }
             if let Some(doom) = self.casualties.verdict(peer) {
                 return Err(doom.into());
@@ -323,22 +335,24 @@ impl World {
     }
 
     /// Tries again until the peer answers or something is known against it: it may be dying, frozen, or besieged by strangers.
-    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<TcpStream, NetError> {
+    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<Socket, NetError> {
         let deadline = deadline.min(Instant::now() + LINK_PATIENCE);
-        let addresses = &self.members[peer.index()].addresses;
-        let mut last = String::from("it told no address");
+        let transport = self.transport_towards(peer);
+        let addresses: Vec<&LinkAddress> =
+            self.members[peer.index()].addresses.iter().filter(|a| a.transport() == transport.name).collect();
+        let mut last = format!("it told no {} address", transport.name);
         loop {
-            for address in addresses {
+            for address in &addresses {
                 if let Some(doom) = self.casualties.verdict(peer) {
                     return Err(doom.into());
                 }
                 let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
                 let tried =
-                    TcpStream::connect_timeout(address, ATTEMPT).map_err(Knock::Io).and_then(|mut tcp| {
-                        shake(&mut tcp, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| tcp)
+                    (transport.dial)(address.address(), ATTEMPT).map_err(Knock::Io).and_then(|socket| {
+                        shake(&socket, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| socket)
                     });
                 match tried {
-                    Ok(tcp) => return Ok(tcp),
+                    Ok(socket) => return Ok(socket),
                     Err(Knock::Io(e)) => last = e.to_string(),
                     Err(Knock::Auth(error)) => {
                         return Err(NetError::Auth { with: format!("rank {peer}"), error });

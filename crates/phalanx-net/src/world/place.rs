@@ -9,8 +9,9 @@ use crate::{
     socket,
 };
 use phalanx_core::{Config, Epoch, Rank};
+use socket2::{SockRef, Socket};
 use std::{
-    io::{self, Read, Write},
+    io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs},
     time::{Duration, Instant},
 };
@@ -145,36 +146,36 @@ fn knock(address: &str, place: &Place, rank: Rank, timeout: Duration) -> Result<
     let found = address.to_socket_addrs().map_err(Knock::Io)?.next();
     let found =
         found.ok_or_else(|| Knock::Io(io::Error::new(io::ErrorKind::NotFound, "the name has no address")))?;
-    let mut stream = TcpStream::connect_timeout(&found, timeout).map_err(Knock::Io)?;
+    let stream = TcpStream::connect_timeout(&found, timeout).map_err(Knock::Io)?;
     socket::tune_control(&stream);
     let caller = Caller { rank, epoch: Epoch(0), stream: 0 };
-    shake(&mut stream, &place.secret, Purpose::Hub, caller, timeout)?;
+    shake(&SockRef::from(&stream), &place.secret, Purpose::Hub, caller, timeout)?;
     let ip = stream.local_addr().map_err(Knock::Io)?.ip();
     Ok((stream, ip))
 }
 
 pub(super) fn shake(
-    stream: &mut TcpStream,
+    mut socket: &Socket,
     secret: &Secret,
     purpose: Purpose,
     caller: Caller,
     timeout: Duration,
 ) -> Result<(), Knock> {
-    stream.set_read_timeout(Some(timeout)).map_err(Knock::Io)?;
-    stream.set_write_timeout(Some(timeout)).map_err(Knock::Io)?;
+    socket.set_read_timeout(Some(timeout)).map_err(Knock::Io)?;
+    socket.set_write_timeout(Some(timeout)).map_err(Knock::Io)?;
     let mut out = Vec::new();
     let mut connector = Connector::new(secret.clone(), purpose, caller, fresh_nonce(), &mut out);
     loop {
-        stream.write_all(&out).map_err(Knock::Io)?;
+        socket::send_all(socket, &out).map_err(Knock::Io)?;
         out.clear();
         let mut bytes = [0; 128];
         let want = connector.wants().min(bytes.len());
-        let n = stream.read(&mut bytes[..want]).map_err(Knock::Io)?;
+        let n = socket.read(&mut bytes[..want]).map_err(Knock::Io)?;
         if n == 0 {
             return Err(Knock::Io(io::ErrorKind::UnexpectedEof.into()));
         }
         if connector.feed(&bytes[..n], &mut out).map_err(Knock::Auth)? {
-            return stream.write_all(&out).map_err(Knock::Io);
+            return socket::send_all(socket, &out).map_err(Knock::Io);
         }
     }
 }

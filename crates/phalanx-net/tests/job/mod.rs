@@ -11,6 +11,7 @@ use phalanx_net::{
     },
     secret::Secret,
 };
+use rustix::net::AddressFamily;
 use std::{
     io::{IoSlice, Read},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -27,15 +28,23 @@ pub struct Job {
     pub secret: Secret,
     pub address: SocketAddr,
     n_ranks: u32,
+    /// What carries links, and how many ranks a host has.
+    links: (&'static str, u32),
     _hub: Hub,
 }
 
 impl Job {
+    /// Ranks of different hosts.
     pub fn of(n_ranks: u32) -> Job {
+        Job::with_links("tcp", 1, n_ranks)
+    }
+
+    /// Hosts of `per_host` ranks each, whose links this transport carries where it can.
+    pub fn with_links(transport: &'static str, per_host: u32, n_ranks: u32) -> Job {
         let secret = Secret::random();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let hub = Hub::start(vec![listener], secret.clone(), n_ranks).expect("a hub starts");
-        Job { secret, address: hub.addresses()[0], n_ranks, _hub: hub }
+        Job { secret, address: hub.addresses()[0], n_ranks, links: (transport, per_host), _hub: hub }
     }
 
     /// Joins as this rank.
@@ -43,7 +52,9 @@ impl Job {
         let meeting = Meeting::Hub(vec![self.address.to_string()]);
         let identity = Identity { rank: Rank(rank), n_ranks: self.n_ranks, source: "test", meeting };
         let mut config = Config::default();
-        config.host_id = Some(format!("host{rank}"));
+        let (transport, per_host) = self.links;
+        config.host_id = Some(format!("host{}", rank / per_host));
+        config.set("PHALANX_TRANSPORT", transport).expect("tests use valid settings");
         config.timeout = deadline();
         World::join(identity, self.secret.clone(), config).expect("the world forms")
     }
@@ -65,9 +76,23 @@ impl Ranks {
         self.0[0].members()[rank].clone()
     }
 
-    /// Where a rank accepts links.
+    /// Where a rank accepts links over TCP.
     pub fn link_address(&self, rank: usize) -> SocketAddr {
-        self.0[rank].members()[rank].addresses[0]
+        self.address_of(rank, "tcp").parse().expect("it is an address and a port")
+    }
+
+    /// Where a rank accepts links over this transport.
+    pub fn address_of(&self, rank: usize, transport: &str) -> String {
+        let addresses = &self.0[0].members()[rank].addresses;
+        let found = addresses.iter().find(|a| a.transport() == transport);
+        found.expect("the rank listens there").address().to_string()
+    }
+
+    /// What carries the links between two ranks, and the kind of socket that this is to the kernel.
+    pub fn carrier(&self, a: usize, b: usize, stream: u32) -> (&'static str, AddressFamily) {
+        let link = self.0[a].link(Rank::at(b), stream).expect("ranks can open links");
+        let family = rustix::net::sockopt::socket_domain(&link).expect("a link is a socket");
+        (self.0[a].transport_to(Rank::at(b)), family)
     }
 
     /// Every rank sends every other one a message over a link that did not exist before, and gets one.

@@ -1,9 +1,9 @@
-//! A link: an authenticated byte stream between two ranks, never blocking by itself.
+//! A link: an authenticated byte stream between two ranks, never blocking by itself, whatever carries it.
 
 use phalanx_core::Rank;
+use socket2::Socket;
 use std::{
-    io::{self, IoSlice, Read, Write},
-    net::TcpStream,
+    io::{self, IoSlice, Read},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -11,14 +11,14 @@ use std::{
 #[derive(Debug)]
 pub struct Link {
     peer: Rank,
-    stream: TcpStream,
+    socket: Socket,
 }
 
 impl Link {
-    pub(crate) fn new(peer: Rank, stream: TcpStream) -> io::Result<Link> {
-        crate::socket::tune_link(&stream);
-        stream.set_nonblocking(true)?;
-        Ok(Link { peer, stream })
+    /// On a socket that its transport has tuned and that has proved itself.
+    pub(crate) fn new(peer: Rank, socket: Socket) -> io::Result<Link> {
+        socket.set_nonblocking(true)?;
+        Ok(Link { peer, socket })
     }
 
     pub fn peer(&self) -> Rank {
@@ -27,7 +27,12 @@ impl Link {
 
     /// Sends what the network takes now; 0 when it takes nothing.
     pub fn send_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match (&self.stream).write_vectored(parts) {
+        // Programs in other languages may have kept the signal that a closed stream sends by default.
+        let sent = match parts {
+            [one] => self.socket.send_with_flags(one, libc::MSG_NOSIGNAL),
+            many => self.socket.send_vectored_with_flags(many, libc::MSG_NOSIGNAL),
+        };
+        match sent {
             Err(e) if would_wait(&e) => Ok(0),
             other => other,
         }
@@ -35,25 +40,23 @@ impl Link {
 
     /// Receives what has arrived; 0 when nothing has. The end of the stream is an error.
     pub fn recv_some(&self, into: &mut [u8]) -> io::Result<usize> {
-        match (&self.stream).read(into) {
+        match (&self.socket).read(into) {
             Ok(0) if !into.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(e) if would_wait(&e) => Ok(0),
             other => other,
         }
     }
-}
 
-impl Link {
     /// Ends it for both sides.
     pub(crate) fn shut(&self) {
         // A link that is broken already cannot be shut, and need not.
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.socket.as_fd()
     }
 }
 
