@@ -5,7 +5,9 @@ mod processes;
 
 use processes::{
     Job, Server, Spec,
+    blow::{Blow, all_name},
     chance::Chance,
+    crowd,
     worker::{After, Fault, OPS, Order},
 };
 use rustix::process::Signal;
@@ -16,53 +18,25 @@ fn worker_entry() {
     processes::worker::main();
 }
 
-/// Asserts that all others named exactly this rank, and returns how long after `since` each did.
-fn all_name(job: &mut Job, culprit: usize, since: Instant) -> Vec<Duration> {
-    let others: Vec<usize> = (0..job.n_ranks()).filter(|&r| r != culprit).collect();
-    let verdicts = job.hear(&others, "lost");
-    for said in &verdicts {
-        let named = said.rest.split(' ').next();
-        assert_eq!(
-            named,
-            Some(culprit.to_string().as_str()),
-            "COMM-1, WAIT-3, WATCH-1: rank {} named another; {}",
-            said.rank,
-            job.story()
-        );
-    }
-    verdicts.iter().map(|said| said.at.saturating_duration_since(since)).collect()
-}
-
-fn report(what: &str, mut times: Vec<Duration>) {
-    times.sort_unstable();
-    let at = |q: f64| times[((times.len() - 1) as f64 * q) as usize];
-    println!("{what}: {} verdicts, p50 {:?}, p99 {:?}, worst {:?}", times.len(), at(0.5), at(0.99), at(1.0));
-}
+/// Worlds with a stopped rank that run at the same time: more ranks than there are cores, so that names must be right on a busy machine, too.
+const N_STOPPED_AT_ONCE: usize = 10;
 
 /// Kills every rank during every collective of this world, each in a world of its own.
 fn kill_each_rank_in_each_collective(what: &str, spec: &Spec, seed: u64) {
     println!("{what}: seed {seed}");
     let mut chance = Chance(seed);
-    let mut times = Vec::new();
-    let all: Vec<usize> = (0..spec.n_ranks() as usize).collect();
-    let cases = OPS.iter().flat_map(|op| all.iter().map(move |&victim| (op, victim)));
-    for after in [After::Stay, After::Leave, After::Exit] {
-        for (op, victim) in cases.clone() {
-            let mut job = Job::start(spec.clone().with("PHALANX_TEST_OPS", op).then(after));
-            job.hear(&all, "busy");
-            let moment = Instant::now() + Duration::from_micros(chance.below(3000) as u64);
-            while Instant::now() < moment {
-                std::hint::spin_loop();
-            }
-            let killed = job.kill(victim);
-            if job.hub.is_some() && chance.below(2) == 0 {
-                job.report_end(victim, "was killed by SIGKILL");
-            }
-            times.extend(all_name(&mut job, victim, killed));
-            job.finish();
-        }
-    }
-    report(what, times);
+    let afters = [After::Stay, After::Leave, After::Exit];
+    let blows: Vec<Blow> =
+        afters.iter().flat_map(|&after| Blow::each(spec, Signal::KILL, after, &mut chance)).collect();
+    // One at a time: what is measured is how soon, not how soon on a crowded machine.
+    crowd::run(what, 1, &blows, Blow::strike);
+}
+
+/// Stops every rank during every collective of this world, each in a world of its own.
+fn stop_each_rank_in_each_collective(what: &str, spec: &Spec, after: After, seed: u64) {
+    println!("{what}: seed {seed}");
+    let blows = Blow::each(spec, Signal::STOP, after, &mut Chance(seed));
+    crowd::run(what, N_STOPPED_AT_ONCE, &blows, Blow::strike);
 }
 
 #[test]
@@ -86,6 +60,43 @@ fn a_killed_rank_is_named_by_all_where_rank_0_serves_the_hub() {
     let spec = Spec::new(&[3]).served_by(Server::RankZero);
     kill_each_rank_in_each_collective("rank 0 serves, shared memory", &spec, 4);
     kill_each_rank_in_each_collective("rank 0 serves, tcp", &spec.over_tcp(), 5);
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_all_in_every_collective_over_shared_memory() {
+    stop_each_rank_in_each_collective("stopped, shared memory", &Spec::new(&[3]), After::Exit, 6);
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_all_in_every_collective_over_tcp() {
+    stop_each_rank_in_each_collective("stopped, tcp", &Spec::new(&[3]).over_tcp(), After::Leave, 7);
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_all_where_rank_0_serves_the_hub() {
+    let spec = Spec::new(&[3]).served_by(Server::RankZero);
+    stop_each_rank_in_each_collective("stopped, rank 0 serves, shared memory", &spec, After::Stay, 8);
+    stop_each_rank_in_each_collective("stopped, rank 0 serves, tcp", &spec.over_tcp(), After::Exit, 9);
+}
+
+/// Blows against any rank of any world at any moment: a few with every change; `docs/reliability.md` has the figures of many.
+fn random_blows(what: &str, signal: Signal, n_at_once: usize, n: usize) {
+    let seed = crowd::setting("PHALANX_TEST_SEED", 10) as u64;
+    println!("{what}: seed {seed}");
+    let mut chance = Chance(seed);
+    let blows: Vec<Blow> = (0..n).map(|_| Blow::random(signal, &mut chance)).collect();
+    crowd::run(what, n_at_once, &blows, Blow::strike);
+}
+
+#[test]
+fn a_rank_killed_at_any_moment_in_any_world_is_named_by_all() {
+    random_blows("random kills", Signal::KILL, 1, crowd::setting("PHALANX_TEST_KILLS", 20));
+}
+
+#[test]
+fn a_rank_stopped_at_any_moment_in_any_world_is_named_by_all() {
+    let n = crowd::setting("PHALANX_TEST_STOPS", N_STOPPED_AT_ONCE);
+    random_blows("random stops", Signal::STOP, N_STOPPED_AT_ONCE, n);
 }
 
 #[test]
@@ -114,7 +125,7 @@ fn a_stopped_rank_is_named_by_all_and_learns_of_it_when_it_goes_on() {
         }
         job.finish();
     }
-    report("stopped", times);
+    crowd::report("stopped", times);
 }
 
 #[test]

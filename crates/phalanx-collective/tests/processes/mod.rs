@@ -2,7 +2,9 @@
 //!
 //! - PROC-1: whatever a test does or fails to do, no process outlives its [`Job`].
 
+pub mod blow;
 pub mod chance;
+pub mod crowd;
 pub mod worker;
 
 use phalanx_core::Rank;
