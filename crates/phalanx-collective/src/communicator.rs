@@ -17,7 +17,7 @@ use crate::{
 use phalanx_core::{DType, Element, Rank, ReduceOp, Topology, Transport};
 use phalanx_net::{
     World,
-    arena::{CallHeader, Lane},
+    arena::{Board, CallHeader, Lane},
 };
 use std::sync::Arc;
 
@@ -54,6 +54,10 @@ pub struct Communicator {
     pub(crate) staging: Vec<u8>,
     pub(crate) forced: Option<Algorithm>,
     pub(crate) last_plan: &'static str,
+    /// The pipelined piece; the world's, unless it was tuned.
+    pub(crate) segment_bytes: u64,
+    /// Engines this communicator has served.
+    pub(crate) n_engines: u32,
 }
 
 impl Communicator {
@@ -120,6 +124,8 @@ impl Communicator {
             staging: Vec::new(),
             forced,
             last_plan: "",
+            segment_bytes: world.config().segment_bytes,
+            n_engines: 0,
             world,
         })
     }
@@ -159,6 +165,31 @@ impl Communicator {
 
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    pub(crate) fn world_arc(&self) -> Arc<World> {
+        self.world.clone()
+    }
+
+    /// The words that the ranks of one host show each other, if all ranks are on one.
+    pub(crate) fn board(&self) -> Option<Board> {
+        let arena = self.lane.as_ref().filter(|_| self.topology.n_hosts() == 1)?.arena().clone();
+        Board::open(arena, self.number, &self.members, self.me.index())
+    }
+
+    /// The number of the links of the next engine; all ranks count alike.
+    pub(crate) fn next_engine(&mut self) -> u32 {
+        self.n_engines += 1;
+        u32::MAX - self.n_engines
+    }
+
+    /// Changes how large operations are cut and which algorithm runs them; every rank does so between the same calls.
+    pub(crate) fn tune(&mut self, segment_bytes: u64, algorithm: Option<&str>) {
+        self.segment_bytes = segment_bytes;
+        if let Some(algorithm) = algorithm {
+            self.forced = algorithm.parse().ok();
+        }
+        self.cache = Cache::new();
     }
 
     /// The algorithm of the last call, for benchmarks and traces.

@@ -137,7 +137,7 @@ impl Communicator {
             in_place,
             memory,
             slot_bytes: SLOT_BYTES as u64,
-            segment_bytes: config.segment_bytes,
+            segment_bytes: self.segment_bytes,
             links_only: config.transport == Transport::Tcp,
         };
         let algorithm =

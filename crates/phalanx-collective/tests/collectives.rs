@@ -5,7 +5,16 @@ mod support;
 use phalanx_collective::{Communicator, Error, Scale};
 use phalanx_core::{Rank, ReduceOp};
 use std::sync::Arc;
-use support::run_ranks;
+use support::run_owners;
+
+/// Runs `f` on every rank of a world whose hosts have these sizes, and returns what each rank returned.
+fn run_ranks<T: Send + 'static>(
+    hosts: &[u32],
+    settings: &[(&'static str, &str)],
+    f: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    run_owners(hosts, settings, move |mut comm| f(&mut comm))
+}
 
 /// Shapes of worlds: one host and several, even and uneven, also more ranks than cores.
 const SHAPES: &[&[u32]] = &[&[1], &[2], &[3], &[4], &[5], &[8], &[1, 1], &[2, 2], &[3, 1], &[1, 2, 2]];

@@ -12,6 +12,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-net/tests/inputs/mod.rs", "counts what decoders allocate"),
     ("crates/phalanx-collective/src/bytes.rs", "elements as bytes and back"),
     ("crates/phalanx-collective/src/buffer.rs", "slices of arena memory"),
+    ("crates/phalanx-collective/src/engine/tensor.rs", "the memory of submitted tensors"),
     ("crates/phalanx-collective/src/run/memory.rs", "the operands of a step, wherever they lie"),
     (
         "crates/phalanx-collective/tests/processes/worker.rs",

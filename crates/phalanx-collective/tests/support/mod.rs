@@ -18,10 +18,10 @@ use std::{
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs `f` on every rank of a world whose hosts have these sizes, and returns what each rank returned.
-pub fn run_ranks<T: Send + 'static>(
+pub fn run_owners<T: Send + 'static>(
     hosts: &[u32],
     settings: &[(&'static str, &str)],
-    f: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
+    f: impl Fn(Communicator) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let n_ranks: u32 = hosts.iter().sum();
     let secret = Secret::random();
@@ -47,8 +47,8 @@ pub fn run_ranks<T: Send + 'static>(
             .name(format!("rank {r}"))
             .spawn(move || {
                 let world = World::join(identity, secret, config).expect("the world forms");
-                let mut comm = Communicator::of_world(Arc::new(world)).expect("a communicator of the world");
-                let result = f(&mut comm);
+                let comm = Communicator::of_world(Arc::new(world)).expect("a communicator of the world");
+                let result = f(comm);
                 // A receiver that gave up has already failed the test.
                 let _ = done.send((r, result));
             })

@@ -66,6 +66,11 @@ impl Lane {
         (n_local * (RELEASE_BYTES + N_SLOTS as usize * SLOT_STRIDE)).next_multiple_of(4096)
     }
 
+    /// Where a place's word of the lane's board is: the free half of the line pair of its release word.
+    pub(super) const fn board_at(place: usize) -> usize {
+        place * RELEASE_BYTES + RELEASE_BYTES / 2
+    }
+
     /// Lane number `index` of the arena, for these members (which include this rank), in order.
     pub fn open(
         arena: Arc<Arena>,

@@ -3,12 +3,14 @@
 //! Layout: a control page, doorbells, then lanes (one for each communicator: every member's ring of slots), then one heap a rank.
 //! The whole is large but sparse; only touched pages exist.
 
+mod board;
 mod heap;
 mod lane;
 mod map;
 mod peek;
 mod wait;
 
+pub use board::Board;
 pub use lane::{CallHeader, Lane, N_SLOTS, SLOT_BYTES};
 pub use wait::{Patience, Unmet};
 
@@ -249,6 +251,21 @@ impl Arena {
         let place = self.ranks.iter().position(|r| *r == rank).ok_or(io::ErrorKind::NotFound)?;
         let pids = self.readable.as_ref().ok_or(io::ErrorKind::PermissionDenied)?;
         peek::read(pids[place], address, to, len)
+    }
+
+    /// Waits, for as long as it takes, until `ready`; returns false when the world is doomed instead. For threads of this process that wait
+    /// for work rather than for a rank: they yield for a while and then sleep, and [`nudge`](Arena::nudge) wakes them.
+    pub fn linger(&self, yield_for: Duration, ready: &dyn Fn() -> bool) -> bool {
+        self.wait(self.ranks[self.me_local], Duration::MAX).linger(yield_for, ready)
+    }
+
+    /// Makes the lingering threads of this process look again. Call after the write that they may be waiting for.
+    pub fn nudge(&self) {
+        // WAIT-2, within the process.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.n_sleeping.load(Ordering::SeqCst) > 0 {
+            self.bells.ring(&self.map, self.me_local);
+        }
     }
 
     fn wait(&self, whom: Rank, timeout: Duration) -> Wait<'_> {

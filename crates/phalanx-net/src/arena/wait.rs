@@ -188,31 +188,35 @@ impl Wait<'_> {
         self.asleep(ready, start)
     }
 
+    /// See [`Arena::linger`](super::Arena::linger).
+    pub fn linger(&self, yield_for: Duration, ready: &dyn Fn() -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < yield_for {
+            if ready() {
+                return true;
+            }
+            rustix::thread::sched_yield();
+        }
+        loop {
+            if ready() {
+                return true;
+            }
+            if self.is_doomed() {
+                return false;
+            }
+            self.nap(&|| if ready() { Ok(true) } else { Ok(self.is_doomed()) }).ok();
+        }
+    }
+
+    fn is_doomed(&self) -> bool {
+        let poisoned = || self.map.u64_at(POISON_AT).load(Ordering::Acquire) != 0;
+        self.casualties.any() && self.casualties.doomed().is_some() || poisoned()
+    }
+
     fn asleep(&self, ready: &dyn Fn() -> bool, start: Instant) -> Result<(), Unmet> {
-        let word = self.map.u64_at(self.bells.sleepers_at + self.me_local / 64 * 8);
-        let bit = 1u64 << (self.me_local % 64);
-        let bell = self.map.u32_at(self.bells.doorbells_at + self.me_local * BELL_STRIDE);
         let mut told = false;
         loop {
-            let heard = bell.load(Ordering::Acquire);
-            // WAIT-2: registered before the last look; the fence keeps the look behind it.
-            self.n_sleeping.fetch_add(1, Ordering::SeqCst);
-            word.fetch_or(bit, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            let judged = if ready() { Ok(true) } else { self.look_around(ready, start) };
-            if judged == Ok(false) {
-                let nap = rustix::time::Timespec {
-                    tv_sec: self.patience.nap.as_secs() as _,
-                    tv_nsec: self.patience.nap.subsec_nanos() as _,
-                };
-                // A changed bell, a wake-up, a signal and the nap's end all mean the same: look again.
-                let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&nap));
-            }
-            self.wake_up(word, bit);
-            if judged != Ok(false) {
-                return judged.map(|_| ());
-            }
-            if ready() {
+            if self.nap(&|| if ready() { Ok(true) } else { self.look_around(ready, start) })? || ready() {
                 return Ok(());
             }
             if !told && start.elapsed() > STALL {
@@ -224,6 +228,29 @@ impl Wait<'_> {
                 ));
             }
         }
+    }
+
+    /// Sleeps once, unless `judge` has an answer: until the doorbell rings, or the nap is over. Ok(true): the answer was yes.
+    fn nap(&self, judge: &dyn Fn() -> Result<bool, Unmet>) -> Result<bool, Unmet> {
+        let word = self.map.u64_at(self.bells.sleepers_at + self.me_local / 64 * 8);
+        let bit = 1u64 << (self.me_local % 64);
+        let bell = self.map.u32_at(self.bells.doorbells_at + self.me_local * BELL_STRIDE);
+        let heard = bell.load(Ordering::Acquire);
+        // WAIT-2: registered before the last look; the fence keeps the look behind it.
+        self.n_sleeping.fetch_add(1, Ordering::SeqCst);
+        word.fetch_or(bit, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let judged = judge();
+        if judged == Ok(false) {
+            let nap = rustix::time::Timespec {
+                tv_sec: self.patience.nap.as_secs() as _,
+                tv_nsec: self.patience.nap.subsec_nanos() as _,
+            };
+            // A changed bell, a wake-up, a signal and the nap's end all mean the same: look again.
+            let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&nap));
+        }
+        self.wake_up(word, bit);
+        judged
     }
 
     /// Takes this thread off the list. The bit is the process's, so the last sleeper clears it; whoever came meanwhile gets it back.

@@ -1,0 +1,65 @@
+//! How the engine's own threads wait for work.
+
+use phalanx_net::arena::Arena;
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering, fence},
+    },
+    time::Duration,
+};
+
+/// Work often comes right after work: look for it this long before sleeping.
+const YIELD_FOR: Duration = Duration::from_micros(60);
+/// Without shared memory nothing but a ring can be news; the nap is a safety net.
+const NAP: Duration = Duration::from_millis(250);
+/// In a doomed world the end is near.
+const SHORT_NAP: Duration = Duration::from_millis(5);
+
+/// Wakes a thread when this process or, through the arena, another rank has news.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    arena: Option<Arc<Arena>>,
+    n_asleep: AtomicU32,
+    lock: Mutex<()>,
+    rung: Condvar,
+}
+
+impl Bell {
+    pub fn new(arena: Option<Arc<Arena>>) -> Bell {
+        Bell { arena, n_asleep: AtomicU32::new(0), lock: Mutex::new(()), rung: Condvar::new() }
+    }
+
+    /// Call after the write that the sleeper may be waiting for.
+    pub fn ring(&self) {
+        if let Some(arena) = &self.arena {
+            arena.nudge();
+        }
+        // As in the arena (WAIT-2): what was written before is seen by whoever falls asleep after this look.
+        fence(Ordering::SeqCst);
+        if self.n_asleep.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.rung.notify_all();
+        }
+    }
+
+    /// Waits until `ready`.
+    pub fn wait(&self, ready: &dyn Fn() -> bool) {
+        let mut nap = NAP;
+        if let Some(arena) = &self.arena {
+            if arena.linger(YIELD_FOR, ready) {
+                return;
+            }
+            nap = SHORT_NAP;
+        }
+        while !ready() {
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.n_asleep.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !ready() {
+                drop(self.rung.wait_timeout(guard, nap));
+            }
+            self.n_asleep.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Moves the tensors of agreed batches: straight from their owners' memory where they are large, packed together where they are small.
+//!
+//! - CARRY-1: every rank makes the same calls on its communicator for a batch, in the same order: what to do follows from what was agreed and from
+//!   the topology alone, never from where a rank's memory lies. A rank that has joined makes them, too, with zeros or nothing.
+
+mod adasum;
+mod compress;
+mod gather;
+mod reduce;
+mod scatter;
+mod swap;
+
+use super::{negotiate::message::Agreed, spec::Kind, tensor::Tensor};
+use crate::{buffer::ArenaVec, communicator::Communicator, error::Error};
+use std::sync::Arc;
+
+/// Where one tensor comes from and where the result goes.
+#[derive(Debug)]
+pub enum Place {
+    InPlace(Tensor),
+    Apart { input: Tensor, output: Tensor },
+}
+
+impl Place {
+    pub fn input(&self) -> &Tensor {
+        match self {
+            Place::InPlace(tensor) | Place::Apart { input: tensor, .. } => tensor,
+        }
+    }
+
+    /// The tensor that holds the result.
+    pub fn into_output(self) -> Tensor {
+        match self {
+            Place::InPlace(tensor) | Place::Apart { output: tensor, .. } => tensor,
+        }
+    }
+
+    fn output_mut(&mut self) -> &mut Tensor {
+        match self {
+            Place::InPlace(tensor) | Place::Apart { output: tensor, .. } => tensor,
+        }
+    }
+}
+
+/// One operation of a batch on this rank.
+#[derive(Debug)]
+pub struct Load {
+    pub agreed: Arc<Agreed>,
+    /// `None` on a rank that has joined.
+    pub places: Option<Vec<Place>>,
+    /// Results that are new tensors.
+    pub made: Vec<Tensor>,
+    pub received: Vec<u64>,
+}
+
+/// What moving needs besides the communicator.
+#[derive(Debug)]
+pub struct Carrier {
+    /// Tensors from this size are not packed.
+    direct_bytes: usize,
+    fusion: Option<ArenaVec<u8>>,
+    /// Where contributions of a rank that has joined, and others' results nobody here wants, lie.
+    spare: Vec<u8>,
+    pub packed_bytes: u64,
+}
+
+/// Ranks of one host: a call costs a microsecond, a copy more than that from here on.
+const DIRECT_LOCAL: usize = 64 << 10;
+/// Across hosts a call costs a round trip.
+const DIRECT_REMOTE: usize = 1 << 20;
+
+impl Carrier {
+    pub fn new(communicator: &Communicator) -> Carrier {
+        let one_host = communicator.topology().n_hosts() == 1;
+        let direct_bytes = if one_host { DIRECT_LOCAL } else { DIRECT_REMOTE };
+        Carrier { direct_bytes, fusion: None, spare: Vec::new(), packed_bytes: 0 }
+    }
+
+    /// Runs one batch.
+    pub fn carry(&mut self, comm: &mut Communicator, loads: &mut [Load]) -> Result<(), Error> {
+        let Some(first) = loads.first() else { return Ok(()) };
+        match first.agreed.spec.kind {
+            Kind::Allreduce => self.allreduce(comm, loads),
+            Kind::Allgather => self.allgather(comm, loads),
+            Kind::Broadcast => self.broadcast(comm, loads),
+            Kind::Reducescatter => self.reducescatter(comm, loads),
+            Kind::Alltoall => loads.iter_mut().try_for_each(|load| swap::alltoall(comm, load)),
+            // Agreement was all there was to do.
+            Kind::Barrier | Kind::AddSet | Kind::RemoveSet => Ok(()),
+        }
+    }
+
+    /// The buffer in which small tensors travel together, at least this long. Born in the arena where ranks share one.
+    fn fusion(&mut self, comm: &Communicator, n_bytes: usize) -> Result<&mut ArenaVec<u8>, Error> {
+        if self.fusion.as_ref().is_none_or(|f| f.len() < n_bytes) {
+            // The old one first: there may not be room for both.
+            self.fusion = None;
+            self.fusion = Some(comm.alloc(n_bytes.next_power_of_two().max(64 << 10))?);
+        }
+        self.packed_bytes += n_bytes as u64;
+        Ok(self.fusion.as_mut().expect("it was just made"))
+    }
+
+    fn spare(&mut self, n_bytes: usize) -> &mut [u8] {
+        self.spare.clear();
+        self.spare.resize(n_bytes, 0);
+        &mut self.spare
+    }
+}
+
+/// Packed tensors begin at multiples of this, so that every element type is aligned.
+const ALIGN: usize = 64;
+
+fn aligned(n_bytes: usize) -> usize {
+    n_bytes.next_multiple_of(ALIGN)
+}

@@ -1,0 +1,270 @@
+//! The control thread: carries the nodes' messages between ranks, watches the clock and the world.
+//!
+//! - CTL-1: when a rank is lost, every operation that waits is answered with that rank and the cause, and the thread ends.
+//! - CTL-2: an engine ends in order when every set of this rank has heard that it is over; a link that closes after that is no failure.
+
+use super::{
+    error::EngineError,
+    negotiate::{Input, message::Message},
+    set::Set,
+    shared::Shared,
+};
+use phalanx_core::Rank;
+use phalanx_net::{Link, frame, lost::Cause};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    io::IoSlice,
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Messages are small; the largest hold the descriptions of a few hundred tensors.
+const MAX_FRAME: usize = 16 << 20;
+/// Nothing is awaited this long without a look around.
+const NAP_MS: u64 = 1000;
+/// How long the verdict about a rank whose link closed may take.
+const VERDICT: Duration = Duration::from_millis(600);
+
+/// How long news that a lost rank sent may be on the way.
+const NEWS: Duration = Duration::from_millis(250);
+
+/// A message and the set whose it is.
+#[derive(Serialize, Deserialize)]
+struct Letter {
+    /// The number of the set's communicator.
+    set: u32,
+    /// The sender's place in it.
+    from: u32,
+    message: Message,
+}
+
+struct Peer {
+    link: Arc<Link>,
+    decoder: frame::Decoder,
+    out: Vec<u8>,
+    sent: usize,
+    closed: Option<Instant>,
+}
+
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    /// Distinguishes the links of this engine from those of earlier ones in the same world.
+    stream: u32,
+    peers: BTreeMap<Rank, Peer>,
+    sets: BTreeMap<u32, Arc<Set>>,
+    /// For sets that this rank does not have yet: others were faster.
+    early: Vec<Letter>,
+    newest: u32,
+    leaving: bool,
+    lost_since: Option<Instant>,
+}
+
+impl Control {
+    pub fn new(shared: Arc<Shared>, stream: u32) -> Control {
+        Control {
+            shared,
+            stream,
+            peers: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            early: Vec::new(),
+            newest: 0,
+            leaving: false,
+            lost_since: None,
+        }
+    }
+
+    /// Opens the links of the sets there are.
+    pub fn connect(&mut self) -> Result<(), EngineError> {
+        for set in self.shared.own_sets() {
+            if self.sets.contains_key(&set.number) {
+                continue;
+            }
+            let places: Vec<usize> = set.desk().node.neighbours().collect();
+            for place in places {
+                let rank = set.members[place];
+                if !self.peers.contains_key(&rank) {
+                    let link =
+                        self.shared.world.link(rank, self.stream).map_err(crate::error::Error::from)?;
+                    let decoder = frame::Decoder::new(MAX_FRAME);
+                    self.peers.insert(rank, Peer { link, decoder, out: Vec::new(), sent: 0, closed: None });
+                }
+            }
+            self.newest = self.newest.max(set.number);
+            self.sets.insert(set.number, set);
+        }
+        Ok(())
+    }
+
+    pub fn run(mut self) {
+        if let Some(watch) = self.shared.world.watch() {
+            watch.subscribe(self.shared.wake_fd().clone());
+        }
+        let why = self.attend();
+        if let Err(error) = why {
+            let sets = self.shared.own_sets();
+            sets.iter().chain(self.sets.values()).for_each(|set| set.end(error.clone()));
+        }
+        if let Some(watch) = self.shared.world.watch() {
+            watch.unsubscribe(self.shared.wake_fd());
+        }
+        self.shared.world.close_links(self.stream);
+    }
+
+    /// Ends well when everything is over, with an error when somebody is lost.
+    fn attend(&mut self) -> Result<(), EngineError> {
+        loop {
+            self.shared.is_awake();
+            if std::mem::take(&mut self.shared.sets().changed) {
+                self.connect()?;
+                let (known, later) =
+                    std::mem::take(&mut self.early).into_iter().partition(|l| l.set <= self.newest);
+                self.early = later;
+                (known as Vec<Letter>).into_iter().for_each(|letter| self.deliver(letter));
+            }
+            self.receive()?;
+            let mut next_us = None;
+            for set in self.sets.values() {
+                set.drive(&self.shared, Input::Flush);
+                next_us =
+                    [next_us, set.desk().node.next_look_us(self.shared.now_us())].into_iter().flatten().min();
+            }
+            self.collect();
+            self.sets.retain(|_, set| set.id == 0 || !set.has_ended());
+            self.send();
+            if self.is_over() {
+                return Ok(());
+            }
+            self.judge_lost()?;
+            self.judge_closed()?;
+            self.nap(next_us);
+        }
+    }
+
+    /// CTL-2. The end of the first set is the end of all; the others hear of it from here.
+    fn is_over(&mut self) -> bool {
+        let first_ended = self.sets.values().any(|set| set.id == 0 && set.has_ended());
+        if first_ended && !self.leaving {
+            self.leaving = true;
+            for set in self.sets.values().filter(|set| set.id != 0) {
+                set.drive(&self.shared, Input::Leave);
+            }
+        }
+        let sent = self.peers.values().all(|p| p.out.len() == p.sent || p.closed.is_some());
+        let collected = self.sets.values().all(|set| set.desk().outbox.is_empty());
+        first_ended && self.sets.values().all(|set| set.has_ended()) && sent && collected
+    }
+
+    fn deliver(&mut self, letter: Letter) {
+        match self.sets.get(&letter.set) {
+            Some(set) => {
+                let (from, message) = (letter.from as usize, letter.message);
+                set.drive(&self.shared, Input::Heard { from, message });
+            }
+            None if letter.set > self.newest => self.early.push(letter),
+            None => {}
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), EngineError> {
+        let mut letters = Vec::new();
+        let mut bytes = vec![0; 64 << 10];
+        for (rank, peer) in self.peers.iter_mut().filter(|(_, p)| p.closed.is_none()) {
+            loop {
+                match peer.link.recv_some(&mut bytes) {
+                    Ok(0) => break,
+                    Ok(n) => peer.decoder.feed(&bytes[..n]),
+                    Err(_) => {
+                        peer.closed = Some(Instant::now());
+                        break;
+                    }
+                }
+            }
+            loop {
+                match peer.decoder.take::<Letter>() {
+                    Ok(None) => break,
+                    Ok(Some(letter)) => letters.push(letter),
+                    Err(error) => {
+                        tracing::error!(%rank, %error, "a rank sent an invalid control message");
+                        peer.closed = Some(Instant::now());
+                        break;
+                    }
+                }
+            }
+        }
+        letters.into_iter().for_each(|letter| self.deliver(letter));
+        Ok(())
+    }
+
+    fn collect(&mut self) {
+        for set in self.sets.values() {
+            let outbox = std::mem::take(&mut set.desk().outbox);
+            for (to, message) in outbox {
+                let letter = Letter { set: set.number, from: set.me as u32, message };
+                let bytes = frame::encode(&letter).expect("control messages are made of small parts");
+                if let Some(peer) = self.peers.get_mut(&set.members[to]) {
+                    peer.out.extend(bytes);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        for peer in self.peers.values_mut().filter(|p| p.closed.is_none()) {
+            while peer.sent < peer.out.len() {
+                match peer.link.send_some(&[IoSlice::new(&peer.out[peer.sent..])]) {
+                    Ok(0) => break,
+                    Ok(n) => peer.sent += n,
+                    Err(_) => {
+                        peer.closed = Some(Instant::now());
+                        break;
+                    }
+                }
+            }
+            if peer.sent == peer.out.len() {
+                peer.out.clear();
+                peer.sent = 0;
+            }
+        }
+    }
+
+    /// CTL-1. A rank that is gone may have ended the engine in order before, and the news may still be on the way.
+    fn judge_lost(&mut self) -> Result<(), EngineError> {
+        if let Some(error) = self.shared.doom() {
+            return Err(error);
+        }
+        let Some(lost) = self.shared.lost() else { return Ok(()) };
+        let gone = matches!(lost.cause, Cause::Left | Cause::Ended(_) | Cause::Disconnected);
+        let since = *self.lost_since.get_or_insert_with(Instant::now);
+        if gone && since.elapsed() < NEWS { Ok(()) } else { Err(self.shared.give_up(lost)) }
+    }
+
+    /// A link that closed for no known reason is a reason, after a while.
+    fn judge_closed(&self) -> Result<(), EngineError> {
+        for (rank, peer) in &self.peers {
+            if peer.closed.is_some_and(|at| at.elapsed() > VERDICT) {
+                let lost = self.shared.world.casualties().suspect(*rank, Cause::Disconnected);
+                return Err(EngineError::PeerLost { rank: lost.rank, cause: lost.cause });
+            }
+        }
+        Ok(())
+    }
+
+    fn nap(&self, next_us: Option<u64>) {
+        let now = self.shared.now_us();
+        let mut ms = next_us.map_or(NAP_MS, |at| (at.saturating_sub(now)).div_ceil(1000)).min(NAP_MS);
+        if self.lost_since.is_some() || self.peers.values().any(|p| p.closed.is_some()) {
+            ms = ms.min(10);
+        }
+        let mut fds = vec![PollFd::new(&**self.shared.wake_fd(), PollFlags::IN)];
+        for peer in self.peers.values().filter(|p| p.closed.is_none()) {
+            let out = if peer.sent < peer.out.len() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(peer.link.as_fd(), PollFlags::IN | out));
+        }
+        let timeout = Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
+        // Whatever ends it: look at everything again.
+        let _ = poll(&mut fds, Some(&timeout));
+    }
+}

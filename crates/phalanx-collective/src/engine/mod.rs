@@ -1,0 +1,253 @@
+//! The asynchronous level: tensors by name, in any order, from any thread, agreed upon and fused.
+//!
+//! ```
+//! use phalanx_collective::{Communicator, engine::{Engine, Request, Tensor}};
+//! use phalanx_core::ReduceOp;
+//!
+//! // A world of one, unless a launcher says otherwise.
+//! let engine = Engine::start(Communicator::from_env()?)?;
+//! let gradients = [vec![1.0f32; 4], vec![2.0; 2]];
+//! let mut handles = Vec::new();
+//! for (i, gradient) in gradients.into_iter().enumerate() {
+//!     let request = Request::allreduce(Tensor::new(gradient)).name(format!("layer{i}")).op(ReduceOp::Average);
+//!     handles.push(engine.submit(request)?);
+//! }
+//! for handle in handles {
+//!     let average = handle.wait()?.tensor().and_then(Tensor::into_vec::<f32>);
+//!     assert!(average.is_some());
+//! }
+//! engine.shutdown()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bell;
+mod carry;
+mod control;
+mod counters;
+mod error;
+mod handle;
+mod mover;
+pub mod negotiate;
+mod options;
+mod request;
+mod set;
+mod shared;
+mod sparse;
+pub mod spec;
+mod tensor;
+mod timeline;
+
+pub use counters::Counters;
+pub use error::{EngineError, Invalid};
+pub use handle::{Answer, Handle, Outcome};
+pub use options::Options;
+pub use request::Request;
+pub use sparse::{Sparse, SparseHandle};
+pub use tensor::{ShapeError, Tensor};
+
+use crate::{communicator::Communicator, error::Error};
+use control::Control;
+use mover::Mover;
+use negotiate::{Input, message::Report};
+use phalanx_core::Rank;
+use phalanx_net::World;
+use set::Set;
+use shared::Shared;
+use spec::{Kind, Spec};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    thread::JoinHandle,
+};
+
+/// Named, asynchronous, fused collectives of one rank.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    control: Option<JoinHandle<()>>,
+    mover: Option<JoinHandle<Communicator>>,
+}
+
+impl Engine {
+    /// Starts with the settings of the world. Every rank starts its engine.
+    pub fn start(communicator: Communicator) -> Result<Engine, EngineError> {
+        let options = Options::from_config(communicator.world().config());
+        Engine::start_with(communicator, options)
+    }
+
+    /// Starts with these settings; rank 0's hold for all, but process sets must be the same on all.
+    pub fn start_with(mut communicator: Communicator, options: Options) -> Result<Engine, EngineError> {
+        let mut words = options.to_words();
+        communicator.broadcast(&mut words, Rank::ZERO)?;
+        let options = options.with_words(words);
+        check_same_sets(&mut communicator, &options.process_sets)?;
+        let sets: Vec<Vec<Rank>> = options
+            .process_sets
+            .iter()
+            .map(|ranks| well_formed(ranks, communicator.size()))
+            .collect::<Result<_, _>>()?;
+        let stream = communicator.next_engine();
+        let shared = Arc::new(Shared::new(communicator.world_arc(), options)?);
+        let id = shared.sets().take_id();
+        let mut mover = Mover::new(shared.clone(), id, communicator);
+        // Until every rank has wiped its part of the board, nobody may read it.
+        mover.comm.barrier()?;
+        for ranks in sets {
+            mover.make_set(&ranks)?;
+        }
+        let mut control = Control::new(shared.clone(), stream);
+        control.connect()?;
+        shared.sets().changed = false;
+        let control = mover::spawn("phalanx-control".into(), move || control.run())?;
+        let mover = mover::spawn("phalanx-mover".into(), move || mover.run())?;
+        Ok(Engine { shared, control: Some(control), mover: Some(mover) })
+    }
+
+    pub fn world(&self) -> &World {
+        &self.shared.world
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.shared.world.rank()
+    }
+
+    pub fn size(&self) -> u32 {
+        self.shared.world.n_ranks()
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.tally.read()
+    }
+
+    /// The last report about ranks that keep others waiting.
+    pub fn last_stall(&self) -> Option<Report> {
+        self.shared.last_report()
+    }
+
+    /// Submits an operation.
+    pub fn submit(&self, request: Request) -> Result<Handle, EngineError> {
+        let set = self.set(request.set)?;
+        let spec = request.spec(&set.members)?;
+        set.submit(&self.shared, request.name.as_deref(), spec, request.places, request.grouped)
+    }
+
+    /// Says that this rank has no more data: it takes part in the others' operations with zeros and empty tensors until all have joined.
+    pub fn join(&self) -> Result<Handle, EngineError> {
+        self.set(0)?.join(&self.shared)
+    }
+
+    /// Makes a process set of these ranks. Every rank of the world calls it, with the same ranks; waits for all.
+    pub fn add_process_set(&self, ranks: &[u32]) -> Result<u32, EngineError> {
+        let ranks = well_formed(ranks, self.size())?;
+        if let Some(id) = self.shared.sets().find(&ranks) {
+            return Err(EngineError::BadSet(format!("process set {id} already has exactly these ranks")));
+        }
+        let splits = ranks.iter().map(|r| u64::from(r.0)).collect();
+        let outcome = self.change_sets(Kind::AddSet, splits)?.wait()?;
+        Ok(outcome.set.expect("a set was made"))
+    }
+
+    /// Removes a process set. Every rank of the world calls it; false if it is the first, or does not exist.
+    pub fn remove_process_set(&self, set: u32) -> Result<bool, EngineError> {
+        if set == 0 || !self.shared.sets().known.contains_key(&set) {
+            return Ok(false);
+        }
+        self.change_sets(Kind::RemoveSet, vec![u64::from(set)])?.wait()?;
+        Ok(true)
+    }
+
+    fn change_sets(&self, kind: Kind, splits: Vec<u64>) -> Result<Handle, EngineError> {
+        let spec = Spec { splits, ..Spec::new(kind, Vec::new()) };
+        self.set(0)?.submit(&self.shared, Some(kind.name()), spec, Vec::new(), false)
+    }
+
+    /// Numbers and ranks of all process sets.
+    pub fn process_sets(&self) -> Vec<(u32, Vec<Rank>)> {
+        self.shared.sets().known.iter().map(|(id, (ranks, _))| (*id, ranks.clone())).collect()
+    }
+
+    fn set(&self, id: u32) -> Result<Arc<Set>, EngineError> {
+        if !self.shared.is_ours() {
+            return Err(EngineError::Forked);
+        }
+        match self.shared.sets().known.get(&id) {
+            None => Err(EngineError::NoSuchSet { set: id }),
+            Some((_, None)) => Err(EngineError::NotAMember { rank: self.rank(), set: id }),
+            Some((_, Some(set))) => Ok(set.clone()),
+        }
+    }
+
+    /// Ends the engine on every rank: what was submitted by all still runs, everything else fails. Gives the communicator back, for another
+    /// engine or for its own sake.
+    pub fn shutdown(mut self) -> Result<Communicator, EngineError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<Communicator, EngineError> {
+        let (Some(control), Some(mover)) = (self.control.take(), self.mover.take()) else {
+            return Err(EngineError::Taken);
+        };
+        if !self.shared.is_ours() {
+            // The threads are the parent's.
+            std::mem::forget((control, mover));
+            return Err(EngineError::Forked);
+        }
+        if let Ok(set) = self.set(0) {
+            set.drive(&self.shared, Input::Leave);
+        }
+        let gone = |_| EngineError::Failed(Arc::new(Error::Split("a thread of the engine panicked".into())));
+        control.join().map_err(gone)?;
+        let communicator = mover.join().map_err(gone)?;
+        let others = std::mem::take(
+            &mut *self.shared.movers.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        others.into_iter().try_for_each(|mover| mover.join().map_err(gone))?;
+        Ok(communicator)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The others shall learn of the panic, not of a shutdown.
+            std::mem::forget((self.control.take(), self.mover.take()));
+            return;
+        }
+        // Whoever wants to know calls shutdown().
+        let _ = self.end();
+    }
+}
+
+/// Sorted, distinct ranks of the world.
+fn well_formed(ranks: &[u32], n: u32) -> Result<Vec<Rank>, EngineError> {
+    let bad = |why: String| Err(EngineError::BadSet(why));
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    if sorted.is_empty() {
+        return bad("a process set needs at least one rank".into());
+    }
+    if let Some(rank) = sorted.iter().find(|r| **r >= n) {
+        return bad(format!(
+            "rank {rank} of the process set {ranks:?} does not exist in a world of {n} ranks"
+        ));
+    }
+    if let Some(pair) = sorted.windows(2).find(|p| p[0] == p[1]) {
+        return bad(format!("rank {} stands twice in the process set {ranks:?}", pair[0]));
+    }
+    Ok(sorted.into_iter().map(Rank).collect())
+}
+
+fn check_same_sets(comm: &mut Communicator, sets: &[Vec<u32>]) -> Result<(), EngineError> {
+    let mut hasher = DefaultHasher::new();
+    sets.hash(&mut hasher);
+    let n = comm.size() as usize;
+    let mut all = vec![0i64; n];
+    comm.allgather(&[hasher.finish() as i64], &mut all, &vec![1; n])?;
+    match all.iter().position(|h| *h != all[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            Err(EngineError::BadSet(format!("ranks 0 and {rank} were started with different process sets")))
+        }
+    }
+}

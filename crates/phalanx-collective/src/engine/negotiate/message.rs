@@ -1,0 +1,215 @@
+//! What nodes tell each other. All of it crosses the wire.
+
+use super::agree::Conflict;
+use crate::engine::spec::{Name, Spec};
+use phalanx_core::Rank;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Counts changes between negotiating (even) and replaying (odd); what was said in an earlier generation is void.
+pub type Generation = u32;
+
+/// One message between neighbours in the tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// Upward: what everybody below (and including) the sender has submitted.
+    Announce(Announce),
+    /// Upward, replaying: everybody below is ready for so many batches. `frozen`: somebody wants to stop.
+    Ready { generation: Generation, count: u64, frozen: bool },
+    /// Upward, replaying: nobody below will be ready for more than so many batches.
+    Final { generation: Generation, count: u64 },
+    /// Downward, replaying: so many batches may run.
+    Commit { generation: Generation, count: u64 },
+    /// Downward, replaying: be ready for nothing new.
+    Freeze { generation: Generation },
+    /// Downward, replaying: it ends after so many batches.
+    Stop { generation: Generation, count: u64 },
+    /// Downward: what happens next, in this order, on every rank.
+    Respond { generation: Generation, responses: Vec<Response> },
+    /// Upward: somebody has waited too long for these.
+    Waiting(Vec<Status>),
+    /// Downward: everybody say what you wait for.
+    Roll,
+    /// Downward: what the roll call found.
+    Report(Report),
+}
+
+/// News of a part of the tree.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Announce {
+    pub generation: Generation,
+    pub submitted: Vec<Announced>,
+    /// Places that will submit nothing more until all have joined.
+    pub joined: Vec<u32>,
+    /// A place that wants everything to end.
+    pub leaving: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Announced {
+    /// All of it as agreed before under this number.
+    Known {
+        table: u32,
+        id: u32,
+    },
+    Full(Box<Merged>),
+}
+
+/// One name's submissions of a part of the tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Merged {
+    pub name: Name,
+    /// Whose submission `spec` is.
+    pub first: u32,
+    pub spec: Spec,
+    pub conflict: Option<Conflict>,
+    /// What each place alone knew of an uneven operation.
+    pub rows: Vec<(u32, Vec<u64>)>,
+    /// Places that had joined instead of submitting it.
+    pub absent: Vec<u32>,
+}
+
+/// An operation that every rank of the set has submitted alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Agreed {
+    pub name: Name,
+    pub spec: Spec,
+    /// Of each place; empty where nothing is uneven, or the place has joined.
+    pub rows: Vec<Vec<u64>>,
+    /// Places that had joined instead of submitting it, and bring nothing.
+    pub absent: Vec<u32>,
+}
+
+/// What happens next on every rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Response {
+    /// One batch.
+    Run(Vec<Item>),
+    Fail {
+        name: Name,
+        fault: Fault,
+    },
+    AllJoined {
+        last: u32,
+    },
+    /// From now on these batches run over and over.
+    Replay {
+        batches: Vec<Vec<u32>>,
+    },
+    /// Numbers of agreed operations begin again.
+    NewTable,
+    Tune(Tuning),
+    /// Nothing happens any more.
+    Over {
+        place: u32,
+        why: End,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Item {
+    Known(u32),
+    New { agreed: Box<Agreed>, remember: Option<u32> },
+}
+
+/// Why one operation does not run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Fault {
+    Conflict(Conflict),
+    /// The root of a broadcast has joined and has nothing to send.
+    RootJoined {
+        root: Rank,
+    },
+    /// Ranks submitted tensors without a first dimension to an operation that joins along it.
+    NoRows {
+        rank: Rank,
+        kind: String,
+    },
+}
+
+/// Why nothing runs any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    ShutDown,
+    /// These ranks kept the named tensor waiting longer than allowed.
+    Stalled {
+        name: Name,
+        missing: Vec<Rank>,
+        waited_ms: u64,
+    },
+}
+
+/// Values that all ranks change at the same place of the sequence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    pub fusion_bytes: u64,
+    pub segment_bytes: u64,
+    pub algorithm: Option<String>,
+}
+
+/// What one rank is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub place: u32,
+    /// Names it submitted that do not run yet, and for how long.
+    pub waiting: Vec<(Name, u64)>,
+    /// The last operation that ran there, and when.
+    pub last: Option<(Name, u64)>,
+}
+
+/// Who is missing what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub tensors: Vec<Missing>,
+    /// Of ranks that are missed somewhere: their last operation, and how many milliseconds ago it ran.
+    pub last: Vec<(Rank, Option<(Name, u64)>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Missing {
+    pub name: Name,
+    pub ranks: Vec<Rank>,
+    pub waited_ms: u64,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Conflict(conflict) => conflict.fmt(f),
+            Fault::RootJoined { root } => {
+                write!(f, "rank {root} is the root but has joined: it has nothing to send")
+            }
+            Fault::NoRows { rank, kind } => {
+                write!(
+                    f,
+                    "rank {rank} tried to {kind} a tensor without dimensions; give it one, e.g. shape [1]"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "some ranks have submitted tensors for which others keep them waiting:")?;
+        for Missing { name, ranks, waited_ms } in &self.tensors {
+            let seconds = *waited_ms as f64 / 1e3;
+            write!(f, "\n  {name}: waiting {seconds:.1} s for {}", ranks_text(ranks))?;
+        }
+        for (rank, last) in &self.last {
+            match last {
+                Some((name, ago)) => {
+                    write!(f, "\n  rank {rank}: last ran {name}, {:.1} s ago", *ago as f64 / 1e3)?;
+                }
+                None => write!(f, "\n  rank {rank}: has run nothing yet")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// "rank 3" or "ranks 1, 2".
+pub fn ranks_text(ranks: &[Rank]) -> String {
+    let list = ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if ranks.len() == 1 { format!("rank {list}") } else { format!("ranks {list}") }
+}

@@ -1,0 +1,504 @@
+//! Agreement on what runs next, among the ranks of one process set. Pure: no lock, clock or socket.
+//!
+//! Submissions travel up a tree and are merged on the way; the root answers with a sequence of responses that every rank obeys in order.
+//! - NEG-1: every rank of a set runs the same batches in the same order.
+//! - NEG-2: an operation runs only after every rank has submitted it alike, or has joined.
+//! - NEG-3: what every rank has submitted runs, whatever else is still missing.
+//! - NEG-4: a disagreement is told to every rank that submitted the name, once all have; the name is free again afterwards.
+
+pub mod agree;
+pub mod fuse;
+pub mod message;
+pub mod replay;
+mod roll;
+mod root;
+#[cfg(test)]
+mod simulation;
+pub mod table;
+mod tree;
+mod unison;
+
+use super::spec::{Name, Spec};
+use agree::conflict;
+use fuse::{Batch, Limits};
+use message::{
+    Agreed, Announce, Announced, End, Fault, Generation, Item, Merged, Message, Report, Response, Tuning,
+};
+use phalanx_core::Rank;
+use replay::{Replay, View};
+use roll::Roll;
+use root::Root;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+use table::Table;
+use tree::Tree;
+use unison::Unison;
+
+/// What a node is told at its birth; equal on all ranks but for the place.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub me: usize,
+    /// World ranks of the set, in order; for messages to people.
+    pub members: Vec<Rank>,
+    pub limits: Limits,
+    pub cache_capacity: usize,
+    /// Whether readiness is seen on a board that all ranks share, rather than told along the tree.
+    pub board: bool,
+    pub replay: bool,
+    /// After so many milliseconds of waiting people are told.
+    pub stall_ms: Option<u64>,
+    /// After so many it ends.
+    pub abort_ms: Option<u64>,
+}
+
+/// What happens to a node.
+#[derive(Debug)]
+pub enum Input {
+    Submit {
+        name: Name,
+        spec: Spec,
+    },
+    /// This rank submits nothing more until all have joined.
+    Join,
+    /// This rank wants everything to end.
+    Leave,
+    Heard {
+        from: usize,
+        message: Message,
+    },
+    /// The board as just seen.
+    Seen(View),
+    /// So many batches have run here.
+    Ran(u64),
+    /// Announce what has gathered; look at the clock.
+    Flush,
+}
+
+/// What a node wants done, in this order.
+#[derive(Debug)]
+pub enum Output {
+    Send {
+        to: usize,
+        message: Message,
+    },
+    Run {
+        batch: Batch,
+        replayed: bool,
+    },
+    Fail {
+        name: Name,
+        fault: Fault,
+    },
+    AllJoined {
+        last: Rank,
+    },
+    Tune(Tuning),
+    Over {
+        rank: Rank,
+        why: End,
+    },
+    /// Show this on the board.
+    Show {
+        generation: Generation,
+        count: u64,
+        frozen: bool,
+    },
+    Report(Report),
+}
+
+/// What one rank itself has submitted.
+#[derive(Debug)]
+struct Mine {
+    spec: Spec,
+    since_us: u64,
+}
+
+/// A name's submissions here and below.
+#[derive(Debug, Default)]
+struct Entry {
+    /// By neighbour below; this node itself under its own place.
+    parts: BTreeMap<usize, Announced>,
+}
+
+/// One rank's part in the agreement of one set.
+#[derive(Debug)]
+pub struct Node {
+    tree: Tree,
+    setup: Setup,
+    table: Table,
+    generation: Generation,
+    mine: BTreeMap<Name, Mine>,
+    entries: BTreeMap<Name, Entry>,
+    /// Places here and below that have joined.
+    joined: BTreeSet<usize>,
+    i_joined: bool,
+    i_leave: bool,
+    /// To be announced to the parent.
+    up: Announce,
+    /// From neighbours that are a generation ahead.
+    early: VecDeque<(usize, Message)>,
+    root: Option<Root>,
+    replay: Option<Replay>,
+    unison: Unison,
+    roll: Roll,
+    over: bool,
+    last: Option<(Name, u64)>,
+}
+
+impl Node {
+    pub fn new(setup: Setup) -> Node {
+        let tree = Tree { me: setup.me, n: setup.members.len() };
+        Node {
+            tree,
+            table: Table::new(setup.cache_capacity),
+            generation: 0,
+            mine: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            joined: BTreeSet::new(),
+            i_joined: false,
+            i_leave: false,
+            up: Announce::default(),
+            early: VecDeque::new(),
+            root: (setup.me == 0).then(|| Root::new(setup.limits)),
+            replay: None,
+            unison: Unison::default(),
+            roll: Roll::new(setup.stall_ms, setup.abort_ms),
+            over: false,
+            last: None,
+            setup,
+        }
+    }
+
+    /// The neighbours of this node: whom it sends to and hears from.
+    pub fn neighbours(&self) -> impl Iterator<Item = usize> + use<> {
+        self.tree.parent().into_iter().chain(self.tree.children())
+    }
+
+    pub fn is_replaying(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// When it wants to be flushed again although nothing happened; microseconds.
+    pub fn next_look_us(&self, now_us: u64) -> Option<u64> {
+        let oldest = self.mine.values().map(|m| m.since_us).min();
+        let late =
+            self.replay.as_ref().filter(|r| r.is_waiting()).map(|r| r.moved_at + self.unison.late_us());
+        [late, self.roll.next_us(oldest, now_us)].into_iter().flatten().min()
+    }
+
+    pub fn step(&mut self, now_us: u64, input: Input, out: &mut Vec<Output>) {
+        if self.over {
+            return;
+        }
+        match input {
+            Input::Submit { name, spec } => self.submit(now_us, name, spec, out),
+            Input::Join => {
+                self.i_joined = true;
+                self.say_own(now_us, out);
+            }
+            Input::Leave => {
+                self.i_leave = true;
+                self.say_own(now_us, out);
+            }
+            Input::Heard { from, message } => self.hear(now_us, from, message, out),
+            Input::Seen(view) => self.see(now_us, view, out),
+            Input::Ran(n) => {
+                if let Some(root) = &mut self.root {
+                    root.running = root.running.saturating_sub(n);
+                }
+            }
+            Input::Flush => self.look(now_us, out),
+        }
+        self.respond(now_us, out);
+    }
+
+    fn submit(&mut self, now_us: u64, name: Name, spec: Spec, out: &mut Vec<Output>) {
+        self.mine.insert(name.clone(), Mine { spec, since_us: now_us });
+        if self.replay.is_some() {
+            self.replay_own(now_us, &name, out);
+        } else {
+            self.announce_own(name);
+        }
+    }
+
+    /// Adds this rank's own submission to what is known here.
+    fn announce_own(&mut self, name: Name) {
+        let spec = &self.mine[&name].spec;
+        let part = match self.table.find(&name) {
+            Some((id, known)) if self.is_as_agreed(spec, known) => {
+                Announced::Known { table: self.table.number, id }
+            }
+            _ => {
+                let me = self.tree.me as u32;
+                let row = spec.row();
+                let rows = if row.is_empty() { Vec::new() } else { vec![(me, row)] };
+                let (name, spec) = (name.clone(), spec.clone());
+                Announced::Full(Box::new(Merged {
+                    name,
+                    first: me,
+                    spec,
+                    conflict: None,
+                    rows,
+                    absent: Vec::new(),
+                }))
+            }
+        };
+        self.take(self.tree.me, name, part);
+    }
+
+    fn is_as_agreed(&self, spec: &Spec, known: &Agreed) -> bool {
+        let me = self.rank_at(self.tree.me);
+        let row = known.rows.get(self.tree.me);
+        conflict((me, spec), (me, &known.spec)).is_none()
+            && (!spec.kind.is_uneven() || row.is_some_and(|r| *r == spec.row()))
+    }
+
+    fn rank_at(&self, place: usize) -> Rank {
+        self.setup.members[place]
+    }
+
+    /// What this rank wants apart from operations; while replaying, it has to stop first.
+    fn say_own(&mut self, now_us: u64, out: &mut Vec<Output>) {
+        if self.replay.is_some() {
+            return self.freeze(now_us, out);
+        }
+        if self.i_leave {
+            self.hear_leaving(self.tree.me);
+        }
+        if self.i_joined {
+            self.hear_joined(self.tree.me);
+        }
+    }
+
+    fn hear_leaving(&mut self, place: usize) {
+        match &mut self.root {
+            Some(root) => root.leaving = root.leaving.or(Some(place)),
+            None => self.up.leaving = self.up.leaving.or(Some(place as u32)),
+        }
+    }
+
+    fn hear_joined(&mut self, place: usize) {
+        if !self.joined.insert(place) {
+            return;
+        }
+        match &mut self.root {
+            Some(root) => root.joins.push(place),
+            None => self.up.joined.push(place as u32),
+        }
+        // Whoever waited for this rank may wait no longer.
+        let names: Vec<Name> = self.entries.keys().cloned().collect();
+        names.into_iter().for_each(|name| self.settle(&name));
+    }
+
+    fn hear(&mut self, now_us: u64, from: usize, message: Message, out: &mut Vec<Output>) {
+        match message {
+            Message::Announce(announce) => {
+                if announce.generation > self.generation {
+                    self.early.push_back((from, Message::Announce(announce)));
+                } else if announce.generation == self.generation && self.replay.is_none() {
+                    self.hear_announce(from, announce);
+                }
+            }
+            Message::Respond { generation, responses } => {
+                if generation > self.generation {
+                    self.early.push_back((from, Message::Respond { generation, responses }));
+                } else {
+                    self.obey(now_us, responses, out);
+                }
+            }
+            Message::Waiting(statuses) => self.roll.hear(now_us, statuses, self.tree, out),
+            Message::Roll => self.call_roll(now_us, out),
+            Message::Report(report) => self.tell(report, out),
+            word => self.hear_replaying(now_us, from, word, out),
+        }
+    }
+
+    fn hear_announce(&mut self, from: usize, announce: Announce) {
+        for place in announce.joined {
+            self.hear_joined(place as usize);
+        }
+        if let Some(place) = announce.leaving {
+            self.hear_leaving(place as usize);
+        }
+        for part in announce.submitted {
+            let name = match &part {
+                Announced::Full(merged) => Some(merged.name.clone()),
+                Announced::Known { table, id } => self.table.resolve(*table, *id).map(|a| a.name.clone()),
+            };
+            let name = name.expect("TABLE-2: neighbours speak of this table or the one before");
+            self.take(from, name, part);
+        }
+    }
+
+    fn take(&mut self, from: usize, name: Name, part: Announced) {
+        self.entries.entry(name.clone()).or_default().parts.insert(from, part);
+        self.settle(&name);
+    }
+
+    /// Passes a name on once everybody here and below has submitted it, or joined.
+    fn settle(&mut self, name: &Name) {
+        let Some(entry) = self.entries.get(name) else { return };
+        let me = self.tree.me;
+        let n_joined = |child| self.joined.iter().filter(|&&p| self.tree.branch(p) == Some(child)).count();
+        let here = entry.parts.contains_key(&me) || self.joined.contains(&me);
+        let below = |c| entry.parts.contains_key(&c) || n_joined(c) == self.tree.weight(c);
+        if !here || !self.tree.children().all(below) {
+            return;
+        }
+        let entry = self.entries.remove(name).expect("it was there a moment ago");
+        let whole = self.merge(entry);
+        match &mut self.root {
+            Some(root) => root.complete.push(whole),
+            None => self.up.submitted.push(whole),
+        }
+    }
+
+    fn merge(&self, entry: Entry) -> Announced {
+        let all_known_alike = {
+            let mut parts = entry.parts.values();
+            let first = parts.next().expect("an entry begins with a part");
+            matches!(first, Announced::Known { .. }) && parts.all(|p| p == first)
+        };
+        if all_known_alike && self.joined.is_empty() {
+            return entry.parts.into_values().next().expect("an entry begins with a part");
+        }
+        // Whoever brought no part has joined.
+        let silent = |p: usize| !entry.parts.contains_key(&self.tree.branch(p).unwrap_or(self.tree.me));
+        let mut absent: Vec<u32> = self.joined.iter().filter(|p| silent(**p)).map(|&p| p as u32).collect();
+        // Parts say who their first rank is; the lowest one speaks for all.
+        let mut all: Vec<Merged> =
+            entry.parts.into_iter().map(|(from, part)| self.expand(from, part)).collect();
+        all.sort_by_key(|m| m.first);
+        all.iter_mut().for_each(|m| absent.append(&mut m.absent));
+        absent.sort_unstable();
+        let rank_of = |m: &Merged| self.rank_at(m.first as usize);
+        let merged = all.into_iter().reduce(|mut a, b| {
+            let new = conflict((rank_of(&a), &a.spec), (rank_of(&b), &b.spec));
+            a.conflict = [a.conflict, b.conflict, new].into_iter().flatten().min();
+            a.rows.extend(b.rows);
+            a
+        });
+        Announced::Full(Box::new(Merged { absent, ..merged.expect("an entry begins with a part") }))
+    }
+
+    /// In full what a neighbour said in short: what was agreed, with the rows of the places for which it speaks.
+    fn expand(&self, from: usize, part: Announced) -> Merged {
+        let (table, id) = match part {
+            Announced::Full(merged) => return *merged,
+            Announced::Known { table, id } => (table, id),
+        };
+        let agreed = self.table.resolve(table, id).expect("TABLE-2");
+        let speaks_for =
+            |p: usize| if from == self.tree.me { p == from } else { self.tree.branch(p) == Some(from) };
+        let rows = agreed.rows.iter().enumerate().filter(|(p, r)| !r.is_empty() && speaks_for(*p));
+        Merged {
+            name: agreed.name.clone(),
+            first: from as u32,
+            spec: agreed.spec.clone(),
+            conflict: None,
+            rows: rows.map(|(p, r)| (p as u32, r.clone())).collect(),
+            absent: Vec::new(),
+        }
+    }
+
+    fn look(&mut self, now_us: u64, out: &mut Vec<Output>) {
+        self.give_up_if_late(now_us, out);
+        let oldest = self.mine.values().map(|m| m.since_us).min();
+        if self.roll.is_due(oldest, now_us) {
+            self.call_roll_of_all(now_us, out);
+        }
+        let news = &self.up;
+        let Some(parent) = self.tree.parent() else { return };
+        if news.submitted.is_empty() && news.joined.is_empty() && news.leaving.is_none() {
+            return;
+        }
+        let fresh = Announce { generation: self.generation, ..Announce::default() };
+        let announce = std::mem::replace(&mut self.up, fresh);
+        for piece in pieces(announce) {
+            out.push(Output::Send { to: parent, message: Message::Announce(piece) });
+        }
+    }
+
+    /// Does what the root decided, and passes it on.
+    fn obey(&mut self, now_us: u64, responses: Vec<Response>, out: &mut Vec<Output>) {
+        let generation = self.generation;
+        for to in self.tree.children() {
+            let message = Message::Respond { generation, responses: responses.clone() };
+            out.push(Output::Send { to, message });
+        }
+        for response in responses {
+            self.apply(now_us, response, out);
+        }
+    }
+
+    fn apply(&mut self, now_us: u64, response: Response, out: &mut Vec<Output>) {
+        match response {
+            Response::Run(items) => {
+                let batch: Batch = items.into_iter().map(|item| self.agreed(item)).collect();
+                self.run(now_us, batch, false, out);
+            }
+            Response::Fail { name, fault } => {
+                if self.mine.remove(&name).is_some() {
+                    out.push(Output::Fail { name, fault });
+                }
+            }
+            Response::AllJoined { last } => {
+                self.joined.clear();
+                self.i_joined = false;
+                out.push(Output::AllJoined { last: self.rank_at(last as usize) });
+            }
+            Response::Replay { batches } => {
+                let get = |id: u32| self.table.get(id).expect("TABLE-1").clone();
+                let batches = batches.into_iter().map(|b| b.into_iter().map(get).collect()).collect();
+                self.begin_replay(now_us, batches, out);
+            }
+            Response::NewTable => self.table.renew(),
+            Response::Tune(tuning) => out.push(Output::Tune(tuning)),
+            Response::Over { place, why } => {
+                self.over = true;
+                out.push(Output::Over { rank: self.rank_at(place as usize), why });
+            }
+        }
+    }
+
+    fn agreed(&mut self, item: Item) -> Arc<Agreed> {
+        match item {
+            Item::Known(id) => self.table.get(id).expect("TABLE-1").clone(),
+            Item::New { agreed, remember } => {
+                let agreed: Arc<Agreed> = Arc::from(agreed);
+                if let Some(id) = remember {
+                    self.table.remember(id, agreed.clone());
+                }
+                agreed
+            }
+        }
+    }
+
+    fn run(&mut self, now_us: u64, batch: Batch, replayed: bool, out: &mut Vec<Output>) {
+        for agreed in batch.iter() {
+            let mine = self.mine.remove(&agreed.name);
+            assert!(
+                mine.is_some() || self.i_joined,
+                "NEG-2: {} runs here without having been submitted",
+                agreed.name
+            );
+        }
+        self.last = batch.last().map(|a| (a.name.clone(), now_us));
+        out.push(Output::Run { batch, replayed });
+    }
+}
+
+/// Long news in several messages, so that each stays well below the cap on frames.
+fn pieces(mut announce: Announce) -> Vec<Announce> {
+    const MOST: usize = 512;
+    let mut all = Vec::new();
+    while announce.submitted.len() > MOST {
+        let rest = announce.submitted.split_off(MOST);
+        let next = Announce { generation: announce.generation, submitted: rest, ..Announce::default() };
+        all.push(std::mem::replace(&mut announce, next));
+    }
+    all.push(announce);
+    all
+}

@@ -1,0 +1,149 @@
+//! Who keeps whom waiting: a roll call when somebody has waited too long.
+
+use super::{
+    Node, Output,
+    message::{End, Message, Missing, Report, Status},
+    tree::Tree,
+};
+use crate::engine::spec::Name;
+use phalanx_core::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long ranks have to answer.
+const ANSWERS_US: u64 = 1_000_000;
+
+#[derive(Debug)]
+pub struct Roll {
+    stall_us: Option<u64>,
+    abort_us: Option<u64>,
+    last_us: Option<u64>,
+    /// At the root, while one is going on: when it began, and who has answered.
+    answers: Option<(u64, BTreeMap<u32, Status>)>,
+    /// At the root: somebody asks for one.
+    wanted: bool,
+}
+
+impl Roll {
+    pub fn new(stall_ms: Option<u64>, abort_ms: Option<u64>) -> Roll {
+        // Giving up needs a roll call to know whom to name.
+        let stall_ms = stall_ms.or(abort_ms);
+        let (stall_us, abort_us) = (stall_ms.map(|ms| ms * 1000), abort_ms.map(|ms| ms * 1000));
+        Roll { stall_us, abort_us, last_us: None, answers: None, wanted: false }
+    }
+
+    pub fn is_due(&self, oldest_us: Option<u64>, now_us: u64) -> bool {
+        self.next_us(oldest_us, now_us).is_some_and(|at| at <= now_us)
+    }
+
+    /// When something is due, given since when something waits.
+    pub fn next_us(&self, oldest_us: Option<u64>, _now_us: u64) -> Option<u64> {
+        if let Some((began, _)) = &self.answers {
+            return Some(began + ANSWERS_US);
+        }
+        if self.wanted {
+            return Some(0);
+        }
+        let oldest = oldest_us?;
+        let every = self.stall_us?;
+        // The abort's moment is not missed for the sake of the rhythm.
+        let abort = self.abort_us.map(|a| oldest + a).filter(|at| self.last_us.is_none_or(|l| l < *at));
+        let rhythm = self.last_us.map_or(oldest, |l| l.max(oldest)) + every;
+        Some(abort.map_or(rhythm, |a| a.min(rhythm)))
+    }
+
+    /// Takes answers: passes them on, or collects them at the root.
+    pub fn hear(&mut self, _now_us: u64, statuses: Vec<Status>, tree: Tree, out: &mut Vec<Output>) {
+        if let Some(to) = tree.parent() {
+            return out.push(Output::Send { to, message: Message::Waiting(statuses) });
+        }
+        match &mut self.answers {
+            Some((_, answers)) => answers.extend(statuses.into_iter().map(|s| (s.place, s))),
+            None => self.wanted = true,
+        }
+    }
+}
+
+impl Node {
+    fn status(&self, now_us: u64) -> Status {
+        let ms = |since: u64| now_us.saturating_sub(since) / 1000;
+        Status {
+            place: self.tree.me as u32,
+            waiting: self.mine.iter().map(|(name, m)| (name.clone(), ms(m.since_us))).collect(),
+            last: self.last.as_ref().map(|(name, at)| (name.clone(), ms(*at))),
+        }
+    }
+
+    /// Something is due: asks for a roll call, begins one, or ends it.
+    pub(super) fn call_roll_of_all(&mut self, now_us: u64, out: &mut Vec<Output>) {
+        self.roll.last_us = Some(now_us);
+        if let Some(to) = self.tree.parent() {
+            let status = self.status(now_us);
+            return out.push(Output::Send { to, message: Message::Waiting(vec![status]) });
+        }
+        self.roll.wanted = false;
+        match self.roll.answers.take() {
+            None => {
+                let mine = self.status(now_us);
+                self.roll.answers = Some((now_us, BTreeMap::from([(0, mine)])));
+                out.extend(self.tree.children().map(|to| Output::Send { to, message: Message::Roll }));
+            }
+            Some((_, answers)) => self.conclude(now_us, &answers, out),
+        }
+    }
+
+    /// Answers a roll call.
+    pub(super) fn call_roll(&mut self, now_us: u64, out: &mut Vec<Output>) {
+        out.extend(self.tree.children().map(|to| Output::Send { to, message: Message::Roll }));
+        if let Some(to) = self.tree.parent() {
+            self.roll.last_us = Some(now_us);
+            out.push(Output::Send { to, message: Message::Waiting(vec![self.status(now_us)]) });
+        }
+    }
+
+    fn conclude(&mut self, now_us: u64, answers: &BTreeMap<u32, Status>, out: &mut Vec<Output>) {
+        let n = self.tree.n as u32;
+        let mut waited: BTreeMap<&Name, u64> = BTreeMap::new();
+        for (name, ms) in answers.values().flat_map(|s| &s.waiting) {
+            let longest = waited.entry(name).or_default();
+            *longest = (*longest).max(*ms);
+        }
+        let stall_ms = self.roll.stall_us.unwrap_or(0) / 1000;
+        let mut tensors = Vec::new();
+        let mut missed = BTreeSet::new();
+        for (name, waited_ms) in waited {
+            let has = |p: &u32| answers.get(p).is_some_and(|s| s.waiting.iter().any(|(w, _)| w == name));
+            let missing: Vec<u32> =
+                (0..n).filter(|p| !has(p) && !self.joined.contains(&(*p as usize))).collect();
+            if missing.is_empty() || waited_ms < stall_ms / 2 {
+                continue;
+            }
+            missed.extend(&missing);
+            let ranks: Vec<Rank> = missing.iter().map(|p| self.rank_at(*p as usize)).collect();
+            tensors.push(Missing { name: name.clone(), ranks, waited_ms });
+        }
+        if tensors.is_empty() {
+            return;
+        }
+        let last = |p: &u32| (self.rank_at(*p as usize), answers.get(p).and_then(|s| s.last.clone()));
+        let report = Report { last: missed.iter().map(last).collect(), tensors };
+        let abort_ms = self.roll.abort_us.map(|us| us / 1000);
+        let worst = report.tensors.iter().find(|t| abort_ms.is_some_and(|ms| t.waited_ms >= ms));
+        if let Some(Missing { name, ranks, waited_ms }) = worst {
+            let place = self.setup.members.iter().position(|r| *r == ranks[0]).expect("a member is missing");
+            let why = End::Stalled { name: name.clone(), missing: ranks.clone(), waited_ms: *waited_ms };
+            let root = self.root.as_mut().expect("the root concludes");
+            root.abort = Some((place, why));
+        }
+        self.tell(report, out);
+        if self.replay.is_some() && self.root.as_ref().is_some_and(|r| r.abort.is_some()) {
+            self.freeze(now_us, out);
+        }
+    }
+
+    pub(super) fn tell(&mut self, report: Report, out: &mut Vec<Output>) {
+        for to in self.tree.children() {
+            out.push(Output::Send { to, message: Message::Report(report.clone()) });
+        }
+        out.push(Output::Report(report));
+    }
+}

@@ -1,0 +1,244 @@
+//! The root of the tree decides the order: what runs, what fails, and when a sequence has repeated often enough to be replayed.
+
+use super::{
+    Node, Output,
+    fuse::{self, Limits},
+    message::{Agreed, Announced, End, Fault, Item, Merged, Response},
+};
+use crate::engine::spec::{Kind, Name};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// So many batches may be under way here before more are let go: what completes meanwhile travels together.
+const MOST_RUNNING: u64 = 2;
+/// Longer sequences are not looked at for repetition.
+const LONGEST_CYCLE: usize = 8192;
+
+/// An operation that may run.
+#[derive(Debug)]
+struct Ready {
+    agreed: Arc<Agreed>,
+    /// The table in which it has a number.
+    table: u32,
+    /// Its number, if every rank has it under one.
+    known: Option<u32>,
+    /// The number that it gets.
+    remember: Option<u32>,
+}
+
+#[derive(Debug)]
+pub struct Root {
+    pub limits: Limits,
+    /// Submitted by all, not judged yet.
+    pub complete: Vec<Announced>,
+    ready: Vec<Ready>,
+    /// In the order in which they were heard of.
+    pub joins: Vec<usize>,
+    pub leaving: Option<usize>,
+    /// A verdict on ranks that kept others waiting.
+    pub abort: Option<(usize, End)>,
+    pub running: u64,
+    /// Values to change at the next opportunity.
+    pub tune: Option<super::Tuning>,
+    cycle: Vec<Name>,
+    names: BTreeSet<Name>,
+    before: BTreeSet<Name>,
+    order: Vec<Name>,
+}
+
+impl Root {
+    pub fn new(limits: Limits) -> Root {
+        Root {
+            limits,
+            complete: Vec::new(),
+            ready: Vec::new(),
+            joins: Vec::new(),
+            leaving: None,
+            abort: None,
+            running: 0,
+            tune: None,
+            cycle: Vec::new(),
+            names: BTreeSet::new(),
+            before: BTreeSet::new(),
+            order: Vec::new(),
+        }
+    }
+
+    /// What is asked for is asked again in the next generation.
+    pub fn forget(&mut self) {
+        self.complete.clear();
+        self.ready.clear();
+        self.joins.clear();
+        self.leaving = None;
+        self.running = 0;
+        self.restart_cycle();
+    }
+
+    fn restart_cycle(&mut self) {
+        self.cycle.clear();
+        self.names.clear();
+        self.before.clear();
+    }
+
+    /// Takes note of the next operation; true if it begins a round that has the same operations as the one before.
+    fn closes_cycle(&mut self, agreed: &Agreed) -> bool {
+        if !self.names.contains(&agreed.name) {
+            return false;
+        }
+        let repeated = self.names == self.before;
+        self.before = std::mem::take(&mut self.names);
+        self.order = std::mem::take(&mut self.cycle);
+        repeated
+    }
+
+    fn note(&mut self, agreed: &Agreed) {
+        let odd = !agreed.absent.is_empty() || matches!(agreed.spec.kind, Kind::AddSet | Kind::RemoveSet);
+        if odd || self.cycle.len() >= LONGEST_CYCLE {
+            return self.restart_cycle();
+        }
+        self.cycle.push(agreed.name.clone());
+        self.names.insert(agreed.name.clone());
+    }
+}
+
+impl Node {
+    /// At the root: answers what can be answered.
+    pub(super) fn respond(&mut self, now_us: u64, out: &mut Vec<Output>) {
+        if self.root.is_none() || self.replay.is_some() {
+            return;
+        }
+        if self.table.overflowed() {
+            self.obey(now_us, vec![Response::NewTable], out);
+        }
+        let mut responses = self.judge();
+        let replay = self.dispatch(&mut responses);
+        let n = self.tree.n;
+        let root = self.root.as_mut().expect("checked above");
+        if let Some(tuning) = root.tune.take() {
+            root.limits.fusion_bytes = tuning.fusion_bytes;
+            responses.push(Response::Tune(tuning));
+        }
+        if root.joins.len() == n && root.ready.is_empty() {
+            let last = root.joins.last().copied().expect("a set has members") as u32;
+            root.joins.clear();
+            root.restart_cycle();
+            responses.push(Response::AllJoined { last });
+        }
+        if let Some((place, why)) = root.abort.take() {
+            responses.push(Response::Over { place: place as u32, why });
+        } else if let Some(place) = root.leaving.filter(|_| root.ready.is_empty()) {
+            responses.push(Response::Over { place: place as u32, why: End::ShutDown });
+        } else if let Some(batches) = replay {
+            responses.push(Response::Replay { batches });
+        }
+        if !responses.is_empty() {
+            self.obey(now_us, responses, out);
+        }
+    }
+
+    /// Sorts what is complete into what may run and what fails.
+    fn judge(&mut self) -> Vec<Response> {
+        let mut failed = Vec::new();
+        let complete = std::mem::take(&mut self.root.as_mut().expect("only at the root").complete);
+        for whole in complete {
+            let ready = match whole {
+                Announced::Known { table, id } => {
+                    let agreed = self.table.resolve(table, id).expect("TABLE-2").clone();
+                    Ready { agreed, table, known: Some(id), remember: None }
+                }
+                Announced::Full(merged) => match self.fault_of(&merged) {
+                    Some(fault) => {
+                        failed.push(Response::Fail { name: merged.name, fault });
+                        continue;
+                    }
+                    None => self.accept(*merged),
+                },
+            };
+            self.root.as_mut().expect("only at the root").ready.push(ready);
+        }
+        failed
+    }
+
+    fn fault_of(&self, merged: &Merged) -> Option<Fault> {
+        if let Some(conflict) = &merged.conflict {
+            return Some(Fault::Conflict(conflict.clone()));
+        }
+        let spec = &merged.spec;
+        if spec.kind.is_uneven() && spec.forms.iter().any(|f| f.shape.is_empty()) {
+            let rank = self.rank_at(merged.first as usize);
+            return Some(Fault::NoRows { rank, kind: spec.kind.to_string() });
+        }
+        (spec.kind == Kind::Broadcast && merged.absent.contains(&spec.root))
+            .then(|| Fault::RootJoined { root: self.rank_at(spec.root as usize) })
+    }
+
+    fn accept(&mut self, merged: Merged) -> Ready {
+        let Merged { name, spec, rows, absent, .. } = merged;
+        let mut by_place = vec![Vec::new(); if rows.is_empty() { 0 } else { self.tree.n }];
+        for (place, row) in rows {
+            by_place[place as usize] = row;
+        }
+        let lasting = absent.is_empty() && !matches!(spec.kind, Kind::AddSet | Kind::RemoveSet);
+        let remember = if lasting { self.table.worth(&name) } else { None };
+        let agreed = Arc::new(Agreed { name, spec, rows: by_place, absent });
+        Ready { agreed, table: self.table.number, known: None, remember }
+    }
+
+    /// Lets batches go; or finds that they need not be told any more.
+    fn dispatch(&mut self, responses: &mut Vec<Response>) -> Option<Vec<Vec<u32>>> {
+        loop {
+            let root = self.root.as_mut().expect("only at the root");
+            if root.ready.is_empty() || root.running >= MOST_RUNNING {
+                return None;
+            }
+            let list: Vec<Arc<Agreed>> = root.ready.iter().map(|r| r.agreed.clone()).collect();
+            let batch = fuse::fuse(&list, root.limits).swap_remove(0);
+            for agreed in batch.iter() {
+                let closes = self.root.as_mut().expect("only at the root").closes_cycle(agreed);
+                if closes && let Some(batches) = self.replayable() {
+                    return Some(batches);
+                }
+                self.root.as_mut().expect("only at the root").note(agreed);
+            }
+            let root = self.root.as_mut().expect("only at the root");
+            let names: BTreeSet<&Name> = batch.iter().map(|a| &a.name).collect();
+            let (go, stay) =
+                std::mem::take(&mut root.ready).into_iter().partition(|r| names.contains(&r.agreed.name));
+            root.ready = stay;
+            root.running += 1;
+            let number = self.table.number;
+            // Numbers of a table that has been replaced meanwhile are void.
+            let item = |ready: Ready| match ready.known.filter(|_| ready.table == number) {
+                Some(id) => Item::Known(id),
+                None => {
+                    let remember = ready.remember.filter(|_| ready.table == number);
+                    Item::New { agreed: Box::new((*ready.agreed).clone()), remember }
+                }
+            };
+            responses.push(Response::Run((go as Vec<Ready>).into_iter().map(item).collect()));
+        }
+    }
+
+    /// The batches of the round that has repeated, if nothing else is going on.
+    fn replayable(&self) -> Option<Vec<Vec<u32>>> {
+        let root = self.root.as_ref().expect("only at the root");
+        let ours = |name: &Name| root.before.contains(name);
+        let quiet = root.joins.is_empty()
+            && root.leaving.is_none()
+            && root.tune.is_none()
+            && root.ready.iter().all(|r| ours(&r.agreed.name))
+            && self.entries.keys().all(ours);
+        if !self.setup.replay || !quiet {
+            return None;
+        }
+        let found: Option<Vec<(u32, Arc<Agreed>)>> =
+            root.order.iter().map(|name| self.table.find(name).map(|(id, a)| (id, a.clone()))).collect();
+        let found = found?;
+        let ids: BTreeMap<&Name, u32> = found.iter().map(|(id, a)| (&a.name, *id)).collect();
+        let list: Vec<Arc<Agreed>> = found.iter().map(|(_, a)| a.clone()).collect();
+        let batches = fuse::fuse(&list, root.limits);
+        Some(batches.iter().map(|b| b.iter().map(|a| ids[&a.name]).collect()).collect())
+    }
+}

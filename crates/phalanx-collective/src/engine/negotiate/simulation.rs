@@ -1,0 +1,388 @@
+//! Many nodes, a network that delays and reorders between pairs, and random programs: the same code as in the engine, with time in our hands.
+
+use super::{agree::Conflict, fuse::Limits, message::*, replay::View, *};
+use crate::engine::spec::{Form, Kind, Spec};
+use phalanx_core::DType;
+use std::collections::BTreeMap;
+
+/// A small generator; the seed of a failing run is in the message of the assertion.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n.max(1)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Event {
+    Ran(Vec<String>),
+    Failed(String),
+    AllJoined(Rank),
+    Over(Rank),
+}
+
+struct Net {
+    nodes: Vec<Node>,
+    /// Messages on the way, in order for each pair.
+    wires: BTreeMap<(usize, usize), VecDeque<Message>>,
+    boards: Vec<(Generation, u64, bool)>,
+    events: Vec<Vec<Event>>,
+    unfinished: Vec<u64>,
+    reports: Vec<Report>,
+    replayed: usize,
+    now_us: u64,
+    chance: Chance,
+    n_messages: usize,
+}
+
+impl Net {
+    fn new(n: usize, seed: u64, change: impl Fn(&mut Setup)) -> Net {
+        let node = |me| {
+            let mut setup = Setup {
+                me,
+                members: (0..n).map(Rank::at).collect(),
+                limits: Limits { fusion_bytes: 256, alone_bytes: 200 },
+                cache_capacity: 6,
+                board: false,
+                replay: true,
+                stall_ms: None,
+                abort_ms: None,
+            };
+            change(&mut setup);
+            Node::new(setup)
+        };
+        Net {
+            nodes: (0..n).map(node).collect(),
+            wires: BTreeMap::new(),
+            boards: vec![(0, 0, false); n],
+            events: vec![Vec::new(); n],
+            unfinished: vec![0; n],
+            reports: Vec::new(),
+            replayed: 0,
+            now_us: 0,
+            chance: Chance(seed | 1),
+            n_messages: 0,
+        }
+    }
+
+    fn step(&mut self, me: usize, input: Input) {
+        let mut out = Vec::new();
+        self.nodes[me].step(self.now_us, input, &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, message } => {
+                    self.n_messages += 1;
+                    self.wires.entry((me, to)).or_default().push_back(message);
+                }
+                Output::Run { batch, replayed } => {
+                    self.replayed += usize::from(replayed);
+                    let names = batch.iter().map(|a| a.name.to_string()).collect();
+                    self.events[me].push(Event::Ran(names));
+                    self.unfinished[me] += 1;
+                }
+                Output::Fail { name, .. } => self.events[me].push(Event::Failed(name.to_string())),
+                Output::AllJoined { last } => self.events[me].push(Event::AllJoined(last)),
+                Output::Over { rank, .. } => self.events[me].push(Event::Over(rank)),
+                Output::Show { generation, count, frozen } => self.boards[me] = (generation, count, frozen),
+                Output::Report(report) => self.reports.push(report),
+                Output::Tune(_) => {}
+            }
+        }
+    }
+
+    /// One thing happens, chosen by chance.
+    fn happen(&mut self) {
+        self.now_us += self.chance.below(200);
+        let n = self.nodes.len() as u64;
+        let me = self.chance.below(n) as usize;
+        match self.chance.below(4) {
+            0 => self.step(me, Input::Flush),
+            1 => {
+                let done = self.chance.below(self.unfinished[me] + 1);
+                self.unfinished[me] -= done;
+                self.step(me, Input::Ran(done));
+            }
+            2 if self.nodes[me].setup.board => {
+                let generation = self.nodes[me].generation;
+                let of =
+                    |b: &(Generation, u64, bool)| if b.0 == generation { (b.1, b.2) } else { (0, false) };
+                let seen: Vec<(u64, bool)> = self.boards.iter().map(of).collect();
+                let view = View {
+                    generation,
+                    lowest: seen.iter().map(|s| s.0).min().unwrap(),
+                    any_frozen: seen.iter().any(|s| s.1),
+                    all_frozen: seen.iter().all(|s| s.1),
+                };
+                self.step(me, Input::Seen(view));
+            }
+            _ => {
+                let busy: Vec<(usize, usize)> =
+                    self.wires.iter().filter(|(_, w)| !w.is_empty()).map(|(k, _)| *k).collect();
+                if busy.is_empty() {
+                    return;
+                }
+                let (from, to) = busy[self.chance.below(busy.len() as u64) as usize];
+                let message = self.wires.get_mut(&(from, to)).unwrap().pop_front().unwrap();
+                self.step(to, Input::Heard { from, message });
+            }
+        }
+    }
+
+    fn submit(&mut self, me: usize, name: &str, spec: Spec) {
+        self.step(me, Input::Submit { name: name.into(), spec });
+    }
+}
+
+fn spec(kind: Kind, n: u64) -> Spec {
+    Spec::new(kind, vec![Form { dtype: DType::F32, shape: vec![n] }])
+}
+
+fn finished(net: &Net, me: usize) -> Vec<String> {
+    let names = |e: &Event| match e {
+        Event::Ran(names) => names.clone(),
+        Event::Failed(name) => vec![name.clone()],
+        _ => Vec::new(),
+    };
+    net.events[me].iter().flat_map(names).collect()
+}
+
+/// Every rank runs a program of steps; in each step it submits the step's tensors in an order of its own, and begins the next step when all of
+/// them have finished. Some steps have an extra or a missing tensor, or one that disagrees.
+fn random_program(seed: u64, n: usize, board: bool) -> usize {
+    const STEPS: usize = 14;
+    let mut net = Net::new(n, seed, |s| s.board = board);
+    let mut plan: Vec<Vec<(String, bool)>> = Vec::new();
+    let usual = 1 + net.chance.below(7) as usize;
+    for step in 0..STEPS {
+        let mut tensors: Vec<(String, bool)> = (0..usual).map(|t| (format!("t{t}"), false)).collect();
+        match net.chance.below(8) {
+            0 => tensors.push((format!("extra{step}"), false)),
+            1 => tensors.truncate(usual / 2 + 1),
+            2 => tensors[0].1 = true,
+            _ => {}
+        }
+        plan.push(tensors);
+    }
+    let mut at = vec![0; n];
+    let mut todo: Vec<Vec<(String, bool)>> = vec![plan[0].clone(); n];
+    let mut want: Vec<usize> = vec![plan[0].len(); n];
+    let mut idle = 0;
+    while at.iter().any(|s| *s < STEPS) {
+        idle += 1;
+        assert!(idle < 200_000, "NEG-3: seed {seed}, n {n}, board {board}: stuck at steps {at:?}");
+        let me = net.chance.below(n as u64) as usize;
+        if net.chance.below(3) == 0 && !todo[me].is_empty() {
+            let pick = net.chance.below(todo[me].len() as u64) as usize;
+            let (name, odd) = todo[me].swap_remove(pick);
+            // A disagreement: the last rank brings another shape.
+            let len = if odd && me == n - 1 { 3 } else { 10 + name.len() as u64 };
+            net.submit(me, &name, spec(Kind::Allreduce, len));
+        }
+        net.happen();
+        for me in 0..n {
+            if at[me] < STEPS && todo[me].is_empty() && finished(&net, me).len() == want[me] {
+                at[me] += 1;
+                if let Some(next) = plan.get(at[me]) {
+                    todo[me] = next.clone();
+                    want[me] += next.len();
+                }
+                idle = 0;
+            }
+        }
+    }
+    for me in 1..n {
+        assert_eq!(net.events[me], net.events[0], "NEG-1: seed {seed}, n {n}, board {board}, rank {me}");
+    }
+    net.replayed
+}
+
+#[test]
+fn random_programs_run_alike_on_every_rank_and_to_the_end() {
+    let mut replayed = 0;
+    for seed in 1..=400 {
+        let n = 1 + (seed as usize * 7) % 9;
+        replayed += random_program(seed * 7919, n, seed % 2 == 0);
+    }
+    assert!(replayed > 1000, "the programs repeat, so some of them are replayed: {replayed}");
+}
+
+#[test]
+fn what_all_have_submitted_runs_although_something_older_is_missing() {
+    for board in [false, true] {
+        let mut net = Net::new(3, 11, |s| s.board = board);
+        net.submit(0, "x", spec(Kind::Allreduce, 4));
+        (0..3).for_each(|me| net.submit(me, "barrier", spec(Kind::Barrier, 0)));
+        (0..3000).for_each(|_| net.happen());
+        assert_eq!(finished(&net, 0), ["barrier"], "NEG-3");
+        (1..3).for_each(|me| net.submit(me, "x", spec(Kind::Allreduce, 4)));
+        (0..3000).for_each(|_| net.happen());
+        assert_eq!(finished(&net, 0), ["barrier", "x"]);
+    }
+}
+
+#[test]
+fn joined_ranks_are_waited_for_by_nobody_and_all_return_together() {
+    for seed in 1..60 {
+        let n = 2 + seed as usize % 6;
+        let mut net = Net::new(n, seed, |s| s.board = seed % 2 == 0);
+        // Rank r takes r + 1 steps, then joins; more than enough for a replay to begin in between.
+        let mut steps = vec![0; n];
+        for _ in 0..300_000 {
+            let me = net.chance.below(n as u64) as usize;
+            let last = (me + 1) * 5;
+            if steps[me] <= last && finished(&net, me).len() == steps[me] * 2 {
+                steps[me] += 1;
+                if steps[me] > last {
+                    net.step(me, Input::Join);
+                } else {
+                    net.submit(me, "a", spec(Kind::Allreduce, 4));
+                    net.submit(me, "b", spec(Kind::Allreduce, 4));
+                }
+            }
+            net.happen();
+            if net.events.iter().all(|e| matches!(e.last(), Some(Event::AllJoined(_)))) {
+                break;
+            }
+        }
+        for me in 0..n {
+            assert_eq!(net.events[me], net.events[0], "NEG-1, NEG-2: seed {seed}");
+            assert!(
+                matches!(net.events[me].last(), Some(Event::AllJoined(_))),
+                "seed {seed}: {:?}",
+                net.events[me]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_ends_it_for_all_and_is_named() {
+    for seed in 1..40 {
+        let n = 1 + seed as usize % 7;
+        let mut net = Net::new(n, seed, |s| s.board = seed % 2 == 0);
+        for step in 0..20 {
+            (0..n).for_each(|me| net.submit(me, "a", spec(Kind::Allreduce, 4)));
+            let mut left = 20_000;
+            while (0..n).any(|me| finished(&net, me).len() == step) {
+                net.happen();
+                left -= 1;
+                assert!(left > 0, "seed {seed}");
+            }
+        }
+        net.submit(0, "a", spec(Kind::Allreduce, 4));
+        net.step(n - 1, Input::Leave);
+        (0..20_000).for_each(|_| net.happen());
+        for me in 0..n {
+            assert_eq!(net.events[me].last(), Some(&Event::Over(Rank::at(n - 1))), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn disagreements_are_told_to_all_and_the_name_is_free_again() {
+    let mut net = Net::new(5, 3, |_| ());
+    for me in 0..5 {
+        net.submit(me, "x", spec(Kind::Allreduce, if me == 3 { 7 } else { 8 }));
+    }
+    (0..3000).for_each(|_| net.happen());
+    for me in 0..5 {
+        assert_eq!(net.events[me], [Event::Failed("x".into())], "NEG-4");
+        net.submit(me, "x", spec(Kind::Allreduce, 9));
+    }
+    (0..3000).for_each(|_| net.happen());
+    assert!((0..5).all(|me| net.events[me].last() == Some(&Event::Ran(vec!["x".into()]))), "NEG-4");
+}
+
+#[test]
+fn conflicts_name_the_first_check_and_both_ranks_however_the_tree_merges_them() {
+    let mut net = Net::new(9, 5, |_| ());
+    let mut odd = spec(Kind::Allreduce, 8);
+    odd.prescale = 2.0;
+    let mut worse = spec(Kind::Allreduce, 8);
+    worse.forms[0].dtype = DType::F64;
+    let mut faults = Vec::new();
+    for me in 0..9 {
+        let spec = [(4, odd.clone()), (7, worse.clone())].into_iter().find(|(at, _)| *at == me);
+        net.submit(me, "x", spec.map_or(self::spec(Kind::Allreduce, 8), |s| s.1));
+    }
+    for _ in 0..3000 {
+        net.happen();
+    }
+    for node in &mut net.nodes {
+        assert!(node.mine.is_empty());
+    }
+    // The text is made where the conflict is found; ask a root for it.
+    let mut root =
+        Node::new(Setup { members: (0..2).map(Rank).collect(), me: 0, ..net.nodes[0].setup.clone() });
+    let mut out = Vec::new();
+    root.step(0, Input::Submit { name: "x".into(), spec: odd }, &mut out);
+    let part = Announced::Full(Box::new(Merged {
+        name: "x".into(),
+        first: 1,
+        spec: worse,
+        conflict: None,
+        rows: Vec::new(),
+        absent: Vec::new(),
+    }));
+    let announce = Announce { submitted: vec![part], ..Announce::default() };
+    root.step(0, Input::Heard { from: 1, message: Message::Announce(announce) }, &mut out);
+    for output in out {
+        if let Output::Fail { fault: Fault::Conflict(c), .. } = output {
+            faults.push(c);
+        }
+    }
+    let (a_value, b_value) = ("f32".to_string(), "f64".to_string());
+    assert_eq!(faults, [Conflict { check: 0, a: Rank(0), b: Rank(1), a_value, b_value }], "AGREE-1");
+}
+
+#[test]
+fn a_stall_names_who_is_missing_and_can_end_everything() {
+    let mut net = Net::new(6, 17, |s| (s.stall_ms, s.abort_ms) = (Some(100), Some(400)));
+    for me in [0, 1, 3, 4] {
+        net.submit(me, "late", spec(Kind::Allreduce, 4));
+    }
+    (0..40_000).for_each(|_| net.happen());
+    let first = &net.reports[0];
+    assert_eq!(first.tensors[0].ranks, [Rank(2), Rank(5)]);
+    assert_eq!(first.last, [(Rank(2), None), (Rank(5), None)]);
+    assert!(net.events.iter().all(|e| e.last() == Some(&Event::Over(Rank(2)))), "{:?}", net.events);
+}
+
+#[test]
+fn steady_steps_are_replayed_without_messages_where_ranks_share_a_board() {
+    let mut net = Net::new(4, 23, |s| (s.board, s.cache_capacity) = (true, 100));
+    let mut sent = Vec::new();
+    for step in 0..30 {
+        for me in 0..4 {
+            (0..10).for_each(|t| net.submit(me, &format!("t{t}"), spec(Kind::Allreduce, 4)));
+        }
+        let mut left = 20_000;
+        while (0..4).any(|me| finished(&net, me).len() < (step + 1) * 10) {
+            net.happen();
+            left -= 1;
+            assert!(left > 0);
+        }
+        sent.push(net.n_messages);
+    }
+    assert_eq!(sent[29], sent[9], "after a few steps nobody says anything: {sent:?}");
+}
+
+#[test]
+fn more_names_than_the_table_holds_still_run() {
+    let mut net = Net::new(3, 29, |s| s.cache_capacity = 2);
+    for step in 0..12 {
+        for me in 0..3 {
+            (0..5).for_each(|t| net.submit(me, &format!("t{t}"), spec(Kind::Allgather, 4 + me as u64)));
+        }
+        let mut left = 20_000;
+        while (0..3).any(|me| finished(&net, me).len() < (step + 1) * 5) {
+            net.happen();
+            left -= 1;
+            assert!(left > 0, "TABLE-2");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What can be set about an engine. Rank 0's values hold for all ranks, because all must decide alike.
+
+use super::negotiate::fuse::Limits;
+use phalanx_core::Config;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Small tensors travel together up to this size; 0: each travels alone.
+    pub fusion_bytes: u64,
+    /// Operations remembered by number; 0: each is described in full every time.
+    pub cache_capacity: u64,
+    /// Whether sequences that repeat run without agreeing on them again.
+    pub replay: bool,
+    /// After so long a waiting tensor is reported.
+    pub stall_ms: Option<u64>,
+    /// After so long a waiting tensor ends everything.
+    pub abort_ms: Option<u64>,
+    /// Process sets to begin with, besides that of all ranks.
+    pub process_sets: Vec<Vec<u32>>,
+}
+
+/// Larger tensors gain nothing from company.
+const ALONE_BYTES: u64 = 4 << 20;
+
+impl Options {
+    pub fn from_config(config: &Config) -> Options {
+        let ms = |d: std::time::Duration| (!d.is_zero()).then_some(d.as_millis() as u64);
+        Options {
+            fusion_bytes: config.fusion_bytes,
+            cache_capacity: config.cache_capacity,
+            replay: config.replay,
+            stall_ms: ms(config.stall_warn),
+            abort_ms: ms(config.stall_abort),
+            process_sets: Vec::new(),
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        Limits { fusion_bytes: self.fusion_bytes, alone_bytes: ALONE_BYTES.min(self.fusion_bytes.max(1)) }
+    }
+
+    /// As numbers that rank 0 can send to all.
+    pub(super) fn to_words(&self) -> [i64; 5] {
+        let ms = |value: Option<u64>| value.map_or(-1, |v| v as i64);
+        let replay = i64::from(self.replay);
+        [self.fusion_bytes as i64, self.cache_capacity as i64, replay, ms(self.stall_ms), ms(self.abort_ms)]
+    }
+
+    pub(super) fn with_words(self, words: [i64; 5]) -> Options {
+        let ms = |word: i64| u64::try_from(word).ok();
+        Options {
+            fusion_bytes: words[0] as u64,
+            cache_capacity: words[1] as u64,
+            replay: words[2] != 0,
+            stall_ms: ms(words[3]),
+            abort_ms: ms(words[4]),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! One process set on this rank: its part in the agreement, what it has submitted, and what is agreed to run.
+//!
+//! - SET-1: whoever has news steps the node, under the desk's lock, and does at once what the node wants done; so outputs happen in their order.
+//!   Nothing that can block is done under the lock: messages go to the outbox, batches to the queue, answers are given after it.
+
+use super::{
+    bell::Bell,
+    carry::{Load, Place},
+    counters::add,
+    error::EngineError,
+    handle::{Handle, Outcome, Slot},
+    negotiate::{
+        Input, Node, Output, Setup,
+        message::{End, Message, Tuning},
+        replay::View,
+    },
+    shared::Shared,
+    spec::{Kind, Name, Spec},
+};
+use phalanx_core::Rank;
+use phalanx_net::arena::Board;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+/// One operation as this rank submitted it.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub places: Vec<Place>,
+    pub slot: Arc<Slot>,
+}
+
+/// What the mover does next.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Batch { loads: Vec<Load>, slots: Vec<Option<Arc<Slot>>>, replayed: bool },
+    Tune(Tuning),
+    End,
+}
+
+/// Answers that are due once the lock is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Due(Vec<(Arc<Slot>, Result<Outcome, EngineError>)>);
+
+impl Due {
+    pub fn answer(self) {
+        self.0.into_iter().for_each(|(slot, answer)| slot.answer(answer));
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub node: Node,
+    pending: BTreeMap<Name, Submission>,
+    /// Names whose handles were not looked at yet.
+    reserved: BTreeMap<Name, Arc<Slot>>,
+    /// How many there were when they were last looked through.
+    n_kept: usize,
+    /// Numbers for operations without a name, by kind.
+    unnamed: BTreeMap<&'static str, u64>,
+    pub queue: VecDeque<Job>,
+    pub outbox: VecDeque<(usize, Message)>,
+    join: Option<Arc<Slot>>,
+    /// Why nothing is accepted any more.
+    pub ended: Option<EngineError>,
+    outputs: Vec<Output>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub id: u32,
+    /// The number of its communicator, which no other set of this world ever has.
+    pub number: u32,
+    pub members: Vec<Rank>,
+    pub me: usize,
+    /// A lock because the threads of the program, the control thread and the mover all have news.
+    desk: Mutex<Desk>,
+    pub bell: Bell,
+    /// Raised with every job.
+    version: AtomicU64,
+    board: Option<Board>,
+    generation: AtomicU32,
+}
+
+const FROZEN: u64 = 1 << 47;
+const COUNT: u64 = FROZEN - 1;
+
+impl Set {
+    pub fn new(id: u32, number: u32, setup: Setup, board: Option<Board>, bell: Bell) -> Set {
+        let (members, me) = (setup.members.clone(), setup.me);
+        let node = Node::new(Setup { board: board.is_some(), ..setup });
+        if let Some(board) = &board {
+            board.show(0);
+        }
+        let desk = Desk {
+            node,
+            pending: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            n_kept: 0,
+            unnamed: BTreeMap::new(),
+            queue: VecDeque::new(),
+            outbox: VecDeque::new(),
+            join: None,
+            ended: None,
+            outputs: Vec::new(),
+        };
+        let (desk, version, generation) = (Mutex::new(desk), AtomicU64::new(0), AtomicU32::new(0));
+        Set { id, number, members, me, desk, bell, version, board, generation }
+    }
+
+    pub fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a submission of this rank.
+    pub fn submit(
+        &self,
+        shared: &Shared,
+        name: Option<&str>,
+        spec: Spec,
+        places: Vec<Place>,
+        grouped: bool,
+    ) -> Result<Handle, EngineError> {
+        let mut desk = self.desk();
+        if let Some(error) = &desk.ended {
+            return Err(error.clone());
+        }
+        let name: Name = match name {
+            Some(name) => name.into(),
+            None => {
+                let kind = kind_name(spec.kind, grouped);
+                let number = desk.unnamed.entry(kind).or_default();
+                *number += 1;
+                format!("{kind}.noname.{number}").into()
+            }
+        };
+        if desk.reserved.get(&name).is_some_and(|slot| !slot.is_free()) {
+            return Err(EngineError::DuplicateName { name: name.to_string() });
+        }
+        let slot = Arc::new(Slot::default());
+        desk.reserved.insert(name.clone(), slot.clone());
+        if desk.reserved.len() > desk.n_kept * 2 + 256 {
+            desk.reserved.retain(|_, slot| !slot.is_free());
+            desk.n_kept = desk.reserved.len();
+        }
+        desk.pending.insert(name.clone(), Submission { places, slot: slot.clone() });
+        add(&shared.tally.submitted, 1);
+        shared.timeline.submitted(&name, spec.kind);
+        self.drive_locked(shared, desk, Input::Submit { name: name.clone(), spec });
+        Ok(Handle::new(name, slot))
+    }
+
+    /// This rank submits nothing more until all have joined.
+    pub fn join(&self, shared: &Shared) -> Result<Handle, EngineError> {
+        let mut desk = self.desk();
+        if let Some(error) = &desk.ended {
+            return Err(error.clone());
+        }
+        let name: Name = "join.noname".into();
+        if desk.join.is_some() {
+            return Err(EngineError::DuplicateName { name: name.to_string() });
+        }
+        let slot = Arc::new(Slot::default());
+        desk.join = Some(slot.clone());
+        self.drive_locked(shared, desk, Input::Join);
+        Ok(Handle::new(name, slot))
+    }
+
+    /// Tells the node something.
+    pub fn drive(&self, shared: &Shared, input: Input) {
+        self.drive_locked(shared, self.desk(), input);
+    }
+
+    fn drive_locked(&self, shared: &Shared, mut desk: MutexGuard<'_, Desk>, input: Input) {
+        let mut due = Due::default();
+        let quiet = matches!(input, Input::Flush);
+        let mut outputs = std::mem::take(&mut desk.outputs);
+        desk.node.step(shared.now_us(), input, &mut outputs);
+        for output in outputs.drain(..) {
+            self.act(shared, &mut desk, output, &mut due);
+        }
+        desk.outputs = outputs;
+        // While replaying on a board, nobody else has anything to do with it.
+        let wake_control =
+            !quiet && (self.board.is_none() || !desk.node.is_replaying() || !desk.outbox.is_empty());
+        drop(desk);
+        if wake_control {
+            shared.wake_control();
+        }
+        due.answer();
+    }
+
+    fn act(&self, shared: &Shared, desk: &mut Desk, output: Output, due: &mut Due) {
+        match output {
+            Output::Send { to, message } => desk.outbox.push_back((to, message)),
+            Output::Run { batch, replayed } => {
+                let mut slots = Vec::with_capacity(batch.len());
+                let loads = batch.iter().map(|agreed| {
+                    let submission = desk.pending.remove(&agreed.name);
+                    let (places, slot) = submission.map(|s| (s.places, s.slot)).unzip();
+                    slots.push(slot);
+                    Load { agreed: agreed.clone(), places, made: Vec::new(), received: Vec::new() }
+                });
+                let loads = loads.collect();
+                shared.timeline.agreed(&batch);
+                self.enqueue(desk, Job::Batch { loads, slots, replayed });
+            }
+            Output::Fail { name, fault } => {
+                if let Some(submission) = desk.pending.remove(&name) {
+                    add(&shared.tally.failed, 1);
+                    shared.timeline.dropped(&name);
+                    let name = name.to_string();
+                    due.0.push((submission.slot, Err(EngineError::Mismatch { name, fault })));
+                }
+            }
+            Output::AllJoined { last } => {
+                desk.unnamed.clear();
+                if let Some(slot) = desk.join.take() {
+                    due.0.push((slot, Ok(Outcome { last_joined: Some(last), ..Outcome::default() })));
+                }
+            }
+            Output::Tune(tuning) => self.enqueue(desk, Job::Tune(tuning)),
+            Output::Over { rank, why } => {
+                let error = match why {
+                    End::ShutDown => EngineError::ShutDown { rank },
+                    End::Stalled { name, missing, waited_ms } => EngineError::Stalled {
+                        name: name.to_string(),
+                        missing,
+                        waited_s: waited_ms as f64 / 1e3,
+                    },
+                };
+                self.end_locked(desk, error, due);
+            }
+            Output::Show { generation, count, frozen } => {
+                self.generation.store(generation, Ordering::Relaxed);
+                let board = self.board.as_ref().expect("a node shows only if it was told of a board");
+                board.show(u64::from(generation) << 48 | if frozen { FROZEN } else { 0 } | count & COUNT);
+            }
+            Output::Report(report) => shared.report(self.me == 0, &report),
+        }
+    }
+
+    fn enqueue(&self, desk: &mut Desk, job: Job) {
+        desk.queue.push_back(job);
+        self.version.fetch_add(1, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Accepts nothing more and fails what waits; what is agreed still runs.
+    pub fn end(&self, error: EngineError) {
+        let mut due = Due::default();
+        self.end_locked(&mut self.desk(), error, &mut due);
+        due.answer();
+    }
+
+    fn end_locked(&self, desk: &mut Desk, error: EngineError, due: &mut Due) {
+        if desk.ended.is_some() {
+            return;
+        }
+        desk.ended = Some(error.clone());
+        for (_, submission) in std::mem::take(&mut desk.pending) {
+            due.0.push((submission.slot, Err(error.clone())));
+        }
+        due.0.extend(desk.join.take().map(|slot| (slot, Err(error))));
+        self.enqueue(desk, Job::End);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.desk().ended.is_some()
+    }
+
+    /// What the board shows, if there is one.
+    pub fn view(&self) -> Option<View> {
+        let board = self.board.as_ref()?;
+        let generation = self.generation.load(Ordering::Relaxed);
+        let start = View { generation, lowest: u64::MAX, any_frozen: false, all_frozen: true };
+        Some(board.words().fold(start, |view, word| {
+            // Whoever is not there yet, or not any more, has counted nothing.
+            let theirs = word >> 48 == u64::from(generation) & 0xffff;
+            let (count, frozen) = if theirs { (word & COUNT, word & FROZEN != 0) } else { (0, false) };
+            View {
+                lowest: view.lowest.min(count),
+                any_frozen: view.any_frozen || frozen,
+                all_frozen: view.all_frozen && frozen,
+                ..view
+            }
+        }))
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+}
+
+fn kind_name(kind: Kind, grouped: bool) -> &'static str {
+    match (kind, grouped) {
+        (Kind::Allreduce, true) => "grouped_allreduce",
+        (Kind::Allgather, true) => "grouped_allgather",
+        (Kind::Reducescatter, true) => "grouped_reducescatter",
+        (kind, _) => kind.name(),
+    }
+}

@@ -1,0 +1,167 @@
+//! What the engine's threads and the program's threads have in common.
+
+use super::{
+    counters::Tally, error::EngineError, negotiate::message::Report, options::Options, set::Set,
+    timeline::Timeline,
+};
+use crate::error::Error;
+use phalanx_core::Rank;
+use phalanx_net::{
+    NetError, World,
+    lost::{Doom, Lost},
+};
+use rustix::event::EventfdFlags;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
+
+/// The process sets by number. Every rank knows all of them, members or not.
+#[derive(Debug, Default)]
+pub(crate) struct Sets {
+    /// Ranks of each set; the node where this rank is a member.
+    pub known: BTreeMap<u32, (Vec<Rank>, Option<Arc<Set>>)>,
+    /// Numbers given back, to be given out again first come, first served.
+    free: VecDeque<u32>,
+    next: u32,
+    /// Sets that came or went since the control thread last looked.
+    pub changed: bool,
+}
+
+impl Sets {
+    /// The number that the next set gets. All ranks make and remove sets in the same order, so they agree.
+    pub fn take_id(&mut self) -> u32 {
+        self.free.pop_front().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+
+    pub fn remove(&mut self, id: u32) -> Option<(Vec<Rank>, Option<Arc<Set>>)> {
+        let removed = self.known.remove(&id)?;
+        self.free.push_back(id);
+        self.changed = true;
+        Some(removed)
+    }
+
+    pub fn find(&self, ranks: &[Rank]) -> Option<u32> {
+        self.known.iter().find(|(_, (have, _))| have == ranks).map(|(id, _)| *id)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub world: Arc<World>,
+    pub options: Options,
+    pub tally: Tally,
+    pub timeline: Timeline,
+    began: Instant,
+    /// The process that started the engine.
+    owner: u32,
+    /// Wakes the control thread.
+    wake: Arc<OwnedFd>,
+    woken: AtomicBool,
+    /// A lock because sets are made by a mover and used by all threads; never held while a set is used.
+    sets: Mutex<Sets>,
+    /// Movers of sets other than the first; a lock because another mover starts them.
+    pub movers: Mutex<Vec<JoinHandle<()>>>,
+    last_report: Mutex<Option<Report>>,
+}
+
+impl Shared {
+    pub fn new(world: Arc<World>, options: Options) -> Result<Shared, Error> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| NetError::System { what: "cannot make an event counter", error: e.into() })?;
+        let timeline = Timeline::new(world.rank());
+        Ok(Shared {
+            world,
+            options,
+            tally: Tally::default(),
+            timeline,
+            began: Instant::now(),
+            owner: std::process::id(),
+            wake: Arc::new(wake),
+            woken: AtomicBool::new(false),
+            sets: Mutex::default(),
+            movers: Mutex::default(),
+            last_report: Mutex::default(),
+        })
+    }
+
+    pub fn now_us(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64
+    }
+
+    pub fn is_ours(&self) -> bool {
+        self.owner == std::process::id()
+    }
+
+    pub fn sets(&self) -> MutexGuard<'_, Sets> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sets in which this rank is.
+    pub fn own_sets(&self) -> Vec<Arc<Set>> {
+        self.sets().known.values().filter_map(|(_, set)| set.clone()).collect()
+    }
+
+    pub fn wake_fd(&self) -> &Arc<OwnedFd> {
+        &self.wake
+    }
+
+    pub fn wake_control(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            // A full counter wakes as well.
+            let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The control thread is awake: whoever has news from now on must wake it again.
+    pub fn is_awake(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        self.woken.store(false, Ordering::Release);
+    }
+
+    /// A rank that is lost, if one is. One that is merely gone may have said all it had to say before.
+    pub fn lost(&self) -> Option<Lost> {
+        let casualties = self.world.casualties();
+        if !casualties.any() {
+            return None;
+        }
+        let lost = |rank| casualties.cause(rank).map(|cause| Lost { rank, cause });
+        (0..self.world.n_ranks()).map(Rank).find_map(lost)
+    }
+
+    /// What ended the world, if something did.
+    pub fn doom(&self) -> Option<EngineError> {
+        let casualties = self.world.casualties();
+        let doom = casualties.any().then(|| casualties.doomed()).flatten()?;
+        Some(Error::from(NetError::from(doom)).into())
+    }
+
+    /// Ends the world because of a lost rank; all ranks are told the same, as far as the hub can.
+    pub fn give_up(&self, lost: Lost) -> EngineError {
+        Error::from(NetError::from(self.world.doom(Doom::Lost(lost)))).into()
+    }
+
+    /// Tells people who keeps whom waiting.
+    pub fn report(&self, aloud: bool, report: &Report) {
+        if aloud {
+            phalanx_net::voice::warn(&report.to_string());
+        } else {
+            tracing::warn!("{report}");
+        }
+        *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
+    }
+
+    pub fn last_report(&self) -> Option<Report> {
+        self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

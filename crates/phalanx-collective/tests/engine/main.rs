@@ -1,0 +1,52 @@
+//! The engine on real threads, shared memory and sockets.
+
+mod disagreements;
+mod ends;
+mod join;
+mod operations;
+mod orders;
+mod sets;
+#[path = "../support/mod.rs"]
+mod support;
+
+use phalanx_collective::engine::{Engine, Handle, Request, Tensor};
+use support::run_owners;
+
+/// Ranks of each host, and settings.
+type World = (&'static [u32], &'static [(&'static str, &'static str)]);
+
+/// One host, several, and links inside a host.
+const WORLDS: &[World] = &[
+    (&[1], &[]),
+    (&[2], &[]),
+    (&[3], &[]),
+    (&[4], &[]),
+    (&[2, 2], &[]),
+    (&[1, 2], &[]),
+    (&[3], &[("PHALANX_TRANSPORT", "tcp")]),
+];
+
+/// Runs `f` with an engine on every rank of several worlds.
+fn everywhere(f: impl Fn(&Engine) + Send + Sync + Clone + 'static) {
+    for (hosts, settings) in WORLDS {
+        on(hosts, settings, f.clone());
+    }
+}
+
+fn on<T: Send + 'static>(
+    hosts: &[u32],
+    settings: &[(&'static str, &str)],
+    f: impl Fn(&Engine) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    run_owners(hosts, settings, move |comm| {
+        let engine = Engine::start(comm).expect("an engine starts");
+        let result = f(&engine);
+        engine.submit(Request::barrier().name("before the end")).unwrap().wait().unwrap();
+        engine.shutdown().expect("an engine ends");
+        result
+    })
+}
+
+fn floats(handle: Handle) -> Vec<f32> {
+    handle.wait().unwrap().tensor().and_then(Tensor::into_vec).unwrap()
+}
