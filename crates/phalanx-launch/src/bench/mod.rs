@@ -2,6 +2,7 @@
 //!
 //! Inside a world it measures; outside it starts its own and measures there.
 
+mod engine;
 mod measure;
 mod memory;
 mod options;
@@ -54,14 +55,8 @@ fn in_a_world() -> bool {
 
 /// Starts `phalanx run -- phalanx bench` with the same arguments.
 fn start_world(args: &BenchArgs) -> ExitCode {
-    let own = match std::env::current_exe() {
-        Ok(path) => path,
-        Err(error) => {
-            eprintln!("phalanx bench: cannot find this program to start it as ranks: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let mut command = Command::new(&own);
+    let own = &args.hosts.own;
+    let mut command = Command::new(&own.exe);
     command.args(["run", "--np", &args.np.to_string(), "--tag-output", "never"]);
     if !args.no_bind {
         command.arg("--bind");
@@ -70,10 +65,10 @@ fn start_world(args: &BenchArgs) -> ExitCode {
     if let Some(interface) = &args.interface {
         command.args(["--interface", interface]);
     }
-    command.args(["--itself", "--"]).args(std::env::args_os().skip(1));
+    command.args(["--itself", "--"]).args(&own.args);
     // Becomes the launcher, so that signals and exit codes are the launcher's own.
     let error = command.exec();
-    eprintln!("phalanx bench: cannot start {}: {error}", own.display());
+    eprintln!("phalanx bench: cannot start {}: {error}", own.exe.display());
     ExitCode::FAILURE
 }
 
@@ -83,11 +78,16 @@ enum BenchError {
     #[error(transparent)]
     Collective(#[from] Error),
     #[error(transparent)]
+    Engine(#[from] phalanx_collective::engine::EngineError),
+    #[error(transparent)]
     Memory(#[from] memory::Shortage),
 }
 
 fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
     let mut comm = Communicator::from_env()?;
+    if args.engine {
+        return engine::run(comm, args.seconds, args.json);
+    }
     let lead = comm.rank().index() == 0;
     let n_local = comm.topology().neighbours(comm.rank()).len() as u32;
     memory::check(cases, comm.size(), n_local)?;

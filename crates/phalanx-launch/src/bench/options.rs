@@ -58,6 +58,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
 
+    /// Measure the engine instead: the tensors of ResNet-50 one by one, one small tensor, a first meeting
+    #[arg(long)]
+    pub engine: bool,
+
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
