@@ -33,6 +33,15 @@ pub enum Transport {
     Tcp,
 }
 
+/// Whether the engine looks for better values while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Autotune {
+    Off,
+    On,
+    /// Uses what an earlier run wrote to this file.
+    From(String),
+}
+
 /// Everything that can be set.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -66,7 +75,8 @@ pub struct Config {
     /// Where the engine writes what happened when.
     pub timeline: Option<String>,
     pub timeline_mark_cycles: bool,
-    pub autotune: bool,
+    /// Whether the engine looks for better values.
+    pub autotune: Autotune,
     /// Where the engine writes what it tried.
     pub autotune_log: Option<String>,
     origins: Vec<(&'static str, Origin)>,
@@ -204,9 +214,20 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "PHALANX_AUTOTUNE",
-        doc: "1: the engine measures which sizes and algorithms are fastest",
-        set: |c, v| flag(v).map(|f| c.autotune = f),
-        show: |c| u8::from(c.autotune).to_string(),
+        doc: "1: the engine measures which sizes and algorithms are fastest; a file: it uses what an earlier run logged there",
+        set: |c, v| {
+            c.autotune = match flag(v) {
+                Ok(true) => Autotune::On,
+                Ok(false) => Autotune::Off,
+                Err(_) => Autotune::From(v.to_string()),
+            };
+            Ok(())
+        },
+        show: |c| match &c.autotune {
+            Autotune::Off => "0".into(),
+            Autotune::On => "1".into(),
+            Autotune::From(path) => path.clone(),
+        },
     },
     Key {
         name: "PHALANX_AUTOTUNE_LOG",
@@ -252,7 +273,7 @@ impl Default for Config {
             stall_abort: Duration::ZERO,
             timeline: None,
             timeline_mark_cycles: false,
-            autotune: false,
+            autotune: Autotune::Off,
             autotune_log: None,
             origins: Vec::new(),
         }
@@ -296,6 +317,11 @@ impl Config {
         })?;
         self.origins.push((key.name, Origin::Argument));
         Ok(())
+    }
+
+    /// Whether somebody set this value, rather than leaving the default.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.origins.iter().any(|(n, _)| *n == name)
     }
 
     /// Name, value, origin and meaning of every setting.

@@ -36,6 +36,7 @@ mod sparse;
 pub mod spec;
 mod tensor;
 mod timeline;
+mod tune;
 
 pub use counters::Counters;
 pub use error::{EngineError, Invalid};
@@ -49,7 +50,7 @@ use crate::{communicator::Communicator, error::Error};
 use control::Control;
 use mover::Mover;
 use negotiate::{Input, message::Report};
-use phalanx_core::Rank;
+use phalanx_core::{Rank, config::Autotune};
 use phalanx_net::World;
 use set::Set;
 use shared::Shared;
@@ -98,6 +99,14 @@ impl Engine {
         let mut control = Control::new(shared.clone(), stream);
         control.connect()?;
         shared.sets().changed = false;
+        // Read by the first rank only, which tells all others.
+        if let (Autotune::From(path), Rank::ZERO) = (&shared.world.config().autotune, shared.world.rank()) {
+            let log = std::fs::read_to_string(path).map_err(|e| e.to_string());
+            match log.and_then(|log| tune::recorded(&log)) {
+                Ok(tuning) => mover.set.drive(&shared, Input::Tune(tuning)),
+                Err(why) => phalanx_net::voice::warn(&format!("PHALANX_AUTOTUNE={path} is not used: {why}")),
+            }
+        }
         let control = mover::spawn("phalanx-control".into(), move || control.run())?;
         let mover = mover::spawn("phalanx-mover".into(), move || mover.run())?;
         Ok(Engine { shared, control: Some(control), mover: Some(mover) })

@@ -6,13 +6,14 @@ use super::{
     counters::add,
     error::EngineError,
     handle::{Outcome, Slot},
-    negotiate::{Input, Setup, replay::View},
+    negotiate::{Input, Setup, message::Tuning, replay::View},
     set::{Job, Set},
     shared::Shared,
     spec::Kind,
+    tune::{Advice, Fixed, Tuner},
 };
 use crate::{communicator::Communicator, error::Error};
-use phalanx_core::Rank;
+use phalanx_core::{Rank, config::Autotune};
 use std::{sync::Arc, time::Instant};
 
 pub(crate) struct Mover {
@@ -21,6 +22,8 @@ pub(crate) struct Mover {
     pub comm: Communicator,
     carrier: Carrier,
     seen: Option<View>,
+    /// On the first rank of the first set, if the program wants it.
+    tuner: Option<Tuner>,
 }
 
 impl Mover {
@@ -44,7 +47,8 @@ impl Mover {
             sets.changed = true;
         }
         let carrier = Carrier::new(&comm);
-        Mover { shared, set, comm, carrier, seen: None }
+        let tuner = (id == 0 && comm.rank() == Rank::ZERO).then(|| tuner(&shared, &comm)).flatten();
+        Mover { shared, set, comm, carrier, seen: None, tuner }
     }
 
     /// Works until the end; gives the communicator back.
@@ -89,6 +93,7 @@ impl Mover {
         };
         self.shared.timeline.moved(&loads, self.comm.last_plan());
         self.count(&loads, replayed, began);
+        self.tune(&loads);
         match result {
             Ok(()) => {
                 for (load, slot) in loads.into_iter().zip(slots) {
@@ -112,6 +117,27 @@ impl Mover {
         }
         if !replayed {
             self.set.drive(&self.shared, Input::Ran(1));
+        }
+    }
+
+    /// Tells the tuner what ran, and everybody what it advises.
+    fn tune(&mut self, loads: &[Load]) {
+        let Some(tuner) = &mut self.tuner else { return };
+        let now_us = self.shared.now_us();
+        let advice = loads.iter().find_map(|l| tuner.ran(now_us, &l.agreed.name, l.agreed.spec.n_bytes()));
+        match advice {
+            None => {}
+            Some(Advice::Try(tuning)) => self.set.drive(&self.shared, Input::Tune(tuning)),
+            Some(Advice::Settle(tuning)) => {
+                tracing::info!(?tuning, "autotuning has settled");
+                if let Some(path) = &self.shared.world.config().autotune_log
+                    && let Err(error) = std::fs::write(path, tuner.log())
+                {
+                    phalanx_net::voice::warn(&format!("cannot write the autotune log {path}: {error}"));
+                }
+                self.tuner = None;
+                self.set.drive(&self.shared, Input::Tune(tuning));
+            }
         }
     }
 
@@ -176,6 +202,28 @@ impl Mover {
             slot.answer(answer);
         }
     }
+}
+
+fn tuner(shared: &Shared, comm: &Communicator) -> Option<Tuner> {
+    let config = shared.world.config();
+    if config.autotune != Autotune::On {
+        return None;
+    }
+    let start = Tuning {
+        fusion_bytes: shared.options.fusion_bytes,
+        segment_bytes: comm.segment_bytes,
+        algorithm: None,
+    };
+    let fixed = Fixed {
+        fusion: config.is_set("PHALANX_FUSION_BYTES"),
+        segment: config.is_set("PHALANX_SEGMENT_BYTES"),
+        algorithm: config.is_set("PHALANX_ALGORITHM"),
+    };
+    // Inside a host the choice hardly depends on the machine; between hosts it depends on the network.
+    let algorithms: &[&str] = if comm.topology().n_hosts() > 1 { &["ring", "halving"] } else { &[] };
+    let tuner = Tuner::new(start, fixed, algorithms);
+    tracing::info!(at_most_steps = tuner.most_steps(), "autotuning begins");
+    Some(tuner)
 }
 
 pub(crate) fn spawn<T: Send + 'static>(

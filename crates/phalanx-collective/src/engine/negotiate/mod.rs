@@ -8,6 +8,7 @@
 
 pub mod agree;
 pub mod fuse;
+mod merge;
 pub mod message;
 pub mod replay;
 mod roll;
@@ -72,6 +73,8 @@ pub enum Input {
     Seen(View),
     /// So many batches have run here.
     Ran(u64),
+    /// At the root: everybody shall use these values from some moment on.
+    Tune(Tuning),
     /// Announce what has gathered; look at the clock.
     Flush,
 }
@@ -209,6 +212,12 @@ impl Node {
                     root.running = root.running.saturating_sub(n);
                 }
             }
+            Input::Tune(tuning) => {
+                if let Some(root) = &mut self.root {
+                    root.tune = Some(tuning);
+                    self.freeze(now_us, out);
+                }
+            }
             Input::Flush => self.look(now_us, out),
         }
         self.respond(now_us, out);
@@ -312,94 +321,6 @@ impl Node {
             Message::Roll => self.call_roll(now_us, out),
             Message::Report(report) => self.tell(report, out),
             word => self.hear_replaying(now_us, from, word, out),
-        }
-    }
-
-    fn hear_announce(&mut self, from: usize, announce: Announce) {
-        for place in announce.joined {
-            self.hear_joined(place as usize);
-        }
-        if let Some(place) = announce.leaving {
-            self.hear_leaving(place as usize);
-        }
-        for part in announce.submitted {
-            let name = match &part {
-                Announced::Full(merged) => Some(merged.name.clone()),
-                Announced::Known { table, id } => self.table.resolve(*table, *id).map(|a| a.name.clone()),
-            };
-            let name = name.expect("TABLE-2: neighbours speak of this table or the one before");
-            self.take(from, name, part);
-        }
-    }
-
-    fn take(&mut self, from: usize, name: Name, part: Announced) {
-        self.entries.entry(name.clone()).or_default().parts.insert(from, part);
-        self.settle(&name);
-    }
-
-    /// Passes a name on once everybody here and below has submitted it, or joined.
-    fn settle(&mut self, name: &Name) {
-        let Some(entry) = self.entries.get(name) else { return };
-        let me = self.tree.me;
-        let n_joined = |child| self.joined.iter().filter(|&&p| self.tree.branch(p) == Some(child)).count();
-        let here = entry.parts.contains_key(&me) || self.joined.contains(&me);
-        let below = |c| entry.parts.contains_key(&c) || n_joined(c) == self.tree.weight(c);
-        if !here || !self.tree.children().all(below) {
-            return;
-        }
-        let entry = self.entries.remove(name).expect("it was there a moment ago");
-        let whole = self.merge(entry);
-        match &mut self.root {
-            Some(root) => root.complete.push(whole),
-            None => self.up.submitted.push(whole),
-        }
-    }
-
-    fn merge(&self, entry: Entry) -> Announced {
-        let all_known_alike = {
-            let mut parts = entry.parts.values();
-            let first = parts.next().expect("an entry begins with a part");
-            matches!(first, Announced::Known { .. }) && parts.all(|p| p == first)
-        };
-        if all_known_alike && self.joined.is_empty() {
-            return entry.parts.into_values().next().expect("an entry begins with a part");
-        }
-        // Whoever brought no part has joined.
-        let silent = |p: usize| !entry.parts.contains_key(&self.tree.branch(p).unwrap_or(self.tree.me));
-        let mut absent: Vec<u32> = self.joined.iter().filter(|p| silent(**p)).map(|&p| p as u32).collect();
-        // Parts say who their first rank is; the lowest one speaks for all.
-        let mut all: Vec<Merged> =
-            entry.parts.into_iter().map(|(from, part)| self.expand(from, part)).collect();
-        all.sort_by_key(|m| m.first);
-        all.iter_mut().for_each(|m| absent.append(&mut m.absent));
-        absent.sort_unstable();
-        let rank_of = |m: &Merged| self.rank_at(m.first as usize);
-        let merged = all.into_iter().reduce(|mut a, b| {
-            let new = conflict((rank_of(&a), &a.spec), (rank_of(&b), &b.spec));
-            a.conflict = [a.conflict, b.conflict, new].into_iter().flatten().min();
-            a.rows.extend(b.rows);
-            a
-        });
-        Announced::Full(Box::new(Merged { absent, ..merged.expect("an entry begins with a part") }))
-    }
-
-    /// In full what a neighbour said in short: what was agreed, with the rows of the places for which it speaks.
-    fn expand(&self, from: usize, part: Announced) -> Merged {
-        let (table, id) = match part {
-            Announced::Full(merged) => return *merged,
-            Announced::Known { table, id } => (table, id),
-        };
-        let agreed = self.table.resolve(table, id).expect("TABLE-2");
-        let speaks_for =
-            |p: usize| if from == self.tree.me { p == from } else { self.tree.branch(p) == Some(from) };
-        let rows = agreed.rows.iter().enumerate().filter(|(p, r)| !r.is_empty() && speaks_for(*p));
-        Merged {
-            name: agreed.name.clone(),
-            first: from as u32,
-            spec: agreed.spec.clone(),
-            conflict: None,
-            rows: rows.map(|(p, r)| (p as u32, r.clone())).collect(),
-            absent: Vec::new(),
         }
     }
 
