@@ -7,7 +7,6 @@ use crate::{
 use std::{path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(300);
-const N_RANKS: &str = "4";
 
 pub fn run(shell: &Shell) -> Result<(), String> {
     eprintln!(
@@ -15,11 +14,18 @@ pub fn run(shell: &Shell) -> Result<(), String> {
         short(shell, &shell.target())
     );
     examples::build(shell)?;
+    show(shell, "gradients", "4")?;
+    eprintln!();
+    show(shell, "overlap", "2")
+}
+
+/// Runs one example as a world of so many ranks.
+fn show(shell: &Shell, example: &str, n_ranks: &str) -> Result<(), String> {
     let phalanx = shell.release("phalanx");
-    let example = shell.release("examples").join("gradients");
+    let example = shell.release("examples").join(example);
     let mut command = shell.command(&phalanx);
-    command.args(["run", "-np", N_RANKS, "--tag-output", "never", "--"]).arg(&example);
-    eprintln!("$ {} run -np {N_RANKS} -- {}\n", short(shell, &phalanx), short(shell, &example));
+    command.args(["run", "-np", n_ranks, "--tag-output", "never", "--"]).arg(&example);
+    eprintln!("$ {} run -np {n_ranks} -- {}\n", short(shell, &phalanx), short(shell, &example));
     shell.must(&mut command, Output::Shown, LIMIT).map(drop).map_err(|why| {
         format!(
             "{why}\n  `{} doctor` looks for what is missing on this machine;\n  \

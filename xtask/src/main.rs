@@ -6,6 +6,7 @@ mod counts;
 mod demo;
 mod examples;
 mod process;
+mod python;
 mod stage;
 mod test;
 mod tidy;
@@ -21,6 +22,7 @@ cargo xtask COMMAND
   tidy           what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md,
                  --verbose lists the invariants that no test cites
   demo           four ranks reduce the gradients of a ResNet-50 on this machine
+  python         builds and installs the Python package into an environment of this clone, and says where it is
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more
 ";
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         "tidy" => tidy_with(&shell, &rest),
         "demo" => demo::run(&shell),
         "bench" => bench::run(&shell, &rest),
+        "python" => python::prepare(&shell),
         "" | "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())

@@ -4,6 +4,7 @@ use crate::{
     counts::{self, Counts},
     examples,
     process::{Output, Shell},
+    python,
     stage::{self, CLIPPY, FORMAT, TIDY, Verdict},
 };
 use std::{io::IsTerminal, process::Command};
@@ -51,7 +52,31 @@ pub fn run(shell: &Shell) -> Result<(), String> {
         }
         add("examples", verdict);
     }
+    if let Some(verdict) = python_tests(shell) {
+        add("Python", verdict);
+    }
     summary(&lines)
+}
+
+/// The tests of the Python package; nothing where there is no Python to test it with.
+fn python_tests(shell: &Shell) -> Option<Verdict> {
+    let environment = match python::environment(shell) {
+        Ok(environment) => environment,
+        Err(python::Missing::Python(why)) => {
+            eprintln!("note: {why}; the Python package is not tested");
+            return None;
+        }
+        Err(python::Missing::Failed(why)) => {
+            eprintln!(
+                "note: packages for the Python tests cannot be installed ({why}); the Python package is not tested"
+            );
+            return None;
+        }
+    };
+    Some(stage::time(|| {
+        python::install_package(shell, &environment)?;
+        python::test(shell, &environment)
+    }))
 }
 
 fn tests(shell: &Shell, has_nextest: bool) -> Command {
@@ -81,7 +106,9 @@ fn notes(has_nextest: bool) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("note: not root; tests between network namespaces skip themselves and say so.");
     }
-    eprintln!("note: nothing is installed; cargo fetches the crates of Cargo.lock if they are not here yet.");
+    eprintln!(
+        "note: cargo fetches the crates of Cargo.lock if they are not here yet; packages for the Python tests go into the user's cache, and are announced."
+    );
 }
 
 fn summary(lines: &[Line]) -> Result<(), String> {

@@ -237,6 +237,19 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
+/// Names that scripts for Horovod set, and what they mean here.
+pub const HOROVOD: &[(&str, &str)] = &[
+    ("HOROVOD_FUSION_THRESHOLD", "PHALANX_FUSION_BYTES"),
+    ("HOROVOD_CACHE_CAPACITY", "PHALANX_CACHE_CAPACITY"),
+    ("HOROVOD_STALL_CHECK_TIME_SECONDS", "PHALANX_STALL_WARN"),
+    ("HOROVOD_STALL_CHECK_DISABLE", "PHALANX_STALL_WARN"),
+    ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "PHALANX_STALL_ABORT"),
+    ("HOROVOD_TIMELINE", "PHALANX_TIMELINE"),
+    ("HOROVOD_TIMELINE_MARK_CYCLES", "PHALANX_TIMELINE_MARK_CYCLES"),
+    ("HOROVOD_AUTOTUNE", "PHALANX_AUTOTUNE"),
+    ("HOROVOD_AUTOTUNE_LOG", "PHALANX_AUTOTUNE_LOG"),
+];
+
 /// Names with the same prefix that are not settings: the contract between launcher and ranks.
 pub const RESERVED: &[&str] = &[
     "PHALANX_RANK",
@@ -266,7 +279,7 @@ impl Default for Config {
             algorithm: None,
             tiers: None,
             segment_bytes: 128 << 10,
-            fusion_bytes: 64 << 20,
+            fusion_bytes: 8 << 20,
             cache_capacity: 4096,
             replay: true,
             stall_warn: Duration::from_secs(10),
@@ -284,7 +297,12 @@ impl Config {
     /// Settings from these environment variables; others than `PHALANX_*` are passed over.
     pub fn from_vars(vars: impl IntoIterator<Item = (String, String)>) -> Result<Config, ConfigError> {
         let mut config = Config::default();
+        let mut horovod = Vec::new();
         for (name, value) in vars {
+            if name.starts_with("HOROVOD_") {
+                horovod.push((name, value));
+                continue;
+            }
             if !name.starts_with("PHALANX_")
                 || RESERVED.contains(&name.as_str())
                 || name.starts_with("PHALANX_TEST_")
@@ -302,7 +320,23 @@ impl Config {
             })?;
             config.origins.push((key.name, Origin::Environment(name)));
         }
+        horovod.into_iter().for_each(|(name, value)| config.translate(name, &value));
         Ok(config)
+    }
+
+    /// A setting that a script made for Horovod. Ours wins; a value that cannot be used is left aside, as Horovod did.
+    fn translate(&mut self, name: String, value: &str) {
+        let Some((_, ours)) = HOROVOD.iter().find(|(theirs, _)| *theirs == name) else { return };
+        let value = match name.as_str() {
+            "HOROVOD_STALL_CHECK_DISABLE" if value == "1" => "0",
+            "HOROVOD_STALL_CHECK_DISABLE" => return,
+            "HOROVOD_TIMELINE" if value == "DYNAMIC" => return,
+            _ => value,
+        };
+        let key = KEYS.iter().find(|k| k.name == *ours).expect("HOROVOD names our keys");
+        if !self.is_set(ours) && (key.set)(self, value).is_ok() {
+            self.origins.push((key.name, Origin::Environment(name)));
+        }
     }
 
     /// Sets one value by its name, as an argument would.
@@ -404,6 +438,22 @@ mod tests {
         let shown = config.show();
         assert_eq!(shown[0].2.to_string(), "environment PHALANX_TIMEOUT");
         assert_eq!(shown[1].2, Origin::Default);
+    }
+
+    #[test]
+    fn settings_of_horovod_scripts_count_unless_ours_are_there() {
+        let config = vars(&[
+            ("HOROVOD_FUSION_THRESHOLD", "1000"),
+            ("HOROVOD_CACHE_CAPACITY", "(None,)"),
+            ("HOROVOD_STALL_CHECK_TIME_SECONDS", "3"),
+            ("PHALANX_STALL_WARN", "7"),
+            ("HOROVOD_RANK", "0"),
+        ]);
+        let config = config.unwrap();
+        assert_eq!((config.fusion_bytes, config.cache_capacity), (1000, Config::default().cache_capacity));
+        assert_eq!(config.stall_warn, Duration::from_secs(7), "CONF-1");
+        let off = vars(&[("HOROVOD_STALL_CHECK_DISABLE", "1"), ("HOROVOD_TIMELINE", "DYNAMIC")]).unwrap();
+        assert_eq!((off.stall_warn, off.timeline), (Duration::ZERO, None));
     }
 
     #[test]

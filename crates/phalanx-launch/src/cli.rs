@@ -19,6 +19,8 @@ pub enum Command {
     Bench(crate::bench::BenchArgs),
     /// Predict what a collective would cost on a network of any size
     Simulate(crate::simulate::SimulateArgs),
+    /// Join the timelines of ranks, and say who was late
+    Trace(crate::trace::TraceArgs),
     /// Check this machine, and others, for what would trouble a job
     Doctor(DoctorArgs),
     /// Start the ranks of one host for a launcher
@@ -101,6 +103,30 @@ pub struct HostArgs {
     /// Where phalanx is on the other hosts [default: where it is here]
     #[arg(long, value_name = "PATH")]
     pub remote_exe: Option<PathBuf>,
+
+    /// How this program was started; not said on the command line, but by it.
+    #[arg(skip)]
+    pub own: Own,
+}
+
+/// How this program was started, so that it can start itself again.
+#[derive(Clone, Debug, Default)]
+pub struct Own {
+    pub exe: PathBuf,
+    /// What came after the program's name.
+    pub args: Vec<OsString>,
+}
+
+impl Command {
+    /// Tells the commands that start this program again how.
+    pub fn set_own(&mut self, own: Own) {
+        match self {
+            Command::Run(args) => args.hosts.own = own,
+            Command::Doctor(args) => args.hosts.own = own,
+            Command::Bench(args) => args.hosts.own = own,
+            _ => {}
+        }
+    }
 }
 
 impl HostArgs {

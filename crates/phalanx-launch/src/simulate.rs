@@ -1,5 +1,7 @@
 //! `phalanx simulate`: what a collective would cost on a network nobody here owns, by every algorithm that can do it.
 
+mod agreement;
+
 use crate::bench::bytes;
 use clap::Args;
 use phalanx_collective::plan::{
@@ -54,6 +56,10 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub links_only: bool,
 
+    /// Instead of a collective: how long ranks take to agree on a step of so many named tensors, for worlds up to --ranks
+    #[arg(long, value_name = "TENSORS")]
+    pub agreement: Option<usize>,
+
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
@@ -75,6 +81,9 @@ struct Row {
 }
 
 pub fn main(args: &SimulateArgs) -> ExitCode {
+    if let Some(n_tensors) = args.agreement {
+        return agreement::main(args, n_tensors);
+    }
     match prepare(args) {
         Ok((request, cost)) => {
             show(args, &request, &cost);

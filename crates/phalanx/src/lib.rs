@@ -38,7 +38,7 @@ pub use phalanx_collective as collective;
 pub use phalanx_core as core;
 pub use phalanx_net as net;
 
-pub use phalanx_collective::{ArenaVec, Communicator, Error, Scale};
+pub use phalanx_collective::{ArenaVec, Communicator, Error, Scale, engine};
 pub use phalanx_core::{
     Config, ConfigError, DType, Element, Epoch, OpError, Rank, ReduceOp, Tiers, Topology, Transport,
 };

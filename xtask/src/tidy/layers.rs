@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-collective", &["phalanx-core", "phalanx-net"]),
     ("phalanx-launch", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
     ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
+    ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("xtask", &[]),
 ];
 

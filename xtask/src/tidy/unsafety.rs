@@ -18,7 +18,9 @@ pub const FILES: &[(&str, &str)] = &[
         "crates/phalanx-collective/tests/processes/worker.rs",
         "a fault: shuts every connection it finds in /proc",
     ),
+    ("crates/phalanx-collective/tests/engine_faults/forked.rs", "forks while an engine lives"),
     ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
+    ("crates/phalanx-c/src/", "the edge to C: exported names and the callers' pointers"),
 ];
 
 pub fn check(sources: &[Source]) -> Vec<Complaint> {

@@ -2,6 +2,7 @@
 //!
 //! - CTL-1: when a rank is lost, every operation that waits is answered with that rank and the cause, and the thread ends.
 //! - CTL-2: an engine ends in order when every set of this rank has heard that it is over; a link that closes after that is no failure.
+//! - CTL-3: however this thread ends, every operation is answered, no rank waits for this one in vain, and sets made later end at once.
 
 use super::{
     error::EngineError,
@@ -10,13 +11,17 @@ use super::{
     shared::Shared,
 };
 use phalanx_core::Rank;
-use phalanx_net::{Link, frame, lost::Cause};
+use phalanx_net::{
+    Link, frame,
+    lost::{Cause, Doom},
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io::IoSlice,
     os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -55,8 +60,9 @@ pub(crate) struct Control {
     stream: u32,
     peers: BTreeMap<Rank, Peer>,
     sets: BTreeMap<u32, Arc<Set>>,
-    /// For sets that this rank does not have yet: others were faster.
-    early: Vec<Letter>,
+    /// For sets that this rank does not have yet, and from whom: others were faster.
+    early: Vec<(Rank, Letter)>,
+    bytes: Vec<u8>,
     newest: u32,
     leaving: bool,
     lost_since: Option<Instant>,
@@ -70,6 +76,7 @@ impl Control {
             peers: BTreeMap::new(),
             sets: BTreeMap::new(),
             early: Vec::new(),
+            bytes: vec![0; 64 << 10],
             newest: 0,
             leaving: false,
             lost_since: None,
@@ -102,27 +109,32 @@ impl Control {
         if let Some(watch) = self.shared.world.watch() {
             watch.subscribe(self.shared.wake_fd().clone());
         }
-        let why = self.attend();
-        if let Err(error) = why {
-            let sets = self.shared.own_sets();
-            sets.iter().chain(self.sets.values()).for_each(|set| set.end(error.clone()));
-        }
+        // A panic here is our own fault; that nobody waits for ever because of it is worth the catch.
+        let why = catch_unwind(AssertUnwindSafe(|| self.attend())).unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no word");
+            let why = format!("the control thread of its engine panicked: {said}");
+            Err(self.shared.give_up(Doom::GaveUp { rank: self.shared.world.rank(), why }))
+        });
+        let why = why.unwrap_or_else(|error| self.shared.ruin(error));
+        self.shared.close_sets(&why);
+        self.sets.values().for_each(|set| set.end(why.clone()));
         if let Some(watch) = self.shared.world.watch() {
             watch.unsubscribe(self.shared.wake_fd());
         }
         self.shared.world.close_links(self.stream);
     }
 
-    /// Ends well when everything is over, with an error when somebody is lost.
-    fn attend(&mut self) -> Result<(), EngineError> {
+    /// Returns why it is over: in order, or as an error if somebody is lost.
+    fn attend(&mut self) -> Result<EngineError, EngineError> {
         loop {
             self.shared.is_awake();
             if std::mem::take(&mut self.shared.sets().changed) {
                 self.connect()?;
                 let (known, later) =
-                    std::mem::take(&mut self.early).into_iter().partition(|l| l.set <= self.newest);
+                    std::mem::take(&mut self.early).into_iter().partition(|(_, l)| l.set <= self.newest);
                 self.early = later;
-                (known as Vec<Letter>).into_iter().for_each(|letter| self.deliver(letter));
+                (known as Vec<(Rank, Letter)>).into_iter().try_for_each(|(from, l)| self.deliver(from, l))?;
             }
             self.receive()?;
             let mut next_us = None;
@@ -131,11 +143,12 @@ impl Control {
                 next_us =
                     [next_us, set.desk().node.next_look_us(self.shared.now_us())].into_iter().flatten().min();
             }
+            self.judge_sets()?;
             self.collect();
-            self.sets.retain(|_, set| set.id == 0 || !set.has_ended());
+            self.sets.retain(|_, set| set.id == 0 || !is_done_with(set));
             self.send();
-            if self.is_over() {
-                return Ok(());
+            if let Some(why) = self.is_over() {
+                return Ok(why);
             }
             self.judge_lost()?;
             self.judge_closed()?;
@@ -144,38 +157,69 @@ impl Control {
     }
 
     /// CTL-2. The end of the first set is the end of all; the others hear of it from here.
-    fn is_over(&mut self) -> bool {
-        let first_ended = self.sets.values().any(|set| set.id == 0 && set.has_ended());
-        if first_ended && !self.leaving {
+    fn is_over(&mut self) -> Option<EngineError> {
+        let first = self.sets.values().find(|set| set.id == 0)?;
+        let why = first.desk().ended.clone()?;
+        if !self.leaving {
             self.leaving = true;
+            let by = match &why {
+                EngineError::ShutDown { rank } => *rank,
+                _ => self.shared.world.rank(),
+            };
             for set in self.sets.values().filter(|set| set.id != 0) {
-                set.drive(&self.shared, Input::Leave);
+                set.drive(&self.shared, Input::End(by));
             }
         }
         let sent = self.peers.values().all(|p| p.out.len() == p.sent || p.closed.is_some());
-        let collected = self.sets.values().all(|set| set.desk().outbox.is_empty());
-        first_ended && self.sets.values().all(|set| set.has_ended()) && sent && collected
+        (self.sets.values().all(|set| is_done_with(set)) && sent).then_some(why)
     }
 
-    fn deliver(&mut self, letter: Letter) {
-        match self.sets.get(&letter.set) {
-            Some(set) => {
-                let (from, message) = (letter.from as usize, letter.message);
-                set.drive(&self.shared, Input::Heard { from, message });
+    /// CTL-3: a set that failed on this rank alone, and a neighbour that talks nonsense, are failures of all.
+    fn judge_sets(&self) -> Result<(), EngineError> {
+        for set in self.sets.values() {
+            let desk = set.desk();
+            let in_order =
+                |e: &&EngineError| matches!(e, EngineError::ShutDown { .. } | EngineError::Stalled { .. });
+            if let Some(error) = desk.ended.as_ref().filter(|e| !in_order(e)) {
+                return Err(error.clone());
             }
-            None if letter.set > self.newest => self.early.push(letter),
-            None => {}
+            let garbage = desk.node.garbage();
+            drop(desk);
+            if let Some((rank, what)) = garbage {
+                return Err(self.nonsense(rank, what));
+            }
         }
+        Ok(())
+    }
+
+    fn nonsense(&self, rank: Rank, what: &str) -> EngineError {
+        let why = format!("its engine sent rank {} what makes no sense: {what}", self.shared.world.rank());
+        self.shared.give_up(Doom::GaveUp { rank, why })
+    }
+
+    fn deliver(&mut self, sender: Rank, letter: Letter) -> Result<(), EngineError> {
+        let Some(set) = self.sets.get(&letter.set) else {
+            if letter.set > self.newest {
+                self.early.push((sender, letter));
+            }
+            return Ok(());
+        };
+        let (from, message) = (letter.from as usize, letter.message);
+        if set.members.get(from) != Some(&sender) {
+            return Err(self.nonsense(sender, "a message in another rank's name"));
+        }
+        set.drive(&self.shared, Input::Heard { from, message });
+        Ok(())
     }
 
     fn receive(&mut self) -> Result<(), EngineError> {
         let mut letters = Vec::new();
-        let mut bytes = vec![0; 64 << 10];
+        let mut garbled = None;
         for (rank, peer) in self.peers.iter_mut().filter(|(_, p)| p.closed.is_none()) {
             loop {
-                match peer.link.recv_some(&mut bytes) {
+                match peer.link.recv_some(&mut self.bytes) {
                     Ok(0) => break,
-                    Ok(n) => peer.decoder.feed(&bytes[..n]),
+                    Ok(n) => peer.decoder.feed(&self.bytes[..n]),
                     Err(_) => {
                         peer.closed = Some(Instant::now());
                         break;
@@ -185,17 +229,16 @@ impl Control {
             loop {
                 match peer.decoder.take::<Letter>() {
                     Ok(None) => break,
-                    Ok(Some(letter)) => letters.push(letter),
+                    Ok(Some(letter)) => letters.push((*rank, letter)),
                     Err(error) => {
-                        tracing::error!(%rank, %error, "a rank sent an invalid control message");
-                        peer.closed = Some(Instant::now());
+                        garbled = Some((*rank, error.to_string()));
                         break;
                     }
                 }
             }
         }
-        letters.into_iter().for_each(|letter| self.deliver(letter));
-        Ok(())
+        letters.into_iter().try_for_each(|(sender, letter)| self.deliver(sender, letter))?;
+        garbled.map_or(Ok(()), |(rank, what)| Err(self.nonsense(rank, &what)))
     }
 
     fn collect(&mut self) {
@@ -236,9 +279,14 @@ impl Control {
             return Err(error);
         }
         let Some(lost) = self.shared.lost() else { return Ok(()) };
-        let gone = matches!(lost.cause, Cause::Left | Cause::Ended(_) | Cause::Disconnected);
+        let gone = match &lost.cause {
+            Cause::Left | Cause::Disconnected => true,
+            // Whoever crashed has not ended its engine in order, or it does not matter any more.
+            Cause::Ended(how) => how.is_empty() || how == "exited with code 0",
+            _ => false,
+        };
         let since = *self.lost_since.get_or_insert_with(Instant::now);
-        if gone && since.elapsed() < NEWS { Ok(()) } else { Err(self.shared.give_up(lost)) }
+        if gone && since.elapsed() < NEWS { Ok(()) } else { Err(self.shared.give_up(Doom::Lost(lost))) }
     }
 
     /// A link that closed for no known reason is a reason, after a while.
@@ -246,7 +294,7 @@ impl Control {
         for (rank, peer) in &self.peers {
             if peer.closed.is_some_and(|at| at.elapsed() > VERDICT) {
                 let lost = self.shared.world.casualties().suspect(*rank, Cause::Disconnected);
-                return Err(EngineError::PeerLost { rank: lost.rank, cause: lost.cause });
+                return Err(self.shared.give_up(Doom::Lost(lost)));
             }
         }
         Ok(())
@@ -267,4 +315,9 @@ impl Control {
         // Whatever ends it: look at everything again.
         let _ = poll(&mut fds, Some(&timeout));
     }
+}
+
+/// Whether a set has ended and has nothing left to tell. What it has to tell comes with its end, not after it.
+fn is_done_with(set: &Set) -> bool {
+    set.has_ended() && set.desk().outbox.is_empty()
 }

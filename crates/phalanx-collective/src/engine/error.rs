@@ -1,6 +1,9 @@
 //! What the engine answers instead of a result. Mistakes and failures are different variants: recovery must never retry a mistake.
 
-use super::negotiate::message::{Fault, ranks_text};
+use super::{
+    negotiate::message::{Fault, ranks_text},
+    timeline::TimelineError,
+};
 use crate::error::Error;
 use phalanx_core::{DType, OpError, Rank, ReduceOp};
 use phalanx_net::lost::Cause;
@@ -38,6 +41,8 @@ pub enum EngineError {
     Forked,
     #[error("the answer was taken already")]
     Taken,
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
     #[error("{0}")]
     Failed(Arc<Error>),
 }

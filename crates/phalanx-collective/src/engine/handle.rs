@@ -9,7 +9,7 @@ use std::{
     fmt,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -49,6 +49,8 @@ pub(crate) struct Slot {
     done: AtomicBool,
     /// The answer was seen, or nobody is left who could.
     observed: AtomicBool,
+    /// Counts the answers that were seen. Relaxed: it tells what a program's own thread has seen before it submits more.
+    n_seen: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -58,6 +60,16 @@ struct State {
 }
 
 impl Slot {
+    pub fn new(n_seen: Arc<AtomicU64>) -> Slot {
+        Slot { n_seen, ..Slot::default() }
+    }
+
+    fn observe(&self) {
+        if !self.observed.swap(true, Ordering::AcqRel) {
+            self.n_seen.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Answers, and calls whoever wanted to be called; outside of any lock.
     pub fn answer(&self, answer: Answer) {
         let mut state = self.lock();
@@ -121,7 +133,7 @@ impl Handle {
     pub fn poll(&self) -> bool {
         let done = self.slot.is_done();
         if done {
-            self.slot.observed.store(true, Ordering::Release);
+            self.slot.observe();
         }
         done
     }
@@ -142,7 +154,7 @@ impl Handle {
             let slept = self.slot.answered.wait_timeout(state, deadline - now);
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
         }
-        self.slot.observed.store(true, Ordering::Release);
+        self.slot.observe();
         let answer = state.answer.take();
         drop(state);
         Ok(answer.unwrap_or(Err(EngineError::Taken)))
@@ -159,11 +171,13 @@ impl Handle {
         }
     }
 
-    /// Calls back once it is done: at once if it is, otherwise from a thread of the engine, which must not be kept long.
+    /// Calls back once it is done: at once if it is, otherwise from a thread of the engine, which must not be kept long. The callback must not
+    /// wait for this very handle. After the answer was taken it gets [`EngineError::Taken`].
     pub fn on_done(&self, call: impl FnOnce(&Answer) + Send + 'static) {
         let mut state = self.slot.lock();
         match &state.answer {
             Some(answer) => call(answer),
+            None if self.slot.is_done() => call(&Err(EngineError::Taken)),
             None => state.callbacks.push(Box::new(call)),
         }
     }

@@ -45,6 +45,7 @@ pub use options::Options;
 pub use request::Request;
 pub use sparse::{Sparse, SparseHandle};
 pub use tensor::{ShapeError, Tensor};
+pub use timeline::TimelineError;
 
 use crate::{communicator::Communicator, error::Error};
 use control::Control;
@@ -57,6 +58,7 @@ use shared::Shared;
 use spec::{Kind, Spec};
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
     sync::Arc,
     thread::JoinHandle,
 };
@@ -89,6 +91,14 @@ impl Engine {
             .collect::<Result<_, _>>()?;
         let stream = communicator.next_engine();
         let shared = Arc::new(Shared::new(communicator.world_arc(), options)?);
+        let config = shared.world.config();
+        if let Some(path) = &config.timeline {
+            let path = timeline::path_of_rank(path.as_ref(), communicator.rank());
+            // Not a reason to leave the other ranks waiting.
+            if let Err(error) = shared.timeline.start(&path, config.timeline_mark_cycles) {
+                phalanx_net::voice::warn(&format!("there will be no timeline: {error}"));
+            }
+        }
         let id = shared.sets().take_id();
         let mut mover = Mover::new(shared.clone(), id, communicator);
         // Until every rank has wiped its part of the board, nobody may read it.
@@ -132,6 +142,23 @@ impl Engine {
     /// The last report about ranks that keep others waiting.
     pub fn last_stall(&self) -> Option<Report> {
         self.shared.last_report()
+    }
+
+    /// Writes what happens from now on to this file, for Perfetto or Chrome; with every look that finds something to run, if these are to be marked.
+    /// The file is this rank's own: another rank needs another one.
+    pub fn start_timeline(&self, path: impl AsRef<Path>, mark_cycles: bool) -> Result<(), EngineError> {
+        if !self.shared.is_ours() {
+            return Err(EngineError::Forked);
+        }
+        Ok(self.shared.timeline.start(path.as_ref(), mark_cycles)?)
+    }
+
+    /// Ends the timeline, if there is one: when this returns, the file holds everything. Ending the engine does it, too.
+    pub fn stop_timeline(&self) -> Result<(), EngineError> {
+        if !self.shared.is_ours() {
+            return Err(EngineError::Forked);
+        }
+        Ok(self.shared.timeline.stop()?)
     }
 
     /// Submits an operation.
@@ -212,6 +239,8 @@ impl Engine {
             &mut *self.shared.movers.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
         );
         others.into_iter().try_for_each(|mover| mover.join().map_err(gone))?;
+        // A timeline that could not be written has said so; the communicator is as good as before.
+        let _ = self.shared.timeline.stop();
         Ok(communicator)
     }
 }
@@ -221,6 +250,9 @@ impl Drop for Engine {
         if std::thread::panicking() {
             // The others shall learn of the panic, not of a shutdown.
             std::mem::forget((self.control.take(), self.mover.take()));
+            if self.shared.is_ours() {
+                let _ = self.shared.timeline.stop();
+            }
             return;
         }
         // Whoever wants to know calls shutdown().

@@ -22,6 +22,8 @@ pub(crate) struct Mover {
     pub comm: Communicator,
     carrier: Carrier,
     seen: Option<View>,
+    /// Operations so far; the same on every rank of the set.
+    n_run: u64,
     /// On the first rank of the first set, if the program wants it.
     tuner: Option<Tuner>,
 }
@@ -48,7 +50,7 @@ impl Mover {
         }
         let carrier = Carrier::new(&comm);
         let tuner = (id == 0 && comm.rank() == Rank::ZERO).then(|| tuner(&shared, &comm)).flatten();
-        Mover { shared, set, comm, carrier, seen: None, tuner }
+        Mover { shared, set, comm, carrier, seen: None, n_run: 0, tuner }
     }
 
     /// Works until the end; gives the communicator back.
@@ -85,13 +87,17 @@ impl Mover {
 
     fn batch(&mut self, mut loads: Vec<Load>, slots: Vec<Option<Arc<Slot>>>, replayed: bool) {
         let began = Instant::now();
-        self.shared.timeline.moving(&loads);
+        let number = self.n_run;
+        self.n_run += loads.len() as u64;
+        self.shared.timeline.moving(self.set.id, &loads);
         let result = match loads[0].agreed.spec.kind {
-            Kind::AddSet => return self.add_set(&loads[0], slots),
-            Kind::RemoveSet => return self.remove_set(&loads[0], slots),
+            Kind::AddSet | Kind::RemoveSet => {
+                self.shared.timeline.moved(self.set.id, &loads, "", number);
+                return self.change_sets(&loads[0], slots);
+            }
             _ => self.carrier.carry(&mut self.comm, &mut loads),
         };
-        self.shared.timeline.moved(&loads, self.comm.last_plan());
+        self.shared.timeline.moved(self.set.id, &loads, self.comm.last_plan(), number);
         self.count(&loads, replayed, began);
         self.tune(&loads);
         match result {
@@ -150,6 +156,13 @@ impl Mover {
         add(&tally.replayed, if replayed { loads.len() as u64 } else { 0 });
         add(&tally.moving_us, began.elapsed().as_micros() as u64);
         tally.packed_bytes.store(self.carrier.packed_bytes, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn change_sets(&mut self, load: &Load, slots: Vec<Option<Arc<Slot>>>) {
+        match load.agreed.spec.kind {
+            Kind::AddSet => self.add_set(load, slots),
+            _ => self.remove_set(load, slots),
+        }
     }
 
     /// All ranks come here with the same ranks, in the same place of the sequence.

@@ -60,6 +60,8 @@ pub(crate) struct Desk {
     reserved: BTreeMap<Name, Arc<Slot>>,
     /// How many there were when they were last looked through.
     n_kept: usize,
+    /// How many answers the program has seen.
+    seen: Arc<AtomicU64>,
     /// Numbers for operations without a name, by kind.
     unnamed: BTreeMap<&'static str, u64>,
     pub queue: VecDeque<Job>,
@@ -101,6 +103,7 @@ impl Set {
             pending: BTreeMap::new(),
             reserved: BTreeMap::new(),
             n_kept: 0,
+            seen: Arc::default(),
             unnamed: BTreeMap::new(),
             queue: VecDeque::new(),
             outbox: VecDeque::new(),
@@ -141,7 +144,7 @@ impl Set {
         if desk.reserved.get(&name).is_some_and(|slot| !slot.is_free()) {
             return Err(EngineError::DuplicateName { name: name.to_string() });
         }
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(Slot::new(desk.seen.clone()));
         desk.reserved.insert(name.clone(), slot.clone());
         if desk.reserved.len() > desk.n_kept * 2 + 256 {
             desk.reserved.retain(|_, slot| !slot.is_free());
@@ -149,7 +152,9 @@ impl Set {
         }
         desk.pending.insert(name.clone(), Submission { places, slot: slot.clone() });
         add(&shared.tally.submitted, 1);
-        shared.timeline.submitted(&name, spec.kind);
+        shared.timeline.submitted(self.id, &name, spec.kind);
+        let n_seen = desk.seen.load(Ordering::Relaxed);
+        desk.node.set_phase(n_seen);
         self.drive_locked(shared, desk, Input::Submit { name: name.clone(), spec });
         Ok(Handle::new(name, slot))
     }
@@ -180,10 +185,15 @@ impl Set {
         let quiet = matches!(input, Input::Flush);
         let mut outputs = std::mem::take(&mut desk.outputs);
         desk.node.step(shared.now_us(), input, &mut outputs);
+        if shared.timeline.marks_cycles() && outputs.iter().any(|o| matches!(o, Output::Run { .. })) {
+            shared.timeline.cycle();
+        }
         for output in outputs.drain(..) {
             self.act(shared, &mut desk, output, &mut due);
         }
         desk.outputs = outputs;
+        add(&shared.tally.cached, std::mem::take(&mut desk.node.n_by_number));
+        add(&shared.tally.negotiated, std::mem::take(&mut desk.node.n_in_full));
         // While replaying on a board, nobody else has anything to do with it.
         let wake_control =
             !quiet && (self.board.is_none() || !desk.node.is_replaying() || !desk.outbox.is_empty());
@@ -205,14 +215,14 @@ impl Set {
                     slots.push(slot);
                     Load { agreed: agreed.clone(), places, made: Vec::new(), received: Vec::new() }
                 });
-                let loads = loads.collect();
-                shared.timeline.agreed(&batch);
+                let loads: Vec<Load> = loads.collect();
+                shared.timeline.agreed(self.id, &loads);
                 self.enqueue(desk, Job::Batch { loads, slots, replayed });
             }
             Output::Fail { name, fault } => {
                 if let Some(submission) = desk.pending.remove(&name) {
                     add(&shared.tally.failed, 1);
-                    shared.timeline.dropped(&name);
+                    shared.timeline.refused(self.id, &name);
                     let name = name.to_string();
                     due.0.push((submission.slot, Err(EngineError::Mismatch { name, fault })));
                 }

@@ -32,6 +32,8 @@ pub(crate) struct Sets {
     next: u32,
     /// Sets that came or went since the control thread last looked.
     pub changed: bool,
+    /// Why there is nobody any more who would end a new one.
+    closed: Option<EngineError>,
 }
 
 impl Sets {
@@ -78,7 +80,7 @@ impl Shared {
     pub fn new(world: Arc<World>, options: Options) -> Result<Shared, Error> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| NetError::System { what: "cannot make an event counter", error: e.into() })?;
-        let timeline = Timeline::new(world.rank());
+        let timeline = Timeline::new(world.rank(), world.n_ranks());
         Ok(Shared {
             world,
             options,
@@ -129,14 +131,35 @@ impl Shared {
         self.woken.store(false, Ordering::Release);
     }
 
-    /// A rank that is lost, if one is. One that is merely gone may have said all it had to say before.
+    #[expect(dead_code, reason = "the mover is about to call it")]
+    /// Takes in a set of which this rank is. One that comes after the end of the engine ends at once.
+    pub fn add_set(&self, id: u32, set: &Arc<Set>) {
+        let mut sets = self.sets();
+        sets.known.insert(id, (set.members.clone(), Some(set.clone())));
+        sets.changed = true;
+        let closed = sets.closed.clone();
+        drop(sets);
+        if let Some(error) = closed {
+            set.end(error);
+        }
+    }
+
+    /// The control thread ends: every set does, those to come included.
+    pub fn close_sets(&self, error: &EngineError) {
+        self.sets().closed.get_or_insert(error.clone());
+        self.own_sets().iter().for_each(|set| set.end(error.clone()));
+    }
+
+    /// A rank that is lost, if one is: the first that did not leave in order. One that is merely gone may have said all it had to say before.
     pub fn lost(&self) -> Option<Lost> {
         let casualties = self.world.casualties();
         if !casualties.any() {
             return None;
         }
-        let lost = |rank| casualties.cause(rank).map(|cause| Lost { rank, cause });
-        (0..self.world.n_ranks()).map(Rank).find_map(lost)
+        let any = (0..self.world.n_ranks())
+            .map(Rank)
+            .find_map(|rank| casualties.cause(rank).map(|cause| Lost { rank, cause }))?;
+        Some(casualties.suspect(any.rank, any.cause))
     }
 
     /// What ended the world, if something did.
@@ -146,9 +169,26 @@ impl Shared {
         Some(Error::from(NetError::from(doom)).into())
     }
 
-    /// Ends the world because of a lost rank; all ranks are told the same, as far as the hub can.
-    pub fn give_up(&self, lost: Lost) -> EngineError {
-        Error::from(NetError::from(self.world.doom(Doom::Lost(lost)))).into()
+    /// Ends the world; all ranks are told the same, as far as the hub can.
+    pub fn give_up(&self, doom: Doom) -> EngineError {
+        Error::from(NetError::from(self.world.doom(doom))).into()
+    }
+
+    /// Sees to it that nobody waits for this rank, whose engine has failed. Returns what everybody names as the reason.
+    pub fn ruin(&self, error: EngineError) -> EngineError {
+        if let Some(known) = self.doom() {
+            return known;
+        }
+        let me = self.world.rank();
+        let doom = match &error {
+            EngineError::PeerLost { rank, cause } => Doom::Lost(Lost { rank: *rank, cause: cause.clone() }),
+            EngineError::Failed(failed) => match &**failed {
+                Error::Net(error) => error.doom(me),
+                other => Doom::GaveUp { rank: me, why: other.to_string() },
+            },
+            other => Doom::GaveUp { rank: me, why: other.to_string() },
+        };
+        self.give_up(doom)
     }
 
     /// Tells people who keeps whom waiting.

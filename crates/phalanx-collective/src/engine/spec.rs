@@ -73,11 +73,12 @@ pub struct Form {
 
 impl Form {
     pub fn n_elements(&self) -> u64 {
-        self.shape.iter().product()
+        // More than there can be is more than anybody has.
+        self.shape.iter().fold(1, |n: u64, d| n.saturating_mul(*d))
     }
 
     pub fn n_bytes(&self) -> u64 {
-        self.n_elements() * self.dtype.size() as u64
+        self.n_elements().saturating_mul(self.dtype.size() as u64)
     }
 
     /// Rows of the first dimension; a scalar is one row.
@@ -87,7 +88,7 @@ impl Form {
 
     /// Elements of one row.
     pub fn row_elements(&self) -> u64 {
-        self.shape.iter().skip(1).product()
+        self.shape.iter().skip(1).fold(1, |n: u64, d| n.saturating_mul(*d))
     }
 }
 
@@ -125,7 +126,7 @@ impl Spec {
     }
 
     pub fn n_bytes(&self) -> u64 {
-        self.forms.iter().map(Form::n_bytes).sum()
+        self.forms.iter().fold(0, |n: u64, f| n.saturating_add(f.n_bytes()))
     }
 
     /// What this rank alone knows of an uneven operation: rows of each tensor, or rows for each rank.

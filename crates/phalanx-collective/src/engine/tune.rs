@@ -70,7 +70,7 @@ impl Tuner {
         let segments = [256u64 << 10, 64 << 10, 32 << 10].into_iter().filter(|s| *s != start.segment_bytes);
         axis(fixed.segment, segments.map(Change::Segment).collect());
         let fusions =
-            [16u64 << 20, 4 << 20, 1 << 20, 128 << 20].into_iter().filter(|f| *f != start.fusion_bytes);
+            [2u64 << 20, 1 << 20, 32 << 20, 128 << 20].into_iter().filter(|f| *f != start.fusion_bytes);
         axis(fixed.fusion, fusions.map(Change::Fusion).collect());
         Tuner {
             todo,
@@ -215,11 +215,11 @@ mod tests {
     fn it_finds_the_fastest_values_within_its_bound() {
         let tuner = Tuner::new(start(), Fixed::default(), &["ring"]);
         let (best, _, log) = settle(tuner, |t| {
-            let fusion = if t.fusion_bytes == 4 << 20 { 300 } else { 600 };
+            let fusion = if t.fusion_bytes == 2 << 20 { 300 } else { 600 };
             let segment = if t.segment_bytes == 256 << 10 { 30 } else { 90 };
             fusion + segment + if t.algorithm.is_some() { 300 } else { 0 }
         });
-        let want = Tuning { fusion_bytes: 4 << 20, segment_bytes: 256 << 10, algorithm: None };
+        let want = Tuning { fusion_bytes: 2 << 20, segment_bytes: 256 << 10, algorithm: None };
         assert_eq!(best, want, "TUNE-1\n{log}");
         assert_eq!(recorded(&log), Ok(want));
     }

@@ -8,6 +8,7 @@ mod orders;
 mod sets;
 #[path = "../support/mod.rs"]
 mod support;
+mod timeline;
 mod tuning;
 
 use phalanx_collective::engine::{Engine, Handle, Request, Tensor};

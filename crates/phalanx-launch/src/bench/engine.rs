@@ -68,10 +68,20 @@ pub fn run(mut comm: Communicator, seconds: f64, json: bool) -> Result<(), Bench
     let each = Duration::from_secs_f64(seconds);
     for round in 0..ROUNDS {
         let mut flat = vec![1f32; bytes / 4];
-        repeat(&mut comm, each, &mut rows[0].times, |comm| Ok(comm.allreduce(&mut flat, ReduceOp::Average)?))?;
+        repeat(
+            &mut comm,
+            each,
+            &mut rows[0].times,
+            |comm| Ok(comm.allreduce(&mut flat, ReduceOp::Average)?),
+        )?;
         drop(flat);
         let mut flat = comm.alloc::<f32>(bytes / 4)?;
-        repeat(&mut comm, each, &mut rows[1].times, |comm| Ok(comm.allreduce(&mut flat, ReduceOp::Average)?))?;
+        repeat(
+            &mut comm,
+            each,
+            &mut rows[1].times,
+            |comm| Ok(comm.allreduce(&mut flat, ReduceOp::Average)?),
+        )?;
         drop(flat);
         let arena = sizes.iter().map(|n| comm.alloc::<f32>(*n)).collect::<Result<Vec<_>, _>>()?;
         let engine = Engine::start(comm)?;
@@ -141,7 +151,8 @@ fn steps(
     let began = Instant::now();
     step(None)?;
     let guess = (each.as_secs_f64() / began.elapsed().as_secs_f64()).clamp(3.0, 2e5) as i64;
-    let agreed = engine.submit(Request::broadcast(Tensor::new(vec![guess]), phalanx_core::Rank::ZERO).name("n"))?;
+    let agreed =
+        engine.submit(Request::broadcast(Tensor::new(vec![guess]), phalanx_core::Rank::ZERO).name("n"))?;
     let n = agreed.wait()?.tensor().and_then(Tensor::into_vec::<i64>).map_or(3, |n| n[0]);
     // Back to a sequence that repeats.
     (0..6).try_for_each(|_| step(None))?;

@@ -44,7 +44,7 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
     let started = Instant::now();
     let plan = plan(args)?;
     let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
-    let exes = exes(&args.hosts)?;
+    let exes = exes(&args.hosts);
     let this = here();
     let routes: Vec<Route> =
         plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
@@ -132,11 +132,10 @@ pub fn hosts(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, 
 }
 
 /// Where phalanx is: here, and on the other hosts.
-pub fn exes(args: &HostArgs) -> Result<Exes, RunError> {
-    let here =
-        env::current_exe().map_err(|why| RunError::System { what: "the path of phalanx itself", why })?;
+pub fn exes(args: &HostArgs) -> Exes {
+    let here = args.own.exe.clone();
     let remote = args.remote_exe.clone().unwrap_or_else(|| here.clone());
-    Ok(Exes { here, remote })
+    Exes { here, remote }
 }
 
 /// How this machine may be called.

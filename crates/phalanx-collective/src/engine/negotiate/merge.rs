@@ -12,15 +12,15 @@ impl Node {
         for place in announce.joined {
             self.hear_joined(place as usize);
         }
-        if let Some(place) = announce.leaving {
-            self.hear_leaving(place as usize);
+        if let Some(rank) = announce.leaving {
+            self.hear_leaving(rank);
         }
         for part in announce.submitted {
             let name = match &part {
                 Announced::Full(merged) => Some(merged.name.clone()),
                 Announced::Known { table, id } => self.table.resolve(*table, *id).map(|a| a.name.clone()),
             };
-            let name = name.expect("TABLE-2: neighbours speak of this table or the one before");
+            let name = name.expect("CHECK-1: it was resolved before");
             self.take(from, name, part);
         }
     }
@@ -74,6 +74,16 @@ impl Node {
             a
         });
         Announced::Full(Box::new(Merged { absent, ..merged.expect("an entry begins with a part") }))
+    }
+
+    /// TABLE-2. What waits here for others is kept in full: it may wait longer than numbers last.
+    pub(super) fn renew_table(&mut self) {
+        for (name, entry) in std::mem::take(&mut self.entries) {
+            let in_full = |(from, part)| (from, Announced::Full(Box::new(self.expand(from, part))));
+            let parts = entry.parts.into_iter().map(in_full).collect();
+            self.entries.insert(name, Entry { parts });
+        }
+        self.table.renew();
     }
 
     /// In full what a neighbour said in short: what was agreed, with the rows of the places for which it speaks.

@@ -41,8 +41,8 @@ pub struct Announce {
     pub submitted: Vec<Announced>,
     /// Places that will submit nothing more until all have joined.
     pub joined: Vec<u32>,
-    /// A place that wants everything to end.
-    pub leaving: Option<u32>,
+    /// A rank that wants everything to end; not necessarily one of the set.
+    pub leaving: Option<Rank>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ pub enum Response {
     Tune(Tuning),
     /// Nothing happens any more.
     Over {
-        place: u32,
+        rank: Rank,
         why: End,
     },
 }

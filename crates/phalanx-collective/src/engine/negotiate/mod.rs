@@ -7,9 +7,11 @@
 //! - NEG-4: a disagreement is told to every rank that submitted the name, once all have; the name is free again afterwards.
 
 pub mod agree;
+mod check;
 pub mod fuse;
 mod merge;
 pub mod message;
+pub mod predict;
 pub mod replay;
 mod roll;
 mod root;
@@ -21,6 +23,7 @@ mod unison;
 
 use super::spec::{Name, Spec};
 use agree::conflict;
+use check::Nonsense;
 use fuse::{Batch, Limits};
 use message::{
     Agreed, Announce, Announced, End, Fault, Generation, Item, Merged, Message, Report, Response, Tuning,
@@ -65,6 +68,8 @@ pub enum Input {
     Join,
     /// This rank wants everything to end.
     Leave,
+    /// Everything shall end, because that rank wanted it elsewhere.
+    End(Rank),
     Heard {
         from: usize,
         message: Message,
@@ -116,6 +121,8 @@ pub enum Output {
 struct Mine {
     spec: Spec,
     since_us: u64,
+    /// When it was submitted, in terms of what the program had seen by then.
+    phase: u64,
 }
 
 /// A name's submissions here and below.
@@ -137,7 +144,8 @@ pub struct Node {
     /// Places here and below that have joined.
     joined: BTreeSet<usize>,
     i_joined: bool,
-    i_leave: bool,
+    /// Who wants everything to end, as far as this rank itself has been told.
+    ending: Option<Rank>,
     /// To be announced to the parent.
     up: Announce,
     /// From neighbours that are a generation ahead.
@@ -147,7 +155,13 @@ pub struct Node {
     unison: Unison,
     roll: Roll,
     over: bool,
+    /// A neighbour's message that makes no sense (CHECK-1); nothing happens here after it.
+    garbage: Option<(usize, Nonsense)>,
     last: Option<(Name, u64)>,
+    phase: u64,
+    /// Submissions of this rank that were announced by number, and in full.
+    pub n_by_number: u64,
+    pub n_in_full: u64,
 }
 
 impl Node {
@@ -161,7 +175,7 @@ impl Node {
             entries: BTreeMap::new(),
             joined: BTreeSet::new(),
             i_joined: false,
-            i_leave: false,
+            ending: None,
             up: Announce::default(),
             early: VecDeque::new(),
             root: (setup.me == 0).then(|| Root::new(setup.limits)),
@@ -169,7 +183,11 @@ impl Node {
             unison: Unison::default(),
             roll: Roll::new(setup.stall_ms, setup.abort_ms),
             over: false,
+            garbage: None,
             last: None,
+            phase: 0,
+            n_by_number: 0,
+            n_in_full: 0,
             setup,
         }
     }
@@ -179,8 +197,19 @@ impl Node {
         self.tree.parent().into_iter().chain(self.tree.children())
     }
 
+    /// Says how many answers the program has seen. What it submits before it sees another one cannot depend on any of those submitted with it,
+    /// and may travel with them; what it submits afterwards may wait for them.
+    pub fn set_phase(&mut self, n_seen: u64) {
+        self.phase = n_seen;
+    }
+
     pub fn is_replaying(&self) -> bool {
         self.replay.is_some()
+    }
+
+    /// Who has said something that makes no sense, and what.
+    pub fn garbage(&self) -> Option<(Rank, &'static str)> {
+        self.garbage.map(|(place, what)| (self.rank_at(place), what))
     }
 
     /// When it wants to be flushed again although nothing happened; microseconds.
@@ -192,7 +221,7 @@ impl Node {
     }
 
     pub fn step(&mut self, now_us: u64, input: Input, out: &mut Vec<Output>) {
-        if self.over {
+        if self.over || self.garbage.is_some() {
             return;
         }
         match input {
@@ -201,10 +230,8 @@ impl Node {
                 self.i_joined = true;
                 self.say_own(now_us, out);
             }
-            Input::Leave => {
-                self.i_leave = true;
-                self.say_own(now_us, out);
-            }
+            Input::Leave => self.end(now_us, self.rank_at(self.tree.me), out),
+            Input::End(rank) => self.end(now_us, rank, out),
             Input::Heard { from, message } => self.hear(now_us, from, message, out),
             Input::Seen(view) => self.see(now_us, view, out),
             Input::Ran(n) => {
@@ -223,8 +250,13 @@ impl Node {
         self.respond(now_us, out);
     }
 
+    fn end(&mut self, now_us: u64, rank: Rank, out: &mut Vec<Output>) {
+        self.ending.get_or_insert(rank);
+        self.say_own(now_us, out);
+    }
+
     fn submit(&mut self, now_us: u64, name: Name, spec: Spec, out: &mut Vec<Output>) {
-        self.mine.insert(name.clone(), Mine { spec, since_us: now_us });
+        self.mine.insert(name.clone(), Mine { spec, since_us: now_us, phase: self.phase });
         if self.replay.is_some() {
             self.replay_own(now_us, &name, out);
         } else {
@@ -254,6 +286,10 @@ impl Node {
                 }))
             }
         };
+        match &part {
+            Announced::Known { .. } => self.n_by_number += 1,
+            Announced::Full(_) => self.n_in_full += 1,
+        }
         self.take(self.tree.me, name, part);
     }
 
@@ -273,18 +309,18 @@ impl Node {
         if self.replay.is_some() {
             return self.freeze(now_us, out);
         }
-        if self.i_leave {
-            self.hear_leaving(self.tree.me);
+        if let Some(rank) = self.ending {
+            self.hear_leaving(rank);
         }
         if self.i_joined {
             self.hear_joined(self.tree.me);
         }
     }
 
-    fn hear_leaving(&mut self, place: usize) {
+    fn hear_leaving(&mut self, rank: Rank) {
         match &mut self.root {
-            Some(root) => root.leaving = root.leaving.or(Some(place)),
-            None => self.up.leaving = self.up.leaving.or(Some(place as u32)),
+            Some(root) => root.leaving = root.leaving.or(Some(rank)),
+            None => self.up.leaving = self.up.leaving.or(Some(rank)),
         }
     }
 
@@ -302,6 +338,10 @@ impl Node {
     }
 
     fn hear(&mut self, now_us: u64, from: usize, message: Message, out: &mut Vec<Output>) {
+        if let Err(what) = self.check(from, &message) {
+            self.garbage = Some((from.min(self.tree.n - 1), what));
+            return;
+        }
         match message {
             Message::Announce(announce) => {
                 if announce.generation > self.generation {
@@ -344,21 +384,27 @@ impl Node {
 
     /// Does what the root decided, and passes it on.
     fn obey(&mut self, now_us: u64, responses: Vec<Response>, out: &mut Vec<Output>) {
-        let generation = self.generation;
-        for to in self.tree.children() {
-            let message = Message::Respond { generation, responses: responses.clone() };
-            out.push(Output::Send { to, message });
-        }
+        let (generation, before) = (self.generation, out.len());
+        let message = Message::Respond { generation, responses };
+        let sends: Vec<Output> =
+            self.tree.children().map(|to| Output::Send { to, message: message.clone() }).collect();
+        let Message::Respond { responses, .. } = message else { return };
         for response in responses {
-            self.apply(now_us, response, out);
+            if let Err(what) = self.apply(now_us, response, out) {
+                self.garbage = Some((self.tree.parent().unwrap_or(self.tree.me), what));
+                return;
+            }
         }
+        // Others shall hear it before what follows from it, and not at all if it is garbage.
+        out.splice(before..before, sends);
     }
 
-    fn apply(&mut self, now_us: u64, response: Response, out: &mut Vec<Output>) {
+    fn apply(&mut self, now_us: u64, response: Response, out: &mut Vec<Output>) -> Result<(), Nonsense> {
         match response {
             Response::Run(items) => {
-                let batch: Batch = items.into_iter().map(|item| self.agreed(item)).collect();
-                self.run(now_us, batch, false, out);
+                let batch: Batch =
+                    items.into_iter().map(|item| self.agreed(item)).collect::<Result<_, _>>()?;
+                self.run(now_us, batch, false, out)?;
             }
             Response::Fail { name, fault } => {
                 if self.mine.remove(&name).is_some() {
@@ -368,46 +414,62 @@ impl Node {
             Response::AllJoined { last } => {
                 self.joined.clear();
                 self.i_joined = false;
-                out.push(Output::AllJoined { last: self.rank_at(last as usize) });
+                out.push(Output::AllJoined { last: self.rank_of(last)? });
             }
             Response::Replay { batches } => {
-                let get = |id: u32| self.table.get(id).expect("TABLE-1").clone();
-                let batches = batches.into_iter().map(|b| b.into_iter().map(get).collect()).collect();
+                let get =
+                    |id: u32| self.table.get(id).cloned().ok_or("a number under which nothing is known");
+                let batch = |ids: Vec<u32>| ids.into_iter().map(get).collect::<Result<Batch, _>>();
+                let batches = batches.into_iter().map(batch).collect::<Result<Vec<Batch>, _>>()?;
+                if batches.is_empty() || batches.iter().any(|b| b.is_empty()) {
+                    return Err("an empty batch");
+                }
                 self.begin_replay(now_us, batches, out);
             }
-            Response::NewTable => self.table.renew(),
+            Response::NewTable => self.renew_table(),
             Response::Tune(tuning) => out.push(Output::Tune(tuning)),
-            Response::Over { place, why } => {
+            Response::Over { rank, why } => {
                 self.over = true;
-                out.push(Output::Over { rank: self.rank_at(place as usize), why });
+                out.push(Output::Over { rank, why });
             }
         }
+        Ok(())
     }
 
-    fn agreed(&mut self, item: Item) -> Arc<Agreed> {
+    fn rank_of(&self, place: u32) -> Result<Rank, Nonsense> {
+        self.setup.members.get(place as usize).copied().ok_or("a rank that does not exist")
+    }
+
+    fn agreed(&mut self, item: Item) -> Result<Arc<Agreed>, Nonsense> {
         match item {
-            Item::Known(id) => self.table.get(id).expect("TABLE-1").clone(),
+            Item::Known(id) => self.table.get(id).cloned().ok_or("a number under which nothing is known"),
             Item::New { agreed, remember } => {
                 let agreed: Arc<Agreed> = Arc::from(agreed);
                 if let Some(id) = remember {
                     self.table.remember(id, agreed.clone());
                 }
-                agreed
+                Ok(agreed)
             }
         }
     }
 
-    fn run(&mut self, now_us: u64, batch: Batch, replayed: bool, out: &mut Vec<Output>) {
-        for agreed in batch.iter() {
-            let mine = self.mine.remove(&agreed.name);
-            assert!(
-                mine.is_some() || self.i_joined,
-                "NEG-2: {} runs here without having been submitted",
-                agreed.name
-            );
+    /// NEG-2, as far as this rank can tell.
+    fn run(
+        &mut self,
+        now_us: u64,
+        batch: Batch,
+        replayed: bool,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Nonsense> {
+        let last = batch.last().ok_or("an empty batch")?;
+        if !self.i_joined && !batch.iter().all(|agreed| self.mine.contains_key(&agreed.name)) {
+            return Err("an operation to run that was not submitted here");
         }
-        self.last = batch.last().map(|a| (a.name.clone(), now_us));
+        batch.iter().for_each(|agreed| drop(self.mine.remove(&agreed.name)));
+        self.roll.ran(&batch);
+        self.last = Some((last.name.clone(), now_us));
         out.push(Output::Run { batch, replayed });
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Node, Output,
+    fuse::Batch,
     message::{End, Message, Missing, Report, Status},
     tree::Tree,
 };
@@ -19,6 +20,9 @@ pub struct Roll {
     last_us: Option<u64>,
     /// At the root, while one is going on: when it began, and who has answered.
     answers: Option<(u64, BTreeMap<u32, Status>)>,
+    all_answered: bool,
+    /// At the root: what has run since it began, and so keeps nobody waiting any more.
+    ran: BTreeSet<Name>,
     /// At the root: somebody asks for one.
     wanted: bool,
 }
@@ -28,7 +32,22 @@ impl Roll {
         // Giving up needs a roll call to know whom to name.
         let stall_ms = stall_ms.or(abort_ms);
         let (stall_us, abort_us) = (stall_ms.map(|ms| ms * 1000), abort_ms.map(|ms| ms * 1000));
-        Roll { stall_us, abort_us, last_us: None, answers: None, wanted: false }
+        Roll {
+            stall_us,
+            abort_us,
+            last_us: None,
+            answers: None,
+            all_answered: false,
+            ran: BTreeSet::new(),
+            wanted: false,
+        }
+    }
+
+    /// These run.
+    pub fn ran(&mut self, batch: &Batch) {
+        if self.answers.is_some() {
+            self.ran.extend(batch.iter().map(|agreed| agreed.name.clone()));
+        }
     }
 
     pub fn is_due(&self, oldest_us: Option<u64>, now_us: u64) -> bool {
@@ -38,7 +57,7 @@ impl Roll {
     /// When something is due, given since when something waits.
     pub fn next_us(&self, oldest_us: Option<u64>, _now_us: u64) -> Option<u64> {
         if let Some((began, _)) = &self.answers {
-            return Some(began + ANSWERS_US);
+            return Some(if self.all_answered { *began } else { began + ANSWERS_US });
         }
         if self.wanted {
             return Some(0);
@@ -57,7 +76,11 @@ impl Roll {
             return out.push(Output::Send { to, message: Message::Waiting(statuses) });
         }
         match &mut self.answers {
-            Some((_, answers)) => answers.extend(statuses.into_iter().map(|s| (s.place, s))),
+            Some((_, answers)) => {
+                let real = statuses.into_iter().filter(|s| (s.place as usize) < tree.n);
+                answers.extend(real.map(|s| (s.place, s)));
+                self.all_answered = answers.len() >= tree.n;
+            }
             None => self.wanted = true,
         }
     }
@@ -80,14 +103,14 @@ impl Node {
             let status = self.status(now_us);
             return out.push(Output::Send { to, message: Message::Waiting(vec![status]) });
         }
-        self.roll.wanted = false;
+        (self.roll.wanted, self.roll.all_answered) = (false, false);
         match self.roll.answers.take() {
             None => {
                 let mine = self.status(now_us);
                 self.roll.answers = Some((now_us, BTreeMap::from([(0, mine)])));
                 out.extend(self.tree.children().map(|to| Output::Send { to, message: Message::Roll }));
             }
-            Some((_, answers)) => self.conclude(now_us, &answers, out),
+            Some((began, answers)) => self.conclude(now_us, began, &answers, out),
         }
     }
 
@@ -100,12 +123,15 @@ impl Node {
         }
     }
 
-    fn conclude(&mut self, now_us: u64, answers: &BTreeMap<u32, Status>, out: &mut Vec<Output>) {
+    fn conclude(&mut self, now_us: u64, began: u64, answers: &BTreeMap<u32, Status>, out: &mut Vec<Output>) {
         let n = self.tree.n as u32;
+        let since_ms = now_us.saturating_sub(began) / 1000;
+        // A rank that answered after they ran does not know them any more, but is not missing.
+        let ran = std::mem::take(&mut self.roll.ran);
         let mut waited: BTreeMap<&Name, u64> = BTreeMap::new();
-        for (name, ms) in answers.values().flat_map(|s| &s.waiting) {
+        for (name, ms) in answers.values().flat_map(|s| &s.waiting).filter(|(name, _)| !ran.contains(name)) {
             let longest = waited.entry(name).or_default();
-            *longest = (*longest).max(*ms);
+            *longest = (*longest).max(ms.saturating_add(since_ms));
         }
         let stall_ms = self.roll.stall_us.unwrap_or(0) / 1000;
         let mut tensors = Vec::new();
@@ -129,10 +155,9 @@ impl Node {
         let abort_ms = self.roll.abort_us.map(|us| us / 1000);
         let worst = report.tensors.iter().find(|t| abort_ms.is_some_and(|ms| t.waited_ms >= ms));
         if let Some(Missing { name, ranks, waited_ms }) = worst {
-            let place = self.setup.members.iter().position(|r| *r == ranks[0]).expect("a member is missing");
             let why = End::Stalled { name: name.clone(), missing: ranks.clone(), waited_ms: *waited_ms };
             let root = self.root.as_mut().expect("the root concludes");
-            root.abort = Some((place, why));
+            root.abort = Some((ranks[0], why));
         }
         self.tell(report, out);
         if self.replay.is_some() && self.root.as_ref().is_some_and(|r| r.abort.is_some()) {

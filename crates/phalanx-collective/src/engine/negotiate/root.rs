@@ -6,6 +6,7 @@ use super::{
     message::{Agreed, Announced, End, Fault, Item, Merged, Response},
 };
 use crate::engine::spec::{Kind, Name};
+use phalanx_core::Rank;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -36,17 +37,33 @@ pub struct Root {
     ready: Vec<Ready>,
     /// In the order in which they were heard of.
     pub joins: Vec<usize>,
-    pub leaving: Option<usize>,
+    pub leaving: Option<Rank>,
     /// A verdict on ranks that kept others waiting.
-    pub abort: Option<(usize, End)>,
+    pub abort: Option<(Rank, End)>,
     pub running: u64,
     /// Values to change at the next opportunity.
     pub tune: Option<super::Tuning>,
-    cycle: Vec<Name>,
+    /// Operations of the round that is going on, with the phase in which this rank submitted each.
+    cycle: Vec<(Name, u64)>,
     names: BTreeSet<Name>,
     before: BTreeSet<Name>,
-    order: Vec<Name>,
+    order: Vec<(Name, u64)>,
+    /// Rounds in a row that had the same operations, and how many it takes to believe it. A replay that ended before its first round did
+    /// makes it harder: the program only looks as if it repeated.
+    n_alike: u32,
+    n_wanted: u32,
+    /// While replaying: phases of the recording, phases so far of the round that is going on, the last one, and rounds in a row with fewer.
+    recorded_phases: u32,
+    round_phases: u32,
+    last_phase: u64,
+    n_looser: u32,
 }
+
+/// After so many rounds in which the program waited less often than when it was recorded, it is recorded again: more can travel together.
+const LOOSER_ROUNDS: u32 = 8;
+
+/// However often replays have failed, they are tried again after so many rounds.
+const MOST_WANTED: u32 = 1 << 12;
 
 impl Root {
     pub fn new(limits: Limits) -> Root {
@@ -63,11 +80,19 @@ impl Root {
             names: BTreeSet::new(),
             before: BTreeSet::new(),
             order: Vec::new(),
+            n_alike: 0,
+            n_wanted: 1,
+            recorded_phases: 0,
+            round_phases: 0,
+            last_phase: 0,
+            n_looser: 0,
         }
     }
 
     /// What is asked for is asked again in the next generation.
     pub fn forget(&mut self) {
+        let phases: BTreeSet<u64> = self.order.iter().map(|(_, phase)| *phase).collect();
+        (self.recorded_phases, self.round_phases, self.n_looser) = (phases.len() as u32, 0, 0);
         self.complete.clear();
         self.ready.clear();
         self.joins.clear();
@@ -80,6 +105,24 @@ impl Root {
         self.cycle.clear();
         self.names.clear();
         self.before.clear();
+        self.n_alike = 0;
+    }
+
+    /// While replaying, the program submits something in this phase.
+    pub fn see_phase(&mut self, phase: u64) {
+        self.round_phases += u32::from(std::mem::replace(&mut self.last_phase, phase) != phase);
+    }
+
+    /// While replaying, a round is over; true if it is time to record again.
+    pub fn end_round(&mut self) -> bool {
+        let looser = std::mem::take(&mut self.round_phases) < self.recorded_phases;
+        self.n_looser = if looser { self.n_looser + 1 } else { 0 };
+        self.n_looser >= LOOSER_ROUNDS
+    }
+
+    /// A replay is over, after so many rounds.
+    pub fn learn(&mut self, n_rounds: u64) {
+        self.n_wanted = if n_rounds > 0 { 1 } else { (self.n_wanted * 4).min(MOST_WANTED) };
     }
 
     /// Takes note of the next operation; true if it begins a round that has the same operations as the one before.
@@ -87,18 +130,18 @@ impl Root {
         if !self.names.contains(&agreed.name) {
             return false;
         }
-        let repeated = self.names == self.before;
+        self.n_alike = if self.names == self.before { self.n_alike + 1 } else { 0 };
         self.before = std::mem::take(&mut self.names);
         self.order = std::mem::take(&mut self.cycle);
-        repeated
+        self.n_alike >= self.n_wanted
     }
 
-    fn note(&mut self, agreed: &Agreed) {
+    fn note(&mut self, agreed: &Agreed, phase: u64) {
         let odd = !agreed.absent.is_empty() || matches!(agreed.spec.kind, Kind::AddSet | Kind::RemoveSet);
         if odd || self.cycle.len() >= LONGEST_CYCLE {
             return self.restart_cycle();
         }
-        self.cycle.push(agreed.name.clone());
+        self.cycle.push((agreed.name.clone(), phase));
         self.names.insert(agreed.name.clone());
     }
 }
@@ -109,10 +152,11 @@ impl Node {
         if self.root.is_none() || self.replay.is_some() {
             return;
         }
+        let mut responses = self.judge();
+        // After judging: what is complete may speak of the table before this one.
         if self.table.overflowed() {
             self.obey(now_us, vec![Response::NewTable], out);
         }
-        let mut responses = self.judge();
         let replay = self.dispatch(&mut responses);
         let n = self.tree.n;
         let root = self.root.as_mut().expect("checked above");
@@ -126,10 +170,10 @@ impl Node {
             root.restart_cycle();
             responses.push(Response::AllJoined { last });
         }
-        if let Some((place, why)) = root.abort.take() {
-            responses.push(Response::Over { place: place as u32, why });
-        } else if let Some(place) = root.leaving.filter(|_| root.ready.is_empty()) {
-            responses.push(Response::Over { place: place as u32, why: End::ShutDown });
+        if let Some((rank, why)) = root.abort.take() {
+            responses.push(Response::Over { rank, why });
+        } else if let Some(rank) = root.leaving.filter(|_| root.ready.is_empty()) {
+            responses.push(Response::Over { rank, why: End::ShutDown });
         } else if let Some(batches) = replay {
             responses.push(Response::Replay { batches });
         }
@@ -200,7 +244,8 @@ impl Node {
                 if closes && let Some(batches) = self.replayable() {
                     return Some(batches);
                 }
-                self.root.as_mut().expect("only at the root").note(agreed);
+                let phase = self.mine.get(&agreed.name).map_or(0, |m| m.phase);
+                self.root.as_mut().expect("only at the root").note(agreed, phase);
             }
             let root = self.root.as_mut().expect("only at the root");
             let names: BTreeSet<&Name> = batch.iter().map(|a| &a.name).collect();
@@ -233,12 +278,15 @@ impl Node {
         if !self.setup.replay || !quiet {
             return None;
         }
-        let found: Option<Vec<(u32, Arc<Agreed>)>> =
-            root.order.iter().map(|name| self.table.find(name).map(|(id, a)| (id, a.clone()))).collect();
-        let found = found?;
-        let ids: BTreeMap<&Name, u32> = found.iter().map(|(id, a)| (&a.name, *id)).collect();
-        let list: Vec<Arc<Agreed>> = found.iter().map(|(_, a)| a.clone()).collect();
-        let batches = fuse::fuse(&list, root.limits);
-        Some(batches.iter().map(|b| b.iter().map(|a| ids[&a.name]).collect()).collect())
+        let mut ids: BTreeMap<&Name, u32> = BTreeMap::new();
+        // Only what was submitted without waiting for each other may wait for each other.
+        let mut phases: BTreeMap<u64, Vec<Arc<Agreed>>> = BTreeMap::new();
+        for (name, phase) in &root.order {
+            let (id, agreed) = self.table.find(name)?;
+            ids.insert(name, id);
+            phases.entry(*phase).or_default().push(agreed.clone());
+        }
+        let batches = phases.values().flat_map(|list| fuse::fuse(list, root.limits));
+        Some(batches.map(|b| b.iter().map(|a| ids[&a.name]).collect()).collect())
     }
 }

@@ -37,6 +37,10 @@ struct Net {
     now_us: u64,
     chance: Chance,
     n_messages: usize,
+    /// Crashed: nothing happens there any more.
+    dead: Vec<bool>,
+    /// Operations that have run or failed on each rank.
+    n_finished: Vec<usize>,
 }
 
 impl Net {
@@ -66,10 +70,15 @@ impl Net {
             now_us: 0,
             chance: Chance(seed | 1),
             n_messages: 0,
+            dead: vec![false; n],
+            n_finished: vec![0; n],
         }
     }
 
     fn step(&mut self, me: usize, input: Input) {
+        if self.dead[me] {
+            return;
+        }
         let mut out = Vec::new();
         self.nodes[me].step(self.now_us, input, &mut out);
         for output in out {
@@ -80,11 +89,15 @@ impl Net {
                 }
                 Output::Run { batch, replayed } => {
                     self.replayed += usize::from(replayed);
+                    self.n_finished[me] += batch.len();
                     let names = batch.iter().map(|a| a.name.to_string()).collect();
                     self.events[me].push(Event::Ran(names));
                     self.unfinished[me] += 1;
                 }
-                Output::Fail { name, .. } => self.events[me].push(Event::Failed(name.to_string())),
+                Output::Fail { name, .. } => {
+                    self.n_finished[me] += 1;
+                    self.events[me].push(Event::Failed(name.to_string()));
+                }
                 Output::AllJoined { last } => self.events[me].push(Event::AllJoined(last)),
                 Output::Over { rank, .. } => self.events[me].push(Event::Over(rank)),
                 Output::Show { generation, count, frozen } => self.boards[me] = (generation, count, frozen),
@@ -128,6 +141,16 @@ impl Net {
                 let (from, to) = busy[self.chance.below(busy.len() as u64) as usize];
                 let message = self.wires.get_mut(&(from, to)).unwrap().pop_front().unwrap();
                 self.step(to, Input::Heard { from, message });
+            }
+        }
+    }
+
+    /// A node stops; of what it has said last, some arrives and the rest does not.
+    fn crash(&mut self, me: usize) {
+        self.dead[me] = true;
+        for ((from, _), wire) in &mut self.wires {
+            if *from == me {
+                wire.truncate(self.chance.below(wire.len() as u64 + 1) as usize);
             }
         }
     }
@@ -184,7 +207,7 @@ fn random_program(seed: u64, n: usize, board: bool) -> usize {
         }
         net.happen();
         for me in 0..n {
-            if at[me] < STEPS && todo[me].is_empty() && finished(&net, me).len() == want[me] {
+            if at[me] < STEPS && todo[me].is_empty() && net.n_finished[me] == want[me] {
                 at[me] += 1;
                 if let Some(next) = plan.get(at[me]) {
                     todo[me] = next.clone();
@@ -234,7 +257,7 @@ fn joined_ranks_are_waited_for_by_nobody_and_all_return_together() {
         for _ in 0..300_000 {
             let me = net.chance.below(n as u64) as usize;
             let last = (me + 1) * 5;
-            if steps[me] <= last && finished(&net, me).len() == steps[me] * 2 {
+            if steps[me] <= last && net.n_finished[me] == steps[me] * 2 {
                 steps[me] += 1;
                 if steps[me] > last {
                     net.step(me, Input::Join);
@@ -267,7 +290,7 @@ fn a_rank_that_leaves_ends_it_for_all_and_is_named() {
         for step in 0..20 {
             (0..n).for_each(|me| net.submit(me, "a", spec(Kind::Allreduce, 4)));
             let mut left = 20_000;
-            while (0..n).any(|me| finished(&net, me).len() == step) {
+            while (0..n).any(|me| net.n_finished[me] == step) {
                 net.happen();
                 left -= 1;
                 assert!(left > 0, "seed {seed}");
@@ -361,7 +384,7 @@ fn steady_steps_are_replayed_without_messages_where_ranks_share_a_board() {
             (0..10).for_each(|t| net.submit(me, &format!("t{t}"), spec(Kind::Allreduce, 4)));
         }
         let mut left = 20_000;
-        while (0..4).any(|me| finished(&net, me).len() < (step + 1) * 10) {
+        while (0..4).any(|me| net.n_finished[me] < (step + 1) * 10) {
             net.happen();
             left -= 1;
             assert!(left > 0);
@@ -379,10 +402,175 @@ fn more_names_than_the_table_holds_still_run() {
             (0..5).for_each(|t| net.submit(me, &format!("t{t}"), spec(Kind::Allgather, 4 + me as u64)));
         }
         let mut left = 20_000;
-        while (0..3).any(|me| finished(&net, me).len() < (step + 1) * 5) {
+        while (0..3).any(|me| net.n_finished[me] < (step + 1) * 5) {
             net.happen();
             left -= 1;
             assert!(left > 0, "TABLE-2");
         }
     }
+}
+
+/// Steps as in a training loop, with orders of their own on every rank, until a node crashes, and for a while after.
+fn crashing_program(seed: u64) -> usize {
+    let n = 2 + seed as usize % 8;
+    let mut net =
+        Net::new(n, seed, |s| (s.board, s.cache_capacity) = (seed.is_multiple_of(2), 3 + seed as usize % 9));
+    let n_names = 1 + net.chance.below(6);
+    let crash_at = net.chance.below(20_000);
+    let victim = net.chance.below(n as u64) as usize;
+    let mut todo: Vec<Vec<String>> = vec![Vec::new(); n];
+    let mut n_submitted = vec![0; n];
+    for moment in 0..30_000 {
+        if moment == crash_at {
+            net.crash(victim);
+        }
+        let me = net.chance.below(n as u64) as usize;
+        if todo[me].is_empty() && net.n_finished[me] == n_submitted[me] {
+            todo[me] = (0..n_names).map(|t| format!("t{t}")).collect();
+            // Now and then something else, so that replays end.
+            if n_submitted[me] as u64 / n_names % 7 == 6 {
+                todo[me].push(format!("extra{}", n_submitted[me]));
+            }
+        }
+        if !todo[me].is_empty() && net.chance.below(2) == 0 {
+            let pick = net.chance.below(todo[me].len() as u64) as usize;
+            let name = todo[me].swap_remove(pick);
+            net.submit(me, &name, spec(Kind::Allreduce, 4 + name.len() as u64));
+            n_submitted[me] += 1;
+        }
+        net.happen();
+    }
+    for a in 0..n {
+        for b in 0..a {
+            let both = net.events[a].len().min(net.events[b].len());
+            assert_eq!(net.events[a][..both], net.events[b][..both], "NEG-1: seed {seed}, ranks {a} and {b}");
+        }
+    }
+    net.replayed
+}
+
+#[test]
+fn after_a_crash_the_survivors_have_run_the_same_up_to_where_each_got() {
+    let mut replayed = 0;
+    for seed in 1..=80 {
+        replayed += crashing_program(seed * 104_729);
+    }
+    assert!(replayed > 1000, "some crash while replaying: {replayed}");
+}
+
+#[test]
+fn a_number_is_understood_however_long_what_it_names_has_to_wait() {
+    for board in [false, true] {
+        let mut net = Net::new(3, 31, |s| (s.cache_capacity, s.replay, s.board) = (1, false, board));
+        let round = |net: &mut Net, ranks: &[usize], name: &str| {
+            ranks.iter().for_each(|me| net.submit(*me, name, spec(Kind::Allgather, 4 + *me as u64)));
+            (0..600).for_each(|_| net.happen());
+        };
+        (0..3).for_each(|_| round(&mut net, &[0, 1, 2], "slow"));
+        assert!(net.nodes[1].table.find("slow").is_some(), "it has a number");
+        // All but one submit it, by number; meanwhile tables come and go.
+        round(&mut net, &[0, 1], "slow");
+        let number = net.nodes[0].table.number;
+        for step in 0..24 {
+            round(&mut net, &[0, 1, 2], &format!("t{}", step % 4));
+        }
+        assert!(net.nodes[0].table.number > number + 2, "tables were replaced");
+        round(&mut net, &[2], "slow");
+        for me in 0..3 {
+            assert_eq!(finished(&net, me).last().map(String::as_str), Some("slow"), "TABLE-2");
+        }
+    }
+}
+
+#[test]
+fn what_runs_during_a_roll_call_is_nobodys_fault() {
+    let mut net = Net::new(2, 1, |s| (s.stall_ms, s.abort_ms) = (Some(100), Some(100)));
+    net.submit(0, "x", spec(Kind::Allreduce, 4));
+    net.now_us = 150_000;
+    net.step(0, Input::Flush); // It asks everybody; before rank 1 hears it, rank 1 has submitted.
+    net.submit(1, "x", spec(Kind::Allreduce, 4));
+    net.step(1, Input::Flush);
+    let announce = net.wires.get_mut(&(1, 0)).unwrap().pop_front().unwrap();
+    net.step(0, Input::Heard { from: 1, message: announce });
+    let wire = net.wires.get_mut(&(0, 1)).unwrap();
+    // The network delivers in order; rank 1 learns that it runs, and answers that it waits for nothing.
+    let (roll, run) = (wire.pop_front().unwrap(), wire.pop_front().unwrap());
+    assert_eq!(roll, Message::Roll);
+    net.step(1, Input::Heard { from: 0, message: run });
+    net.step(1, Input::Heard { from: 0, message: roll });
+    (0..20_000).for_each(|_| net.happen());
+    assert_eq!((net.reports.len(), &net.events[0]), (0, &vec![Event::Ran(vec!["x".into()])]));
+}
+
+/// A message of the kind nodes send, with numbers that mean nothing.
+fn nonsense(chance: &mut Chance, generation: Generation) -> Message {
+    let number = |c: &mut Chance| [0, 1, 2, 5, 77, u64::MAX][c.below(6) as usize];
+    let generation = generation.wrapping_add([0, 0, 0, 1, u32::MAX][chance.below(5) as usize]);
+    let (a, b) = (number(chance), number(chance));
+    let names = ["t0", "t1", "nobody's"];
+    let name: Name = names[chance.below(3) as usize].into();
+    let odd = Spec::new(Kind::Allgather, vec![Form { dtype: DType::F64, shape: vec![a, b] }]);
+    let agreed =
+        Agreed { name: name.clone(), spec: odd.clone(), rows: vec![vec![b; 3]; 2], absent: vec![a as u32] };
+    let merged = Merged {
+        name,
+        first: a as u32,
+        spec: odd,
+        conflict: None,
+        rows: vec![(b as u32, vec![a, b])],
+        absent: vec![b as u32],
+    };
+    let part = [Announced::Known { table: a as u32, id: b as u32 }, Announced::Full(Box::new(merged))];
+    let submitted = part[chance.below(2) as usize..][..1].to_vec();
+    let joined = if chance.below(4) == 0 { vec![a as u32] } else { Vec::new() };
+    let leaving = (chance.below(4) == 0).then_some(Rank(b as u32));
+    let response = match chance.below(7) {
+        0 => Response::Run(vec![Item::Known(a as u32)]),
+        1 => Response::Run(vec![Item::New { agreed: Box::new(agreed), remember: Some(b as u32) }]),
+        2 => Response::Run(Vec::new()),
+        3 => Response::AllJoined { last: a as u32 },
+        4 => Response::Replay { batches: vec![vec![a as u32]; chance.below(3) as usize] },
+        5 => Response::NewTable,
+        _ => Response::Over { rank: Rank(b as u32), why: End::ShutDown },
+    };
+    let status = Status { place: a as u32, waiting: vec![("t0".into(), b)], last: None };
+    match chance.below(8) {
+        0 | 1 => Message::Announce(Announce { generation, submitted, joined, leaving }),
+        2 | 3 => Message::Respond { generation, responses: vec![response] },
+        4 => Message::Ready { generation, count: a, frozen: b == 0 },
+        5 => [Message::Final { generation, count: a }, Message::Stop { generation, count: b }]
+            [chance.below(2) as usize]
+            .clone(),
+        6 => [Message::Commit { generation, count: a }, Message::Freeze { generation }]
+            [chance.below(2) as usize]
+            .clone(),
+        _ => [Message::Waiting(vec![status]), Message::Roll][chance.below(2) as usize].clone(),
+    }
+}
+
+#[test]
+fn nonsense_from_a_neighbour_is_noticed_or_harmless_and_never_a_panic() {
+    let mut noticed = 0;
+    for seed in 1..=600 {
+        let n = 2 + seed as usize % 6;
+        let mut net = Net::new(n, seed * 31, |s| (s.board, s.stall_ms) = (seed % 3 == 0, Some(20)));
+        for step in 0..400 {
+            let me = net.chance.below(n as u64) as usize;
+            let name = format!("t{}", net.chance.below(2));
+            if !net.nodes[me].mine.contains_key(&*name) {
+                net.submit(me, &name, spec(Kind::Allreduce, 4));
+            }
+            (0..6).for_each(|_| net.happen());
+            if step > 100 && net.chance.below(5) == 0 {
+                let to = net.chance.below(n as u64) as usize;
+                let all: Vec<usize> = net.nodes[to].neighbours().collect();
+                let from = all[net.chance.below(all.len() as u64) as usize];
+                let generation = net.nodes[to].generation;
+                let message = nonsense(&mut net.chance, generation);
+                net.step(to, Input::Heard { from, message });
+            }
+        }
+        noticed += net.nodes.iter().filter(|node| node.garbage().is_some()).count();
+    }
+    assert!(noticed > 300, "CHECK-1: {noticed}");
 }

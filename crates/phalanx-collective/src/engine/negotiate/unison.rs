@@ -5,6 +5,7 @@ use super::{
     fuse::Batch,
     message::{Announce, Message},
     replay::{Replay, View},
+    root::Root,
 };
 use std::collections::BTreeMap;
 
@@ -51,7 +52,7 @@ impl Node {
                 self.replay_own(now_us, &name, out);
             }
         }
-        if self.i_joined || self.i_leave {
+        if self.i_joined || self.ending.is_some() {
             self.freeze(now_us, out);
         }
         self.tell_ready(now_us, out);
@@ -71,7 +72,9 @@ impl Node {
 
     /// REPLAY-2: the end of it, at the same batch on every rank.
     fn end_replay(&mut self, now_us: u64, out: &mut Vec<Output>) {
-        self.replay = None;
+        if let (Some(replay), Some(root)) = (self.replay.take(), &mut self.root) {
+            root.learn(replay.committed / replay.n_batches() as u64);
+        }
         self.change_generation();
         let names: Vec<_> = self.mine.keys().cloned().collect();
         names.into_iter().for_each(|name| self.announce_own(name));
@@ -86,6 +89,9 @@ impl Node {
         if replay.agreed(name).is_some_and(|known| self.is_as_agreed(spec, known)) {
             let replay = self.replay.as_mut().expect("only while replaying");
             replay.submit(name, now_us);
+            if let Some(root) = &mut self.root {
+                root.see_phase(self.mine[name].phase);
+            }
             self.tell_ready(now_us, out);
         } else {
             self.freeze(now_us, out);
@@ -125,15 +131,24 @@ impl Node {
         let replay = self.replay.as_mut().expect("only while replaying");
         let n = replay.n_batches() as u64;
         let before = replay.committed / n;
+        let mut record_again = false;
         let batches: Vec<Batch> = replay.commit(count, now_us).collect();
         if replay.committed / n > before {
             let took = now_us.saturating_sub(self.unison.round_began_us);
             self.unison.round_us =
                 if self.unison.round_us == 0 { took } else { (self.unison.round_us * 3 + took) / 4 };
             self.unison.round_began_us = now_us;
+            record_again = self.root.as_mut().is_some_and(Root::end_round);
         }
         for batch in batches {
-            self.run(now_us, batch, true, out);
+            if let Err(what) = self.run(now_us, batch, true, out) {
+                // What is counted here was submitted here (REPLAY-1), unless the recording names something twice.
+                self.garbage = Some((self.tree.parent().unwrap_or(self.tree.me), what));
+                return;
+            }
+        }
+        if record_again {
+            self.freeze(now_us, out);
         }
     }
 

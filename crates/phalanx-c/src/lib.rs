@@ -1,0 +1,16 @@
+//! libphalanx: the engine for C, and for every language that can call C. Two families of functions: `phalanx_*`, and Horovod's `horovod_*`.
+//!
+//! - EDGE-1: no panic crosses the boundary: every function runs inside `guard`, which turns one into an error.
+//! - EDGE-2: an operation is done before its handle can be released, so that memory lent to it is never given back too early.
+//! - EDGE-3: nobody waits inside a callback: it runs on a thread of the engine, which would wait for itself.
+
+pub mod abi;
+mod failure;
+mod guard;
+mod handles;
+mod horovod;
+mod life;
+mod pointers;
+mod process;
+mod results;
+mod submit;

@@ -1,0 +1,47 @@
+//! `phalanx simulate --agreement`: what the engine's agreement costs as worlds grow.
+
+use super::{MAX_RANKS, SimulateArgs};
+use phalanx_collective::engine::negotiate::predict::{MessageCost, predict};
+use std::process::ExitCode;
+
+const DEFAULT_RANKS: u32 = 4096;
+
+pub fn main(args: &SimulateArgs, n_tensors: usize) -> ExitCode {
+    let most = args.ranks.unwrap_or(DEFAULT_RANKS);
+    if !(1..=MAX_RANKS).contains(&most) || !(1..=100_000).contains(&n_tensors) {
+        eprintln!("phalanx simulate: --agreement takes 1 to 100000 tensors and 1 to {MAX_RANKS} ranks");
+        return ExitCode::from(2);
+    }
+    let cost = MessageCost::default();
+    if !args.json {
+        let MessageCost { latency_us, us_per_byte, handling_us, entry_us } = cost;
+        println!(
+            "{n_tensors} tensors; a message takes {latency_us} us and {} us a kilobyte, a node {handling_us} us a message and {entry_us} us a tensor",
+            us_per_byte * 1e3
+        );
+        println!(
+            "{:>8} {:>14} {:>14} {:>14} {:>10}",
+            "ranks", "first us", "by number us", "replayed us", "messages"
+        );
+    }
+    let sizes =
+        std::iter::successors(Some(2u32), |n| n.checked_mul(4)).take_while(|n| *n < most).chain([most]);
+    for n in sizes {
+        let a = predict(n as usize, n_tensors, cost);
+        if args.json {
+            println!(
+                "{}",
+                serde_json::json!({
+                    "ranks": n, "tensors": n_tensors, "first_us": a.first_us, "cached_us": a.cached_us,
+                    "replayed_us": a.replayed_us, "messages": a.n_messages,
+                })
+            );
+        } else {
+            println!(
+                "{n:>8} {:>14.1} {:>14.1} {:>14.1} {:>10}",
+                a.first_us, a.cached_us, a.replayed_us, a.n_messages
+            );
+        }
+    }
+    ExitCode::SUCCESS
+}

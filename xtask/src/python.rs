@@ -1,0 +1,191 @@
+//! The Python package: an environment for it in the user's cache, the wheel, and its tests.
+//!
+//! Heavy packages (torch) are installed once for all clones; what belongs to this clone goes into its target directory.
+
+use crate::process::{Output, Shell};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Light packages that every Python test needs.
+const LIGHT: &[&str] = &["cloudpickle==3.1.2", "maturin>=1.9,<2", "numpy", "pytest>=8,<10"];
+/// What most of them need. Pinned: a new torch is a change of its own.
+const HEAVY: &[&str] = &["torch==2.15.0"];
+const HEAVY_SIZE: &str = "about 5 GB on disk, 3 GB to download";
+
+const INSTALL_LIMIT: Duration = Duration::from_secs(14 * 60);
+const BUILD_LIMIT: Duration = Duration::from_secs(14 * 60);
+const TEST_LIMIT: Duration = Duration::from_secs(12 * 60);
+
+/// A Python with everything the tests need.
+pub struct Environment {
+    /// This clone's own interpreter, in which the wheel is installed.
+    pub python: PathBuf,
+    /// The one that all clones share, with the tools.
+    shared: PathBuf,
+    pub has_torch: bool,
+}
+
+/// Why there is no environment; not a failure of the project.
+pub enum Missing {
+    Python(String),
+    Failed(String),
+}
+
+/// The environment, made if it is not there yet; says what it installs and where.
+pub fn environment(shell: &Shell) -> Result<Environment, Missing> {
+    let mut version = shell.command("python3");
+    version.args(["-c", "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"]);
+    let version = shell
+        .must(&mut version, Output::Kept, Duration::from_secs(60))
+        .map_err(|_| Missing::Python("python3 with venv is not here (Debian: python3-venv)".into()))?;
+    let version = version.stdout.trim().to_string();
+    let cache =
+        cache_dir().ok_or_else(|| Missing::Python("neither XDG_CACHE_HOME nor HOME is set".into()))?;
+    let shared = cache.join(format!("python-{version}"));
+    install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
+    let has_torch = match install(shell, &shared, HEAVY, HEAVY_SIZE) {
+        Ok(()) => true,
+        Err(why) => {
+            eprintln!("note: torch cannot be installed ({why}); tests that need it skip themselves");
+            false
+        }
+    };
+    let own = shell.target().join("python");
+    let python = own.join("bin/python");
+    if !python.exists() {
+        run(shell, "python3", &["-m", "venv", "--without-pip", &own.to_string_lossy()], INSTALL_LIMIT)
+            .map_err(Missing::Failed)?;
+    }
+    let packages = |at: &Path| at.join(format!("lib/python{version}/site-packages"));
+    fs::write(packages(&own).join("shared.pth"), format!("{}\n", packages(&shared).display()))
+        .map_err(|e| Missing::Failed(format!("cannot write into {}: {e}", own.display())))?;
+    let shared = shared.join("bin/python");
+    Ok(Environment { python, shared, has_torch })
+}
+
+/// `cargo xtask python`: the environment with the package in it.
+pub fn prepare(shell: &Shell) -> Result<(), String> {
+    let environment = environment(shell).map_err(|missing| match missing {
+        Missing::Python(why) | Missing::Failed(why) => why,
+    })?;
+    install_package(shell, &environment)?;
+    let torch = if environment.has_torch { "with" } else { "without" };
+    println!("{} ({torch} torch)", environment.python.display());
+    Ok(())
+}
+
+/// Builds the wheel of this clone and installs it into its environment.
+pub fn install_package(shell: &Shell, environment: &Environment) -> Result<(), String> {
+    let wheels = shell.target().join("wheels");
+    let mut build = shell.command(&environment.shared);
+    build.args(["-m", "maturin", "build", "--release", "--quiet", "--out"]).arg(&wheels);
+    build.env("CARGO_TARGET_DIR", shell.target());
+    let _ = fs::remove_dir_all(&wheels); // So that there is exactly one afterwards.
+    shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
+    let wheel = fs::read_dir(&wheels)
+        .map_err(|e| format!("{}: {e}", wheels.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|e| e == "whl"))
+        .ok_or("maturin made no wheel")?;
+    let mut install = shell.command(&environment.shared);
+    install.args(["-m", "pip", "--python"]).arg(&environment.python).args([
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--force-reinstall",
+    ]);
+    install.arg("--disable-pip-version-check").arg(&wheel);
+    shell.must(&mut install, Output::Shown, INSTALL_LIMIT).map(drop)
+}
+
+/// Runs the tests; the answer ends with a line that counts them.
+pub fn test(shell: &Shell, environment: &Environment) -> Result<String, String> {
+    let mut pytest = shell.command(&environment.python);
+    pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "python/tests"]);
+    pytest.current_dir(&shell.root).env("PYTHONDONTWRITEBYTECODE", "1");
+    let done = shell.run(&mut pytest, Output::Both, TEST_LIMIT)?;
+    let (passed, failed) = counts(&done.text);
+    match done.check() {
+        Ok(()) => Ok(format!("test result: {passed} passed; {failed} failed")),
+        Err(why) => Err(format!("{failed} Python tests failed: {why}")),
+    }
+}
+
+/// The numbers of pytest's last line: "2 failed, 10 passed, 1 skipped in 3.21s".
+fn counts(text: &str) -> (u64, u64) {
+    let last =
+        text.lines().rev().find(|l| l.contains(" passed") || l.contains(" failed")).unwrap_or_default();
+    let number = |word: &str| {
+        let mut words = last.split([' ', ',']).filter(|w| !w.is_empty());
+        let mut before = words.next()?;
+        for now in words {
+            if now == word {
+                return before.parse().ok();
+            }
+            before = now;
+        }
+        None
+    };
+    (number("passed").unwrap_or(0), number("failed").unwrap_or(0))
+}
+
+fn cache_dir() -> Option<PathBuf> {
+    let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))).map(|dir| dir.join("phalanx"))
+}
+
+/// Installs packages into a shared environment unless the same ones are there. A lock keeps two clones apart.
+fn install(shell: &Shell, venv: &Path, packages: &[&str], size: &str) -> Result<(), String> {
+    let stamp =
+        venv.join(format!("{}.installed", packages[0].split(['=', '>']).next().unwrap_or("packages")));
+    let wanted = packages.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+        return Ok(());
+    }
+    fs::create_dir_all(venv).map_err(|e| format!("cannot make {}: {e}", venv.display()))?;
+    let _lock = lock(venv)?;
+    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+        return Ok(());
+    }
+    let size = if size.is_empty() { String::new() } else { format!(" ({size})") };
+    eprintln!("installing {}{size} into {}, once for all clones ...", packages.join(", "), venv.display());
+    let python = venv.join("bin/python");
+    if !python.exists() {
+        run(shell, "python3", &["-m", "venv", &venv.to_string_lossy()], INSTALL_LIMIT)?;
+    }
+    let mut args = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    args.extend(packages);
+    run(shell, &python.to_string_lossy(), &args, INSTALL_LIMIT)?;
+    fs::write(&stamp, wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))
+}
+
+/// Held until dropped; the system gives it back if we are killed.
+fn lock(venv: &Path) -> Result<fs::File, String> {
+    let path = venv.join("lock");
+    let file = fs::File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(file)
+}
+
+fn run(shell: &Shell, program: &str, args: &[&str], limit: Duration) -> Result<(), String> {
+    let mut command = shell.command(program);
+    command.args(args);
+    shell.must(&mut command, Output::Shown, limit).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counts;
+
+    #[test]
+    fn the_last_line_of_pytest_is_understood() {
+        assert_eq!(counts("....\n12 passed, 1 skipped in 3.21s\n"), (12, 0));
+        assert_eq!(counts("x\n=== 2 failed, 10 passed in 9.9s ===\n"), (10, 2));
+        assert_eq!(counts("collected 0 items\n"), (0, 0));
+    }
+}
