@@ -31,6 +31,9 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     for stage in [FORMAT, TIDY, CLIPPY] {
         add(stage.name, stage.run(shell, Output::Shown));
     }
+    // Cargo does not build these for the tests of the C library, and a test is no place to wait for a compiler.
+    let built = "build --profile test -p phalanx-c -p phalanx-launch --quiet";
+    add("test build", stage::run(shell, &mut shell.cargo(built), Output::Shown));
     add("tests", stage::run(shell, &mut tests(shell, has_nextest), Output::Both));
     add(
         "doc tests",

@@ -186,9 +186,8 @@ impl Communicator {
     /// Changes how large operations are cut and which algorithm runs them; every rank does so between the same calls.
     pub(crate) fn tune(&mut self, segment_bytes: u64, algorithm: Option<&str>) {
         self.segment_bytes = segment_bytes;
-        if let Some(algorithm) = algorithm {
-            self.forced = algorithm.parse().ok();
-        }
+        let wanted = algorithm.or(self.world.config().algorithm.as_deref());
+        self.forced = wanted.and_then(|name| name.parse().ok());
         self.cache = Cache::new();
     }
 

@@ -10,6 +10,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-launch", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
     ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
+    ("phalanx-graph", &["phalanx-core"]),
     ("xtask", &[]),
 ];
 

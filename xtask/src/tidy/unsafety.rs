@@ -19,6 +19,10 @@ pub const FILES: &[(&str, &str)] = &[
         "a fault: shuts every connection it finds in /proc",
     ),
     ("crates/phalanx-collective/tests/engine_faults/forked.rs", "forks while an engine lives"),
+    ("crates/phalanx-graph/src/kernel/arena.rs", "memory that is lent out by a plan"),
+    ("crates/phalanx-graph/src/kernel/call.rs", "the operands of an operation, checked by MEMPLAN-1"),
+    ("crates/phalanx-graph/src/kernel/gemm.rs", "calls the matrix product on checked slices"),
+    ("crates/phalanx-graph/tests/allocations.rs", "counts what a run allocates"),
     ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
     ("crates/phalanx-c/src/", "the edge to C: exported names and the callers' pointers"),
 ];

@@ -7,8 +7,9 @@ use super::{error::EngineError, spec::Name, tensor::Tensor};
 use phalanx_core::Rank;
 use std::{
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -55,6 +56,9 @@ pub(crate) struct Slot {
 
 #[derive(Default)]
 struct State {
+    /// There is an answer, perhaps just being shown to callbacks.
+    given: bool,
+    taken: bool,
     answer: Option<Answer>,
     callbacks: Vec<Callback>,
 }
@@ -70,23 +74,28 @@ impl Slot {
         }
     }
 
-    /// Answers, and calls whoever wanted to be called; outside of any lock.
+    /// Answers, and calls whoever wanted to be called.
     pub fn answer(&self, answer: Answer) {
         let mut state = self.lock();
-        if self.done.load(Ordering::Acquire) {
-            return; // HANDLE-1
+        if !std::mem::replace(&mut state.given, true) {
+            self.call_back(state, answer); // HANDLE-1
         }
-        let callbacks = std::mem::take(&mut state.callbacks);
-        if callbacks.is_empty() {
-            state.answer = Some(answer);
-        } else {
+    }
+
+    /// Calls everybody, those who come meanwhile included, outside of the lock: they may ask this very handle, or wait for somebody who does.
+    fn call_back<'a>(&'a self, mut state: MutexGuard<'a, State>, answer: Answer) {
+        while !state.callbacks.is_empty() {
+            let callbacks = std::mem::take(&mut state.callbacks);
             drop(state);
-            callbacks.into_iter().for_each(|call| call(&answer));
+            for call in callbacks {
+                // A callback that panics must not take the engine's thread with it.
+                if catch_unwind(AssertUnwindSafe(|| call(&answer))).is_err() {
+                    tracing::error!("a callback panicked");
+                }
+            }
             state = self.lock();
-            // Callbacks that came meanwhile would be forgotten otherwise.
-            std::mem::take(&mut state.callbacks).into_iter().for_each(|call| call(&answer));
-            state.answer = Some(answer);
         }
+        state.answer = Some(answer);
         self.done.store(true, Ordering::Release);
         drop(state);
         self.answered.notify_all();
@@ -101,7 +110,7 @@ impl Slot {
         self.is_done() && self.observed.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,7 +154,7 @@ impl Handle {
             rustix::thread::sched_yield();
         }
         let mut state = self.slot.lock();
-        while !self.slot.is_done() {
+        while state.answer.is_none() && !state.taken {
             let now = Instant::now();
             if now >= deadline {
                 drop(state);
@@ -155,6 +164,7 @@ impl Handle {
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
         }
         self.slot.observe();
+        state.taken = true;
         let answer = state.answer.take();
         drop(state);
         Ok(answer.unwrap_or(Err(EngineError::Taken)))
@@ -175,10 +185,14 @@ impl Handle {
     /// wait for this very handle. After the answer was taken it gets [`EngineError::Taken`].
     pub fn on_done(&self, call: impl FnOnce(&Answer) + Send + 'static) {
         let mut state = self.slot.lock();
-        match &state.answer {
-            Some(answer) => call(answer),
-            None if self.slot.is_done() => call(&Err(EngineError::Taken)),
-            None => state.callbacks.push(Box::new(call)),
+        if state.taken {
+            drop(state);
+            return call(&Err(EngineError::Taken));
+        }
+        state.callbacks.push(Box::new(call));
+        // Without an answer here it is not there yet, or is being shown to others, and then to this one.
+        if let Some(answer) = state.answer.take() {
+            self.slot.call_back(state, answer);
         }
     }
 }
@@ -193,6 +207,22 @@ impl Drop for Handle {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn callbacks_may_ask_and_panic() {
+        let slot = Arc::new(Slot::default());
+        let handle = Arc::new(Handle::new("x".into(), slot.clone()));
+        let (told, tell) = mpsc::channel();
+        handle.on_done(|_| panic!("as ordered"));
+        for _ in 0..2 {
+            let (again, told) = (handle.clone(), told.clone());
+            handle.on_done(move |_| again.on_done(move |_| told.send(()).unwrap()));
+            slot.answer(Ok(Outcome::default()));
+        }
+        assert_eq!(tell.try_iter().count(), 2, "HANDLE-1");
+        let alone = Arc::try_unwrap(handle).unwrap();
+        alone.wait().unwrap();
+    }
 
     #[test]
     fn every_way_of_asking_gets_the_one_answer() {

@@ -175,6 +175,9 @@ impl Engine {
 
     /// Makes a process set of these ranks. Every rank of the world calls it, with the same ranks; waits for all.
     pub fn add_process_set(&self, ranks: &[u32]) -> Result<u32, EngineError> {
+        if !self.shared.is_ours() {
+            return Err(EngineError::Forked);
+        }
         let ranks = well_formed(ranks, self.size())?;
         if let Some(id) = self.shared.sets().find(&ranks) {
             return Err(EngineError::BadSet(format!("process set {id} already has exactly these ranks")));
@@ -186,6 +189,10 @@ impl Engine {
 
     /// Removes a process set. Every rank of the world calls it; false if it is the first, or does not exist.
     pub fn remove_process_set(&self, set: u32) -> Result<bool, EngineError> {
+        // In a forked child a lock may be held for ever by a thread that is not there.
+        if !self.shared.is_ours() {
+            return Err(EngineError::Forked);
+        }
         if set == 0 || !self.shared.sets().known.contains_key(&set) {
             return Ok(false);
         }

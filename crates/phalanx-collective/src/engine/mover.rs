@@ -14,7 +14,11 @@ use super::{
 };
 use crate::{communicator::Communicator, error::Error};
 use phalanx_core::{Rank, config::Autotune};
-use std::{sync::Arc, time::Instant};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Instant,
+};
 
 pub(crate) struct Mover {
     pub shared: Arc<Shared>,
@@ -43,11 +47,7 @@ impl Mover {
         };
         let bell = Bell::new(shared.world.arena().cloned());
         let set = Arc::new(Set::new(id, comm.number, setup, comm.board(), bell));
-        {
-            let mut sets = shared.sets();
-            sets.known.insert(id, (set.members.clone(), Some(set.clone())));
-            sets.changed = true;
-        }
+        shared.add_set(id, &set);
         let carrier = Carrier::new(&comm);
         let tuner = (id == 0 && comm.rank() == Rank::ZERO).then(|| tuner(&shared, &comm)).flatten();
         Mover { shared, set, comm, carrier, seen: None, n_run: 0, tuner }
@@ -95,7 +95,9 @@ impl Mover {
                 self.shared.timeline.moved(self.set.id, &loads, "", number);
                 return self.change_sets(&loads[0], slots);
             }
-            _ => self.carrier.carry(&mut self.comm, &mut loads),
+            // A panic is our own fault; that nobody waits for ever because of it is worth the catch.
+            _ => catch_unwind(AssertUnwindSafe(|| self.carrier.carry(&mut self.comm, &mut loads)))
+                .unwrap_or_else(|_| Err(Error::Split("the engine panicked while it moved data".into()))),
         };
         self.shared.timeline.moved(self.set.id, &loads, self.comm.last_plan(), number);
         self.count(&loads, replayed, began);
@@ -115,10 +117,10 @@ impl Mover {
             }
             Err(error) => {
                 let error = EngineError::from(error);
-                slots.into_iter().flatten().for_each(|slot| slot.answer(Err(error.clone())));
-                // Ranks no longer know what the others have done.
+                // Ranks no longer know what the others have done. Before the answers: whoever sees one cannot submit more.
                 self.shared.own_sets().iter().for_each(|set| set.end(error.clone()));
                 self.shared.wake_control();
+                slots.into_iter().flatten().for_each(|slot| slot.answer(Err(error.clone())));
             }
         }
         if !replayed {

@@ -131,7 +131,6 @@ impl Shared {
         self.woken.store(false, Ordering::Release);
     }
 
-    #[expect(dead_code, reason = "the mover is about to call it")]
     /// Takes in a set of which this rank is. One that comes after the end of the engine ends at once.
     pub fn add_set(&self, id: u32, set: &Arc<Set>) {
         let mut sets = self.sets();

@@ -91,7 +91,13 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts(self.address, self.n_bytes) }
     }
 
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    /// Where the bytes are, for those who read or write them by other means, while nothing is submitted.
+    pub fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// Whoever writes, writes elements of the tensor's type; not every byte is a bool.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: TENSOR-1; `&mut self` makes it the only view.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.n_bytes) }
     }

@@ -75,3 +75,22 @@ fn a_set_is_removed_while_some_of_its_members_wait_in_it() {
         });
     }
 }
+
+#[test]
+fn a_set_that_is_made_while_another_rank_ends_everything_ends_too() {
+    for hosts in [&[3u32][..], &[1, 2]] {
+        for _ in 0..60 {
+            run_owners(hosts, &[], |comm| {
+                let engine = Engine::start(comm).unwrap();
+                let made = engine.add_process_set(&[0, 1]);
+                if engine.rank() == Rank(2) {
+                    return; // Drops the engine: the end of everybody's.
+                }
+                if let Ok(handle) = made.and_then(|set| engine.submit(ones("x").set(set))) {
+                    drop(answered(handle));
+                }
+                drop(engine); // CTL-3: does not wait for a thread that nobody ends.
+            });
+        }
+    }
+}

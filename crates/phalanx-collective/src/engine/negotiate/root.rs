@@ -115,7 +115,7 @@ impl Root {
 
     /// While replaying, a round is over; true if it is time to record again.
     pub fn end_round(&mut self) -> bool {
-        let looser = std::mem::take(&mut self.round_phases) < self.recorded_phases;
+        let looser = std::mem::take(&mut self.round_phases).max(1) < self.recorded_phases;
         self.n_looser = if looser { self.n_looser + 1 } else { 0 };
         self.n_looser >= LOOSER_ROUNDS
     }

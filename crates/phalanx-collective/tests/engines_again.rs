@@ -1,0 +1,51 @@
+//! Engines one after the other in one process. A binary of its own: it counts what the whole process has.
+
+mod support;
+
+use phalanx_collective::engine::{Engine, Request, Tensor};
+use support::run_owners;
+
+fn n_entries(folder: &str) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Threads, files, memory.
+fn belongings() -> (usize, usize, usize) {
+    (n_entries("/proc/self/task"), n_entries("/proc/self/fd"), resident_kib())
+}
+
+#[test]
+fn two_hundred_engines_leave_nothing_behind() {
+    run_owners(&[2], &[], |mut comm| {
+        let counts = comm.rank().0 == 0;
+        let mut after_ten = None;
+        for round in 0..200 {
+            let engine = Engine::start(comm).unwrap();
+            for step in 0..4 {
+                let request = Request::allreduce(Tensor::new(vec![1.0f32; 1000])).name("x");
+                let sum = engine.submit(request).unwrap().wait().unwrap().tensor().and_then(Tensor::into_vec);
+                assert_eq!(sum, Some(vec![2.0f32; 1000]), "round {round}, step {step}");
+            }
+            engine.submit(Request::barrier()).unwrap().wait().unwrap();
+            comm = engine.shutdown().unwrap();
+            // Both ranks are threads of this process: one counts while the other waits, without an engine.
+            comm.barrier().unwrap();
+            if counts && round == 9 {
+                after_ten = Some(belongings());
+            }
+            comm.barrier().unwrap();
+        }
+        if let Some((threads, files, kib)) = after_ten {
+            let (threads_now, files_now, kib_now) = belongings();
+            assert_eq!((threads_now, files_now), (threads, files), "threads and files");
+            assert!(kib_now < kib + (8 << 10), "memory: {kib} KiB became {kib_now}");
+        }
+        comm.barrier().unwrap();
+    });
+}

@@ -1,0 +1,41 @@
+//! What can go wrong with a run: before it, with variable and both sides; within it, with operation and place.
+
+use crate::{
+    ir::{Sig, Site},
+    kernel::KernelError,
+};
+use phalanx_core::DType;
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    #[error("`{var}` is not fed; it is {wanted}, declared at {site}")]
+    Missing { var: String, wanted: Sig, site: Site },
+    #[error("`{var}` is fed, but the program has no such feed")]
+    UnknownFeed { var: String },
+    #[error("`{var}` is fed twice")]
+    FedTwice { var: String },
+    #[error("`{var}` wants {wanted} (declared at {site}), got {got_dtype}{got:?}")]
+    FeedMisfit { var: String, wanted: Sig, site: Site, got_dtype: DType, got: Vec<usize> },
+    #[error("`{a}` is fed with {a_samples} samples and `{b}` with {b_samples}")]
+    Samples { a: String, a_samples: usize, b: String, b_samples: usize },
+    #[error("`{var}` is fetched, but the program has no such variable")]
+    UnknownFetch { var: String },
+    #[error("`{var}` has sparse rows and cannot be fetched; make it dense with `rows_to_dense`")]
+    SparseFetch { var: String },
+    #[error("`{var}` is fetched, but nothing computes it")]
+    Unplanned { var: String },
+    #[error("{n} places for fetched values, but {wanted} variables are fetched")]
+    Places { wanted: usize, n: usize },
+    #[error("`{var}` must be set in the store before the first run; it is {wanted}, declared at {site}")]
+    Uninitialised { var: String, wanted: Sig, site: Site },
+    #[error("the store has no `{var}`; executors put variables there")]
+    UnknownState { var: String },
+    #[error("the store has `{var}` as {wanted}, got {got}")]
+    StateMisfit { var: String, wanted: Box<Sig>, got: Box<Sig> },
+    #[error("`{op}` at {site} failed: {why} (inputs: {inputs})")]
+    Failed { op: &'static str, site: Site, inputs: String, why: KernelError },
+    #[error("`{op}` at {site} panicked: {why} (inputs: {inputs})")]
+    Panicked { op: &'static str, site: Site, inputs: String, why: String },
+    #[error("`{op}` at {site} gave {value} in `{var}`, element {at}")]
+    NotFinite { op: &'static str, site: Site, var: String, at: usize, value: f64 },
+}

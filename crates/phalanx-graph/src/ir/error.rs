@@ -1,0 +1,65 @@
+//! What can be wrong with a program, each time with operation, variable and the place in the user's code.
+
+use super::{program::Site, shape::Dim, shape::MAX_RANK, shape::Shape, sig::Sig};
+use phalanx_core::DType;
+
+/// Why inputs do not fit an operation. Slots count its inputs from 0.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Misfit {
+    #[error("takes {wanted} inputs, got {got}")]
+    Count { wanted: usize, got: usize },
+    #[error("input {slot}: wants {wanted} dimensions, got {got}")]
+    Rank { slot: usize, wanted: &'static str, got: Shape },
+    #[error("input {slot}: wants {wanted}, got {got}")]
+    DType { slot: usize, wanted: &'static str, got: DType },
+    #[error("input {slot}, dimension {axis}: wants {wanted}, got {got}")]
+    Dim { slot: usize, axis: usize, wanted: Dim, got: Dim },
+    #[error("{a} and {b} do not fit together")]
+    Pair { a: Shape, b: Shape },
+    #[error("input {slot} has sparse rows, which this operation does not take")]
+    Sparse { slot: usize },
+    #[error("input {slot} is dense; this operation takes sparse rows")]
+    Dense { slot: usize },
+    #[error("attribute `{name}`: wants {wanted}, got {got}")]
+    Attribute { name: &'static str, wanted: &'static str, got: String },
+    #[error("input {slot}, dimension {axis} depends on the batch; this operation needs a fixed size there")]
+    Symbolic { slot: usize, axis: usize },
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GraphError {
+    #[error("`{op}` at {site}: {why} (inputs: {inputs})")]
+    Misfit { op: &'static str, site: Site, inputs: String, why: Misfit },
+    #[error("`{op}` at {site} gives {got} outputs, {wanted} were named")]
+    Outputs { op: &'static str, site: Site, wanted: usize, got: usize },
+    #[error("`{op}` at {site} writes `{var}`, which was declared as {wanted}; it gives {got}")]
+    Output { op: &'static str, site: Site, var: String, wanted: Box<Sig>, got: Box<Sig> },
+    #[error("`{var}` at {site} is declared twice")]
+    Duplicate { var: String, site: Site },
+    #[error("no variable `{var}` in the program ({site})")]
+    Unknown { var: String, site: Site },
+    #[error("`{op}` at {site} names variable number {index}, but the program has {n_vars}")]
+    Dangling { op: &'static str, site: Site, index: usize, n_vars: usize },
+    #[error("`{op}` at {site} reads `{var}` before anything has written it")]
+    Unwritten { op: &'static str, site: Site, var: String },
+    #[error("`{op}` at {site} writes `{var}`, which `{first}` at {first_site} has written already")]
+    Rewritten { op: &'static str, site: Site, var: String, first: &'static str, first_site: Site },
+    #[error("`{op}` at {site} writes `{var}`, which is fed")]
+    FeedWritten { op: &'static str, site: Site, var: String },
+    #[error(
+        "`{var}` at {site} has shape {shape}: it cannot be counted, or has more than {MAX_RANK} dimensions"
+    )]
+    Uncountable { var: String, site: Site, shape: Shape },
+    #[error("`{var}` at {site} lives in the store and so cannot depend on the batch: {shape}")]
+    BatchInStore { var: String, site: Site, shape: Shape },
+    #[error("the loss `{var}` at {site} must be one floating-point number, got {got}")]
+    NotScalar { var: String, site: Site, got: Sig },
+    #[error("`{op}` at {site} has no gradient, but the loss `{loss}` depends on `{var}` through it")]
+    NoGradient { op: &'static str, site: Site, var: String, loss: String },
+    #[error("the loss `{loss}` does not depend on any parameter that is learned ({site})")]
+    NothingToLearn { loss: String, site: Site },
+    #[error("the program has gradients already; append_backward at {site} would add them twice")]
+    BackwardTwice { site: Site },
+    #[error("`{what}` cannot take the sparse gradient of `{var}` ({site})")]
+    SparseGradient { what: &'static str, var: String, site: Site },
+}

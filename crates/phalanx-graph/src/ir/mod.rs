@@ -1,0 +1,13 @@
+//! The intermediate representation: what a program is. Knows no memory, no threads, no kernels.
+
+mod error;
+mod program;
+mod shape;
+mod sig;
+mod text;
+mod verify;
+
+pub use error::{GraphError, Misfit};
+pub use program::{Init, Learn, Op, OpId, Program, Role, Site, Var, VarId, VarKind};
+pub use shape::{BATCH, Dim, MAX_RANK, Shape};
+pub use sig::{ALIGN, Form, Sig};

@@ -1,0 +1,386 @@
+//! The program: variables and operations, ids inside, names at the edge.
+//! - GRAPH-1: every variable that is no feed, parameter or state is written by exactly one operation, before anything
+//!   reads it.
+//! - GRAPH-2: a parameter or state is written only by operations that name it among their outputs, in program order.
+//! - GRAPH-3: the outputs of every operation have the element type, shape and form that its `infer` gives.
+
+use super::{
+    error::GraphError,
+    shape::Shape,
+    sig::{Form, Sig},
+    verify,
+};
+use crate::op::OpKind;
+use phalanx_core::DType;
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, collections::BTreeMap, fmt, panic::Location, sync::Arc};
+
+/// A variable of one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VarId(pub(crate) u32);
+
+/// An operation of one program: its place in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OpId(pub(crate) u32);
+
+impl VarId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl OpId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where in the user's program something was declared. Small, because every error has one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Site(Arc<(Cow<'static, str>, u32)>);
+
+impl Site {
+    #[track_caller]
+    pub fn here() -> Site {
+        let at = Location::caller();
+        Site(Arc::new((Cow::Borrowed(at.file()), at.line())))
+    }
+
+    pub fn file(&self) -> &str {
+        &self.0.0
+    }
+
+    pub fn line(&self) -> u32 {
+        self.0.1
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file(), self.line())
+    }
+}
+
+/// How a persistent variable begins.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Init {
+    /// The program does not say: it must be set in the store before the first run.
+    Given,
+    Constant(f64),
+    Uniform {
+        low: f64,
+        high: f64,
+    },
+    Normal {
+        mean: f64,
+        std: f64,
+    },
+    /// Uniform in ±sqrt(6 / (fan in + fan out)).
+    Xavier,
+    /// Normal with deviation sqrt(2 / fan in).
+    Msra,
+}
+
+/// What a variable is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum VarKind {
+    /// Given anew with every run.
+    Feed,
+    /// Learned; lives in the store.
+    Parameter(Learn),
+    /// Lives in the store and is not learned: statistics, moments, the learning rate.
+    State(Init),
+    /// Computed in every run.
+    Temp,
+}
+
+/// How a parameter is learned.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Learn {
+    pub init: Init,
+    pub trainable: bool,
+    /// Its learning rate, as a multiple of the optimizer's.
+    pub rate: f64,
+    /// L2 decay of its own, instead of the optimizer's.
+    pub decay: Option<f64>,
+}
+
+impl Default for Learn {
+    fn default() -> Learn {
+        Learn { init: Init::Xavier, trainable: true, rate: 1.0, decay: None }
+    }
+}
+
+impl From<Init> for Learn {
+    fn from(init: Init) -> Learn {
+        Learn { init, ..Learn::default() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Var {
+    pub name: String,
+    pub sig: Sig,
+    pub kind: VarKind,
+    pub site: Site,
+}
+
+impl Var {
+    /// Whether it lives in the store.
+    pub fn is_persistable(&self) -> bool {
+        matches!(self.kind, VarKind::Parameter(_) | VarKind::State(_))
+    }
+}
+
+/// Which part of a training step an operation belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Role {
+    Forward,
+    /// The gradient that everything begins with: that of the loss.
+    Loss,
+    Backward,
+    Optimize,
+    LrSched,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Op {
+    pub kind: OpKind,
+    pub inputs: Vec<VarId>,
+    pub outputs: Vec<VarId>,
+    pub role: Role,
+    pub site: Site,
+}
+
+impl Op {
+    pub fn name(&self) -> &'static str {
+        self.kind.operator().name()
+    }
+}
+
+/// A training or test program, written for one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Parts", into = "Parts")]
+pub struct Program {
+    pub(crate) vars: Vec<Var>,
+    pub(crate) ops: Vec<Op>,
+    /// The gradient of each variable that has one.
+    pub(crate) grads: BTreeMap<VarId, VarId>,
+    /// How many operations draw random numbers.
+    pub(crate) n_streams: u32,
+    names: BTreeMap<String, VarId>,
+}
+
+/// A program as it is written down; reading one verifies it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Parts {
+    vars: Vec<Var>,
+    ops: Vec<Op>,
+    grads: Vec<(VarId, VarId)>,
+    n_streams: u32,
+}
+
+impl From<Program> for Parts {
+    fn from(p: Program) -> Parts {
+        Parts { vars: p.vars, ops: p.ops, grads: p.grads.into_iter().collect(), n_streams: p.n_streams }
+    }
+}
+
+impl TryFrom<Parts> for Program {
+    type Error = GraphError;
+
+    fn try_from(parts: Parts) -> Result<Program, GraphError> {
+        let mut names = BTreeMap::new();
+        for (i, var) in parts.vars.iter().enumerate() {
+            if names.insert(var.name.clone(), VarId(i as u32)).is_some() {
+                return Err(GraphError::Duplicate { var: var.name.clone(), site: var.site.clone() });
+            }
+        }
+        let grads = parts.grads.into_iter().collect();
+        let program = Program { vars: parts.vars, ops: parts.ops, grads, n_streams: parts.n_streams, names };
+        verify::verify(&program)?;
+        Ok(program)
+    }
+}
+
+impl Default for Program {
+    fn default() -> Program {
+        Program::new()
+    }
+}
+
+impl Program {
+    pub fn new() -> Program {
+        Program {
+            vars: Vec::new(),
+            ops: Vec::new(),
+            grads: BTreeMap::new(),
+            n_streams: 0,
+            names: BTreeMap::new(),
+        }
+    }
+
+    pub fn var(&self, id: VarId) -> &Var {
+        &self.vars[id.index()]
+    }
+
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.index()]
+    }
+
+    pub fn vars(&self) -> impl Iterator<Item = (VarId, &Var)> {
+        self.vars.iter().enumerate().map(|(i, v)| (VarId(i as u32), v))
+    }
+
+    pub fn ops(&self) -> impl Iterator<Item = (OpId, &Op)> {
+        self.ops.iter().enumerate().map(|(i, o)| (OpId(i as u32), o))
+    }
+
+    /// The variable of this name. `x@GRAD` finds the gradient of `x` also where it shares another's.
+    pub fn find(&self, name: &str) -> Option<VarId> {
+        if let Some(&id) = self.names.get(name) {
+            return Some(id);
+        }
+        let base = self.names.get(name.strip_suffix("@GRAD")?)?;
+        self.grads.get(base).copied()
+    }
+
+    /// The gradient of a variable, after `append_backward`.
+    pub fn grad(&self, var: VarId) -> Option<VarId> {
+        self.grads.get(&var).copied()
+    }
+
+    /// All parameters that are learned, in the order they were declared.
+    pub fn trainable(&self) -> Vec<VarId> {
+        self.vars()
+            .filter(|(_, v)| matches!(&v.kind, VarKind::Parameter(learn) if learn.trainable))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// Adds a variable; its name must be new.
+    pub fn declare(&mut self, name: &str, sig: Sig, kind: VarKind, site: Site) -> Result<VarId, GraphError> {
+        let id = VarId(self.vars.len() as u32);
+        if self.names.contains_key(name) {
+            return Err(GraphError::Duplicate { var: name.to_string(), site });
+        }
+        verify::countable(name, &sig, &site)?;
+        self.names.insert(name.to_string(), id);
+        self.vars.push(Var { name: name.to_string(), sig, kind, site });
+        Ok(id)
+    }
+
+    /// A name like this one that no variable has yet.
+    pub fn fresh(&self, base: &str) -> String {
+        if !self.names.contains_key(base) {
+            return base.to_string();
+        }
+        (1..)
+            .map(|i| format!("{base}.{i}"))
+            .find(|n| !self.names.contains_key(n))
+            .expect("names never run out")
+    }
+
+    /// Adds an operation whose outputs are new variables, named after `name`.
+    pub fn append(
+        &mut self,
+        kind: impl Into<OpKind>,
+        inputs: &[VarId],
+        name: &str,
+        role: Role,
+        site: Site,
+    ) -> Result<Vec<VarId>, GraphError> {
+        let kind = kind.into();
+        let sigs = verify::inferred(self, &kind, inputs, &site)?;
+        let mut outputs = Vec::with_capacity(sigs.len());
+        for sig in sigs {
+            let name = self.fresh(name);
+            outputs.push(self.declare(&name, sig, VarKind::Temp, site.clone())?);
+        }
+        self.ops.push(Op { kind, inputs: inputs.to_vec(), outputs: outputs.clone(), role, site });
+        Ok(outputs)
+    }
+
+    /// Adds an operation that writes these variables, some of which may live in the store.
+    pub fn append_to(
+        &mut self,
+        kind: impl Into<OpKind>,
+        inputs: &[VarId],
+        outputs: &[VarId],
+        role: Role,
+        site: Site,
+    ) -> Result<(), GraphError> {
+        let op = Op { kind: kind.into(), inputs: inputs.to_vec(), outputs: outputs.to_vec(), role, site };
+        verify::fits(self, &op)?;
+        self.ops.push(op);
+        Ok(())
+    }
+
+    pub(crate) fn rename(&mut self, var: VarId, name: String) {
+        let old = std::mem::replace(&mut self.vars[var.index()].name, name.clone());
+        self.names.remove(&old);
+        self.names.insert(name, var);
+    }
+
+    /// Checks everything that `GRAPH-1` to `GRAPH-3` promise.
+    pub fn verify(&self) -> Result<(), GraphError> {
+        verify::verify(self)
+    }
+
+    /// The same network for testing: no backward, no updates, statistics as learned, nothing dropped.
+    pub fn clone_for_test(&self) -> Program {
+        let mut ops = Vec::new();
+        for op in &self.ops {
+            if op.role == Role::Forward {
+                ops.push(op.kind.operator().for_test(op).unwrap_or_else(|| op.clone()));
+            }
+        }
+        let mut used = vec![false; self.vars.len()];
+        for id in ops.iter().flat_map(|o| o.inputs.iter().chain(&o.outputs)) {
+            used[id.index()] = true;
+        }
+        for (id, var) in self.vars() {
+            used[id.index()] |= matches!(var.kind, VarKind::Feed | VarKind::Parameter(_));
+        }
+        let mut test = Program { n_streams: self.n_streams, ..Program::new() };
+        let mut place = vec![None; self.vars.len()];
+        for (id, var) in self.vars().filter(|(id, _)| used[id.index()]) {
+            let new = VarId(test.vars.len() as u32);
+            place[id.index()] = Some(new);
+            test.names.insert(var.name.clone(), new);
+            test.vars.push(var.clone());
+        }
+        for op in &mut ops {
+            for id in op.inputs.iter_mut().chain(&mut op.outputs) {
+                *id = place[id.index()].expect("every variable of a kept operation is kept");
+            }
+        }
+        test.ops = ops;
+        test
+    }
+
+    /// The scalar type that losses and rates of this program have.
+    pub fn sig(&self, var: VarId) -> &Sig {
+        &self.vars[var.index()].sig
+    }
+
+    pub(crate) fn is_scalar(&self, var: VarId) -> bool {
+        let sig = self.sig(var);
+        sig.form == Form::Dense && sig.shape.dims().iter().all(|d| *d == 1.into()) && sig.dtype.is_float()
+    }
+
+    /// A scalar that lives in the store.
+    pub fn scalar_state(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        value: f64,
+        site: Site,
+    ) -> Result<VarId, GraphError> {
+        if let Some(id) = self.find(name) {
+            return Ok(id);
+        }
+        self.declare(name, Sig::dense(dtype, Shape::scalar()), VarKind::State(Init::Constant(value)), site)
+    }
+}

@@ -1,0 +1,81 @@
+//! Aligned memory that planned operations share.
+
+use crate::ir::ALIGN;
+use bytemuck::Pod;
+use std::{cell::UnsafeCell, fmt, ops::Range};
+
+#[repr(C, align(64))]
+struct Line([u8; ALIGN]);
+
+/// Memory whose parts are lent out by the plan, not by the borrow checker: only [`super::Call`] takes slices of it
+/// while operations run, under MEMPLAN-1. Everything else goes through `&mut`.
+pub struct Arena {
+    lines: Box<[UnsafeCell<Line>]>,
+    bytes: usize,
+}
+
+// SAFETY: all shared access goes through `part` and `part_mut`, whose callers promise that no two of them overlap
+// unless both only read.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// This much memory, all zero.
+    pub fn new(bytes: usize) -> Arena {
+        let lines = (0..bytes.div_ceil(ALIGN)).map(|_| UnsafeCell::new(Line([0; ALIGN]))).collect();
+        Arena { lines, bytes }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    fn base(&self) -> *mut u8 {
+        UnsafeCell::raw_get(self.lines.as_ptr()).cast()
+    }
+
+    pub fn duplicate(&mut self) -> Arena {
+        let mut copy = Arena::new(self.bytes);
+        copy.as_slice::<u8>().copy_from_slice(self.as_slice());
+        copy
+    }
+
+    pub fn as_slice<T: Pod>(&mut self) -> &mut [T] {
+        let n = self.bytes / size_of::<T>();
+        // SAFETY: `&mut self` excludes everybody else, and the whole buffer lies inside the lines.
+        unsafe { self.part_mut(0, n) }
+    }
+
+    fn checked<T: Pod>(&self, offset: usize, n: usize) -> Range<usize> {
+        let end = n.checked_mul(size_of::<T>()).and_then(|b| b.checked_add(offset));
+        let end = end.filter(|&e| e <= self.lines.len() * ALIGN);
+        assert!(offset.is_multiple_of(align_of::<T>()), "the plan aligns buffers for their elements");
+        offset..end.expect("the plan keeps every buffer inside its arena")
+    }
+
+    /// # Safety
+    /// Nobody writes to these bytes as long as the slice lives.
+    pub(super) unsafe fn part<T: Pod>(&self, offset: usize, n: usize) -> &[T] {
+        let range = self.checked::<T>(offset, n);
+        // SAFETY: inside the allocation and aligned, as checked; any bytes are a `T`; the caller rules out writers.
+        unsafe { std::slice::from_raw_parts(self.base().add(range.start).cast(), n) }
+    }
+
+    /// # Safety
+    /// Nobody else reads or writes these bytes as long as the slice lives.
+    #[expect(clippy::mut_from_ref, reason = "exclusive by the caller's promise")]
+    pub(super) unsafe fn part_mut<T: Pod>(&self, offset: usize, n: usize) -> &mut [T] {
+        let range = self.checked::<T>(offset, n);
+        // SAFETY: inside the allocation and aligned, as checked; any bytes are a `T`; the caller rules out others.
+        unsafe { std::slice::from_raw_parts_mut(self.base().add(range.start).cast(), n) }
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("bytes", &self.bytes).finish()
+    }
+}

@@ -1,0 +1,275 @@
+//! The operands of one operation while it runs: the only place where planned memory becomes slices.
+//! - MEMPLAN-1: of two operands of one step whose bytes overlap both are only read, or they are exactly the same
+//!   bytes: an input and the output that takes its place.
+//! - MEMPLAN-2: no two steps that run at the same time touch the same bytes, unless both only read them.
+
+use super::arena::Arena;
+use crate::ir::{ALIGN, Form};
+use bytemuck::Pod;
+use phalanx_core::DType;
+use std::ops::Range;
+
+/// Which memory a buffer lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// The replica's arena.
+    Arena,
+    /// A buffer of the store.
+    Store(usize),
+}
+
+/// One buffer of a step, with everything a kernel wants to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operand {
+    pub place: Place,
+    pub offset: usize,
+    pub bytes: usize,
+    pub dtype: DType,
+    pub dims: Vec<usize>,
+    pub form: Form,
+}
+
+impl Operand {
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.bytes
+    }
+
+    pub fn overlaps(&self, other: &Operand) -> bool {
+        self.place == other.place
+            && self.bytes > 0
+            && other.bytes > 0
+            && self.offset < other.offset + other.bytes
+            && other.offset < self.offset + self.bytes
+    }
+
+    fn is_same(&self, other: &Operand) -> bool {
+        self.place == other.place && self.range() == other.range()
+    }
+
+    pub fn volume(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+/// What one operation touches when it runs.
+#[derive(Clone, Debug)]
+pub struct Step {
+    inputs: Vec<Operand>,
+    outputs: Vec<Operand>,
+    workspace: Range<usize>,
+}
+
+impl Step {
+    /// # Panics
+    /// If the plan broke MEMPLAN-1.
+    pub fn new(inputs: Vec<Operand>, outputs: Vec<Operand>, workspace: Range<usize>) -> Step {
+        let scratch = Operand {
+            place: Place::Arena,
+            offset: workspace.start,
+            bytes: workspace.len(),
+            dtype: DType::U8,
+            dims: vec![workspace.len()],
+            form: Form::Dense,
+        };
+        for (o, out) in outputs.iter().enumerate() {
+            let apart = outputs[..o].iter().chain([&scratch]).all(|b| !out.overlaps(b));
+            let once = inputs.iter().filter(|i| i.overlaps(out)).count() <= 1;
+            let same = inputs.iter().all(|i| !i.overlaps(out) || i.is_same(out));
+            assert!(apart && once && same, "MEMPLAN-1: output {o} lies over another operand");
+        }
+        assert!(inputs.iter().all(|i| !i.overlaps(&scratch)), "MEMPLAN-1: workspace lies over an input");
+        Step { inputs, outputs, workspace }
+    }
+
+    pub fn inputs(&self) -> &[Operand] {
+        &self.inputs
+    }
+
+    pub fn outputs(&self) -> &[Operand] {
+        &self.outputs
+    }
+
+    pub fn workspace(&self) -> Range<usize> {
+        self.workspace.clone()
+    }
+}
+
+/// What a run tells its kernels beside their operands.
+#[derive(Clone, Copy, Debug)]
+pub struct Env {
+    pub seed: u64,
+    /// How many runs the store has seen: random numbers differ from run to run.
+    pub run: u64,
+    /// Where this replica's samples begin in the whole batch: random numbers do not depend on the split.
+    pub first_sample: usize,
+    /// What the gradient of the loss begins with.
+    pub loss_scale: f64,
+}
+
+/// All memory a step can reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory<'a> {
+    arena: &'a Arena,
+    store: &'a [Arena],
+}
+
+impl<'a> Memory<'a> {
+    /// Exclusive access, from which steps take their slices one after another.
+    pub(crate) fn new(arena: &'a mut Arena, store: &'a mut [Arena]) -> Memory<'a> {
+        Memory { arena, store }
+    }
+}
+
+/// One operation at work.
+#[derive(Debug)]
+pub struct Call<'a> {
+    step: &'a Step,
+    memory: Memory<'a>,
+    /// Outputs that were handed out, one bit each; the last bit is the workspace.
+    taken: u64,
+    pub env: Env,
+}
+
+/// An input and the output that may lie in its place.
+#[derive(Debug)]
+pub enum Pair<'a, T> {
+    Same(&'a mut [T]),
+    Apart(&'a [T], &'a mut [T]),
+}
+
+const WORKSPACE: usize = 63;
+
+impl<'a> Call<'a> {
+    /// One step of a run that owns its memory; the mutable borrow keeps steps after one another (MEMPLAN-2).
+    pub(crate) fn new<'m: 'a>(step: &'a Step, memory: &'a mut Memory<'m>, env: Env) -> Call<'a> {
+        Call { step, memory: *memory, taken: 0, env }
+    }
+
+    pub fn dims(&self, input: usize) -> &'a [usize] {
+        &self.step.inputs[input].dims
+    }
+
+    pub fn out_dims(&self, output: usize) -> &'a [usize] {
+        &self.step.outputs[output].dims
+    }
+
+    pub fn dtype(&self, input: usize) -> DType {
+        self.step.inputs[input].dtype
+    }
+
+    pub fn out_dtype(&self, output: usize) -> DType {
+        self.step.outputs[output].dtype
+    }
+
+    pub fn n_inputs(&self) -> usize {
+        self.step.inputs.len()
+    }
+
+    pub fn is_sparse(&self, input: usize) -> bool {
+        self.step.inputs[input].form != Form::Dense
+    }
+
+    fn arena(&self, place: Place) -> &'a Arena {
+        match place {
+            Place::Arena => self.memory.arena,
+            Place::Store(i) => &self.memory.store[i],
+        }
+    }
+
+    fn take(&mut self, bit: usize) {
+        assert!(self.taken & (1 << bit) == 0, "a kernel takes each output once");
+        self.taken |= 1 << bit;
+    }
+
+    /// The elements of an input that no output takes the place of.
+    pub fn input<T: Pod>(&self, input: usize) -> &'a [T] {
+        let operand = &self.step.inputs[input];
+        assert!(self.step.outputs.iter().all(|o| !o.overlaps(operand)), "declared as shared: use `pair`");
+        self.values(operand)
+    }
+
+    fn values<T: Pod>(&self, operand: &Operand) -> &'a [T] {
+        assert_eq!(size_of::<T>(), operand.dtype.size(), "a kernel reads the type it was chosen for");
+        let (begin, n) = extent(operand);
+        // SAFETY: no output of this step lies here (checked by the callers), and no step that runs meanwhile writes
+        // here (MEMPLAN-2).
+        unsafe { self.arena(operand.place).part(begin, n) }
+    }
+
+    /// The elements of an output. What they are before the kernel writes is unspecified.
+    pub fn output<T: Pod>(&mut self, output: usize) -> &'a mut [T] {
+        let operand = &self.step.outputs[output];
+        assert!(self.step.inputs.iter().all(|i| !i.overlaps(operand)), "declared as shared: use `pair`");
+        self.values_mut(output)
+    }
+
+    fn values_mut<T: Pod>(&mut self, output: usize) -> &'a mut [T] {
+        let operand = &self.step.outputs[output];
+        assert_eq!(size_of::<T>(), operand.dtype.size(), "a kernel writes the type it was chosen for");
+        self.take(output);
+        let (begin, n) = extent(operand);
+        // SAFETY: handed out once (`take`); no other operand of the step is given out over it: `input` and `output`
+        // refuse, `pair` gives only this slice, and MEMPLAN-1 says nothing else overlaps; no other step touches it
+        // meanwhile (MEMPLAN-2).
+        unsafe { self.arena(operand.place).part_mut(begin, n) }
+    }
+
+    /// An input and an output of the same size that the plan may have put in the same place.
+    pub fn pair<T: Pod>(&mut self, input: usize, output: usize) -> Pair<'a, T> {
+        let (i, o) = (&self.step.inputs[input], &self.step.outputs[output]);
+        if i.overlaps(o) {
+            return Pair::Same(self.values_mut(output));
+        }
+        assert!(self.step.inputs.iter().all(|i| !i.overlaps(o)), "only this input may share this output");
+        Pair::Apart(self.input(input), self.values_mut(output))
+    }
+
+    /// An output that already holds the input's value.
+    pub fn update<T: Pod>(&mut self, input: usize, output: usize) -> &'a mut [T] {
+        match self.pair(input, output) {
+            Pair::Same(out) => out,
+            Pair::Apart(input, out) => {
+                out.copy_from_slice(input);
+                out
+            }
+        }
+    }
+
+    /// Row numbers and values of a sparse input.
+    pub fn rows<T: Pod>(&self, input: usize) -> (&'a [i64], &'a [T]) {
+        let operand = &self.step.inputs[input];
+        assert!(operand.form != Form::Dense, "dense operands have no rows");
+        let n = operand.dims[0];
+        let values = self.input(input);
+        // SAFETY: as in `values`; the row numbers lie in the same operand, before its values.
+        (unsafe { self.arena(operand.place).part(operand.offset, n) }, values)
+    }
+
+    /// Row numbers and values of a sparse output.
+    pub fn rows_out<T: Pod>(&mut self, output: usize) -> (&'a mut [i64], &'a mut [T]) {
+        let values = self.output(output);
+        let operand = &self.step.outputs[output];
+        assert!(operand.form != Form::Dense, "dense operands have no rows");
+        let n = operand.dims[0];
+        // SAFETY: as in `values_mut`; the row numbers end before the values begin, and both are handed out together.
+        (unsafe { self.arena(operand.place).part_mut(operand.offset, n) }, values)
+    }
+
+    /// The scratch memory that the operation asked for.
+    pub fn workspace<T: Pod>(&mut self) -> &'a mut [T] {
+        self.take(WORKSPACE);
+        let range = &self.step.workspace;
+        // SAFETY: handed out once; no operand of this step lies here (MEMPLAN-1), no other step uses it meanwhile
+        // (MEMPLAN-2).
+        unsafe { self.memory.arena.part_mut(range.start, range.len() / size_of::<T>()) }
+    }
+}
+
+/// Where the values of an operand begin, and how many there are.
+fn extent(operand: &Operand) -> (usize, usize) {
+    let skip = match operand.form {
+        Form::Dense => 0,
+        Form::Rows { .. } => (operand.dims[0] * size_of::<i64>()).next_multiple_of(ALIGN),
+    };
+    (operand.offset + skip, operand.volume())
+}

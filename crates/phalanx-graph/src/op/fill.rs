@@ -1,0 +1,255 @@
+//! Constants, copies, conversions and sums of equals.
+
+use super::{Operator, check, layout::by_width};
+use crate::{
+    grad::Grad,
+    ir::{Dim, Form, GraphError, Misfit, Shape, Sig},
+    kernel::{Call, KernelError, Pair, Real, fast, real},
+};
+use phalanx_core::DType;
+use serde::{Deserialize, Serialize};
+
+/// One value everywhere.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fill {
+    pub dtype: DType,
+    pub shape: Shape,
+    pub value: f64,
+}
+
+impl Operator for Fill {
+    fn name(&self) -> &'static str {
+        "fill_constant"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 0)?;
+        match self.dtype {
+            DType::F32 | DType::F64 | DType::I64 => Ok(vec![Sig::dense(self.dtype, self.shape.clone())]),
+            got => Err(Misfit::Attribute { name: "dtype", wanted: "f32, f64 or i64", got: got.to_string() }),
+        }
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        match self.dtype {
+            DType::I64 => call.output::<i64>(0).fill(self.value as i64),
+            dtype => real!(dtype, T => call.output::<T>(0).fill(T::of(self.value))),
+        }
+        Ok(())
+    }
+}
+
+/// The gradient that everything begins with: that of the loss to itself, as the run weighs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossGrad;
+
+impl Operator for LossGrad {
+    fn name(&self) -> &'static str {
+        "loss_grad"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 1)?;
+        Ok(vec![check::real(inputs, 0)?.clone()])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let scale = call.env.loss_scale;
+        real!(call.dtype(0), T => call.output::<T>(0).fill(T::of(scale)));
+        Ok(())
+    }
+}
+
+/// A copy, dense or sparse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assign;
+
+impl Operator for Assign {
+    fn name(&self) -> &'static str {
+        "assign"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 1)?;
+        Ok(vec![check::dense(inputs, 0)?.clone()])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        by_width!(call.dtype(0), T => {
+            if let Pair::Apart(x, out) = call.pair::<T>(0, 0) {
+                out.copy_from_slice(x);
+            }
+        });
+        Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        grad.pass(0, grad.dy(0))
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+/// Other numbers of the same value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cast {
+    pub to: DType,
+}
+
+impl Operator for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 1)?;
+        let x = check::dense(inputs, 0)?;
+        let known = |d| matches!(d, DType::F32 | DType::F64 | DType::I64 | DType::Bool | DType::U8);
+        if !known(x.dtype) {
+            return Err(Misfit::DType { slot: 0, wanted: "f32, f64, i64, u8 or bool", got: x.dtype });
+        }
+        if !known(self.to) {
+            let got = self.to.to_string();
+            return Err(Misfit::Attribute { name: "to", wanted: "f32, f64, i64, u8 or bool", got });
+        }
+        Ok(vec![Sig::dense(self.to, x.shape.clone())])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        match call.dtype(0) {
+            DType::F32 => self.from(call, call.input::<f32>(0), f64::from),
+            DType::F64 => self.from(call, call.input::<f64>(0), |v| v),
+            DType::I64 => self.from(call, call.input::<i64>(0), |v| v as f64),
+            _ => self.from(call, call.input::<u8>(0), f64::from),
+        }
+        Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        let from = grad.sig(grad.x(0)).dtype;
+        if from.is_float() && self.to.is_float() {
+            grad.give(0, Cast { to: from }, &[grad.dy(0)])
+        } else {
+            Ok(false)
+        }
+    }
+}
+
+impl Cast {
+    fn from<A: Copy>(&self, call: &mut Call<'_>, x: &[A], wide: impl Fn(A) -> f64) {
+        let values = x.iter().map(|&v| wide(v));
+        match self.to {
+            DType::F32 => call.output::<f32>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as f32),
+            DType::F64 => call.output::<f64>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v),
+            DType::I64 => call.output::<i64>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as i64),
+            DType::Bool => {
+                call.output::<u8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = u8::from(v != 0.0));
+            }
+            _ => call.output::<u8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as u8),
+        }
+    }
+}
+
+/// Adds to a counter in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Increment {
+    pub by: i64,
+}
+
+impl Operator for Increment {
+    fn name(&self) -> &'static str {
+        "increment"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 1)?;
+        Ok(vec![check::index(inputs, 0)?.clone()])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        call.update::<i64>(0, 0).iter_mut().for_each(|v| *v = v.wrapping_add(self.by));
+        Ok(())
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+/// Adds up equals in the order they are named. Sparse rows are put one after another, not merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum;
+
+impl Operator for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        let Some(first) = inputs.first() else { return Err(Misfit::Count { wanted: 1, got: 0 }) };
+        if first.is_dense() {
+            for slot in 0..inputs.len() {
+                check::real(inputs, slot)?;
+                check::like(inputs, slot, 0)?;
+            }
+            return Ok(vec![first.clone()]);
+        }
+        let mut all = first.clone();
+        for (slot, x) in inputs.iter().enumerate().skip(1) {
+            let fits = x.form == first.form
+                && x.dtype == first.dtype
+                && x.shape.dims()[1..] == first.shape.dims()[1..];
+            let rows = match (all.shape.dims()[0], x.shape.dims()[0]) {
+                (Dim::Batch(a), Dim::Batch(b)) => Some(Dim::Batch(a + b)),
+                (Dim::Fixed(a), Dim::Fixed(b)) => Some(Dim::Fixed(a + b)),
+                _ => None,
+            };
+            match rows {
+                Some(rows) if fits => all.shape.0[0] = rows,
+                _ if x.form == Form::Dense => return Err(Misfit::Dense { slot }),
+                _ => return Err(Misfit::Pair { a: first.shape.clone(), b: x.shape.clone() }),
+            }
+        }
+        Ok(vec![all])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        real!(call.dtype(0), T => if call.is_sparse(0) { append::<T>(call) } else { add::<T>(call) });
+        Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        for slot in 0..grad.n_inputs() {
+            grad.pass(slot, grad.dy(0))?;
+        }
+        Ok(true)
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+fn add<T: Real>(call: &mut Call<'_>) {
+    let out = call.update::<T>(0, 0);
+    for slot in 1..call.n_inputs() {
+        let x = call.input::<T>(slot);
+        fast(
+            #[inline(always)]
+            || out.iter_mut().zip(x).for_each(|(o, &v)| *o += v),
+        );
+    }
+}
+
+fn append<T: Real>(call: &mut Call<'_>) {
+    let (rows, values) = call.rows_out::<T>(0);
+    let (mut row, mut value) = (0, 0);
+    for slot in 0..call.n_inputs() {
+        let (r, v) = call.rows::<T>(slot);
+        rows[row..row + r.len()].copy_from_slice(r);
+        values[value..value + v.len()].copy_from_slice(v);
+        (row, value) = (row + r.len(), value + v.len());
+    }
+}

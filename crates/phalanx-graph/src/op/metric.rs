@@ -1,0 +1,121 @@
+//! What is measured and not learned from.
+
+use super::{Operator, check};
+use crate::{
+    ir::{Dim, Misfit, Shape, Sig},
+    kernel::{Call, KernelError, real},
+};
+use phalanx_core::DType;
+use serde::{Deserialize, Serialize};
+
+/// The k largest of the last axis and where they were; of equals the first comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopK {
+    pub k: usize,
+}
+
+impl Operator for TopK {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 1)?;
+        let x = check::real(inputs, 0)?;
+        let Some(last) = x.shape.rank().checked_sub(1) else {
+            return Err(Misfit::Rank { slot: 0, wanted: "at least 1", got: x.shape.clone() });
+        };
+        if self.k == 0 || self.k > check::fixed(inputs, 0, last)? {
+            return Err(Misfit::Attribute {
+                name: "k",
+                wanted: "1 to the last dimension",
+                got: self.k.to_string(),
+            });
+        }
+        let mut shape = x.shape.clone();
+        shape.0[last] = Dim::Fixed(self.k);
+        Ok(vec![Sig::dense(x.dtype, shape.clone()), Sig::dense(DType::I64, shape)])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let n = call.dims(0)[call.dims(0).len() - 1];
+        real!(call.dtype(0), T => {
+            let (x, top, at) = (call.input::<T>(0), call.output::<T>(0), call.output::<i64>(1));
+            for ((row, top), at) in x.chunks_exact(n).zip(top.chunks_exact_mut(self.k)).zip(at.chunks_exact_mut(self.k)) {
+                for found in 0..self.k {
+                    let free = |i: usize, at: &[i64]| !at[..found].contains(&(i as i64));
+                    let mut best = None;
+                    for (i, &v) in row.iter().enumerate() {
+                        if free(i, at) && best.is_none_or(|(_, b)| v > b) {
+                            best = Some((i, v));
+                        }
+                    }
+                    let (i, v) = best.expect("k is at most the length of the row");
+                    (top[found], at[found]) = (v, i as i64);
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Where the largest of the last axis is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArgMax;
+
+impl Operator for ArgMax {
+    fn name(&self) -> &'static str {
+        "argmax"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        let top = TopK { k: 1 }.infer(inputs)?;
+        let dims = top[1].shape.dims();
+        Ok(vec![Sig::dense(DType::I64, Shape(dims[..dims.len() - 1].to_vec()))])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let n = call.dims(0)[call.dims(0).len() - 1];
+        real!(call.dtype(0), T => {
+            let (x, at) = (call.input::<T>(0), call.output::<i64>(0));
+            for (row, at) in x.chunks_exact(n).zip(at) {
+                let mut best = 0;
+                for i in 1..n {
+                    if row[i] > row[best] {
+                        best = i;
+                    }
+                }
+                *at = best as i64;
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Which part of the labels is among the k candidates: `[n, k]` and `[n]` or `[n, 1]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accuracy;
+
+impl Operator for Accuracy {
+    fn name(&self) -> &'static str {
+        "accuracy"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 2)?;
+        let (top, labels) = (check::index(inputs, 0)?, check::index(inputs, 1)?);
+        check::rank(inputs, 0, 2, "2 ([n, k])")?;
+        if labels.shape.volume() != Some(top.shape.dims()[0]) {
+            return Err(Misfit::Pair { a: top.shape.clone(), b: labels.shape.clone() });
+        }
+        Ok(vec![Sig::dense(DType::F32, Shape::scalar())])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let k = call.dims(0)[1];
+        let (top, labels, out) = (call.input::<i64>(0), call.input::<i64>(1), call.output::<f32>(0));
+        let right = top.chunks_exact(k.max(1)).zip(labels).filter(|(top, l)| top.contains(l)).count();
+        out[0] = right as f32 / labels.len().max(1) as f32;
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! The operations, one struct each: its fields are its attributes. To add one, write it in a file here (shape rule,
+//! kernel, gradient) and give it a line in `operators!`.
+
+mod binary;
+mod check;
+mod conv;
+mod dropout;
+mod embedding;
+mod fill;
+mod gather;
+mod layout;
+mod loss;
+mod matmul;
+mod metric;
+mod norm;
+mod pool;
+mod rate;
+mod reduce;
+mod rows;
+mod softmax;
+mod unary;
+mod update;
+
+use crate::{
+    grad::Grad,
+    ir::{GraphError, Misfit, Op, Sig},
+    kernel::{Call, KernelError},
+};
+use serde::{Deserialize, Serialize};
+
+pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
+pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
+pub use dropout::{Dropout, DropoutGrad, Random};
+pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
+pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
+pub use gather::{Gather, GatherGrad, OneHot};
+pub use layout::{Concat, Expand, Reshape, Slice, SliceGrad, Transpose};
+pub use loss::{
+    CrossEntropy, CrossEntropyGrad, SigmoidCrossEntropy, SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad,
+};
+pub use matmul::MatMul;
+pub use metric::{Accuracy, ArgMax, TopK};
+pub use norm::{BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad};
+pub use pool::{Pool, Pool2d, Pool2dGrad};
+pub use rate::{Rate, Schedule};
+pub use reduce::{Reduce, ReduceGrad, Reduction};
+pub use rows::{MergeRows, RowsToDense};
+pub use softmax::{Softmax, SoftmaxGrad};
+pub use unary::{Func, Unary, UnaryGrad};
+pub use update::{Adagrad, Adam, ClipFactor, Decay, LarsRate, Momentum, RmsProp, ScaleBy, Sgd, SquaredNorm};
+
+/// What an operation is.
+pub trait Operator {
+    fn name(&self) -> &'static str;
+
+    /// What it gives for these inputs.
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit>;
+
+    /// Bytes of scratch memory it wants, for the dimensions of its inputs.
+    fn workspace(&self, _dims: &[&[usize]], _element: usize) -> usize {
+        0
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError>;
+
+    /// Adds what computes the gradients of its inputs; `Ok(false)` if it has none.
+    fn grad(&self, _grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        Ok(false)
+    }
+
+    /// Inputs and the outputs that may take their place; the kernel reaches them through `Call::pair`.
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
+    /// Whether the output is the input under another shape: they share memory whenever they can.
+    fn is_view(&self) -> bool {
+        false
+    }
+
+    /// What stands in its place in a test program, if not itself.
+    fn for_test(&self, _op: &Op) -> Option<Op> {
+        None
+    }
+
+    /// Whether it updates each element from the same element of its dense operands (scalars aside), so that ranges of it
+    /// can be done by different workers.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! operators {
+    ($($op:ident),* $(,)?) => {
+        /// Any operation.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum OpKind { $($op($op)),* }
+
+        impl OpKind {
+            /// Every kind of operation.
+            pub const KINDS: &[&str] = &[$(stringify!($op)),*];
+
+            pub fn kind(&self) -> &'static str {
+                match self { $(OpKind::$op(_) => stringify!($op)),* }
+            }
+
+            pub fn operator(&self) -> &dyn Operator {
+                match self { $(OpKind::$op(op) => op),* }
+            }
+        }
+
+        $(impl From<$op> for OpKind {
+            fn from(op: $op) -> OpKind { OpKind::$op(op) }
+        })*
+    };
+}
+
+operators! {
+    Unary, UnaryGrad, Binary, Compare, Pick, SumTo, MatMul, Reduce, ReduceGrad,
+    Reshape, Transpose, Concat, Slice, SliceGrad, Expand, Gather, GatherGrad, OneHot,
+    Fill, Assign, Cast, Increment, Sum, LossGrad, Random, Dropout, DropoutGrad,
+    Softmax, SoftmaxGrad, CrossEntropy, CrossEntropyGrad, SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, SigmoidCrossEntropy,
+    Conv2d, Conv2dInputGrad, Conv2dFilterGrad, Pool2d, Pool2dGrad,
+    BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad,
+    Embedding, EmbeddingGrad, EmbeddingRows, MergeRows, RowsToDense,
+    TopK, ArgMax, Accuracy,
+    Sgd, Momentum, Adam, Adagrad, RmsProp, LarsRate, SquaredNorm, ClipFactor, ScaleBy, Decay, Rate,
+}

@@ -1,0 +1,286 @@
+//! Normalisation over the batch and over features.
+
+use super::{Operator, check};
+use crate::{
+    grad::Grad,
+    ir::{Dim, GraphError, Misfit, Op, Shape, Sig},
+    kernel::{Call, KernelError, Real, dot, real, sum},
+};
+use serde::{Deserialize, Serialize};
+
+/// One value for each channel (axis 1).
+fn channels(inputs: &[Sig], slots: std::ops::Range<usize>) -> Result<Sig, Misfit> {
+    let x = check::real(inputs, 0)?;
+    if x.shape.rank() < 2 {
+        return Err(Misfit::Rank { slot: 0, wanted: "at least 2", got: x.shape.clone() });
+    }
+    let each = Sig::dense(x.dtype, Shape(vec![Dim::Fixed(check::fixed(inputs, 0, 1)?)]));
+    for slot in slots {
+        check::shaped(inputs, slot, x.dtype, &each.shape)?;
+    }
+    Ok(each)
+}
+
+/// Visits the runs of one channel.
+fn runs(dims: &[usize], c: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let (n, channels) = (dims[0], dims[1]);
+    let inner: usize = dims[2..].iter().product();
+    (0..n).map(move |i| (i * channels + c) * inner..(i * channels + c + 1) * inner)
+}
+
+/// Input, scale, shift, running mean and variance; gives the output, the running statistics (written in place), and mean and
+/// one over the deviation of this batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNorm {
+    pub epsilon: f64,
+    /// How much of the running statistics stays.
+    pub momentum: f64,
+}
+
+impl Operator for BatchNorm {
+    fn name(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 5)?;
+        let each = channels(inputs, 1..5)?;
+        Ok(vec![inputs[0].clone(), each.clone(), each.clone(), each.clone(), each])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let dims = call.dims(0);
+        real!(call.dtype(0), T => {
+            let (x, scale, shift) = (call.input::<T>(0), call.input::<T>(1), call.input::<T>(2));
+            let y = call.output::<T>(0);
+            let (mean, var) = (call.update::<T>(3, 1), call.update::<T>(4, 2));
+            let (batch_mean, batch_inv) = (call.output::<T>(3), call.output::<T>(4));
+            let count = T::of((x.len() / dims[1].max(1)) as f64);
+            let keep = T::of(self.momentum);
+            for c in 0..dims[1] {
+                let m = runs(dims, c).fold(T::ZERO, |s, r| s + sum(&x[r])) / count;
+                let square = |r: std::ops::Range<usize>| x[r].iter().fold(T::ZERO, |s, &v| s + (v - m) * (v - m));
+                let v = runs(dims, c).fold(T::ZERO, |s, r| s + square(r)) / count;
+                let inv = T::ONE / (v + T::of(self.epsilon)).sqrt();
+                mean[c] = keep * mean[c] + (T::ONE - keep) * m;
+                var[c] = keep * var[c] + (T::ONE - keep) * v;
+                (batch_mean[c], batch_inv[c]) = (m, inv);
+                let (a, b) = (scale[c] * inv, shift[c]);
+                for r in runs(dims, c) {
+                    y[r.clone()].iter_mut().zip(&x[r]).for_each(|(y, &x)| *y = (x - m) * a + b);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        if (1..5).any(|o| grad.has_dy(o)) {
+            return Ok(false);
+        }
+        let inputs = [grad.x(0), grad.x(1), grad.y(3), grad.y(4), grad.dy(0)];
+        let all = grad.emit_all(BatchNormGrad, &inputs)?;
+        for (slot, d) in all.into_iter().enumerate() {
+            grad.pass(slot, d)?;
+        }
+        Ok(true)
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(3, 1), (4, 2)]
+    }
+
+    fn for_test(&self, op: &Op) -> Option<Op> {
+        let fixed = BatchNormFixed { epsilon: self.epsilon };
+        Some(Op { kind: fixed.into(), outputs: op.outputs[..1].to_vec(), ..op.clone() })
+    }
+}
+
+/// Input, scale, shift, mean and variance as learned.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormFixed {
+    pub epsilon: f64,
+}
+
+impl Operator for BatchNormFixed {
+    fn name(&self) -> &'static str {
+        "batch_norm_fixed"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 5)?;
+        channels(inputs, 1..5)?;
+        Ok(vec![inputs[0].clone()])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let dims = call.dims(0);
+        real!(call.dtype(0), T => {
+            let [scale, shift, mean, var] = [1, 2, 3, 4].map(|i| call.input::<T>(i));
+            let y = call.update::<T>(0, 0);
+            for c in 0..dims[1] {
+                let a = scale[c] / (var[c] + T::of(self.epsilon)).sqrt();
+                for r in runs(dims, c) {
+                    y[r].iter_mut().for_each(|y| *y = (*y - mean[c]) * a + shift[c]);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+/// From input, scale, batch mean, one over deviation, gradient: those of input, scale and shift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchNormGrad;
+
+impl Operator for BatchNormGrad {
+    fn name(&self) -> &'static str {
+        "batch_norm_grad"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 5)?;
+        let each = channels(inputs, 1..4)?;
+        check::like(inputs, 4, 0)?;
+        Ok(vec![inputs[0].clone(), each.clone(), each])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let dims = call.dims(0);
+        real!(call.dtype(0), T => {
+            let [x, scale, mean, inv, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<T>(i));
+            let (dx, dscale, dshift) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+            let count = T::of((x.len() / dims[1].max(1)) as f64);
+            for c in 0..dims[1] {
+                let (m, i) = (mean[c], inv[c]);
+                let total = runs(dims, c).fold(T::ZERO, |s, r| s + sum(&dy[r]));
+                let along = |r: std::ops::Range<usize>| {
+                    x[r.clone()].iter().zip(&dy[r]).fold(T::ZERO, |s, (&x, &d)| s + (x - m) * d)
+                };
+                let slant = runs(dims, c).fold(T::ZERO, |s, r| s + along(r)) * i;
+                (dscale[c], dshift[c]) = (slant, total);
+                let a = scale[c] * i;
+                for r in runs(dims, c) {
+                    for ((o, &x), &d) in dx[r.clone()].iter_mut().zip(&x[r.clone()]).zip(&dy[r]) {
+                        *o = a * (d - total / count - (x - m) * i * slant / count);
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Input, scale, shift: normalises everything from `axis` on; gives also mean and one over the deviation of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerNorm {
+    pub axis: usize,
+    pub epsilon: f64,
+}
+
+fn features(inputs: &[Sig], axis: usize, slots: std::ops::Range<usize>) -> Result<[Sig; 2], Misfit> {
+    let x = check::real(inputs, 0)?;
+    check::axis(axis, x.shape.rank(), "axis")?;
+    let (outer, inner) = x.shape.dims().split_at(axis);
+    let each = Sig::dense(x.dtype, inner.to_vec());
+    for slot in slots {
+        check::shaped(inputs, slot, x.dtype, &each.shape)?;
+    }
+    Ok([Sig::dense(x.dtype, outer.to_vec()), each])
+}
+
+impl Operator for LayerNorm {
+    fn name(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 3)?;
+        let [rows, _] = features(inputs, self.axis, 1..3)?;
+        Ok(vec![inputs[0].clone(), rows.clone(), rows])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let n: usize = call.dims(0)[self.axis..].iter().product();
+        real!(call.dtype(0), T => {
+            let [x, scale, shift] = [0, 1, 2].map(|i| call.input::<T>(i));
+            let (y, mean, inv) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+            let count = T::of(n as f64);
+            for (row, (x, y)) in x.chunks_exact(n.max(1)).zip(y.chunks_exact_mut(n.max(1))).enumerate() {
+                let m = sum(x) / count;
+                let v = x.iter().fold(T::ZERO, |s, &v| s + (v - m) * (v - m)) / count;
+                let i = T::ONE / (v + T::of(self.epsilon)).sqrt();
+                (mean[row], inv[row]) = (m, i);
+                for (k, (y, &x)) in y.iter_mut().zip(x).enumerate() {
+                    *y = (x - m) * i * scale[k] + shift[k];
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        if grad.has_dy(1) || grad.has_dy(2) {
+            return Ok(false);
+        }
+        let inputs = [grad.x(0), grad.x(1), grad.y(1), grad.y(2), grad.dy(0)];
+        let all = grad.emit_all(LayerNormGrad { axis: self.axis }, &inputs)?;
+        for (slot, d) in all.into_iter().enumerate() {
+            grad.pass(slot, d)?;
+        }
+        Ok(true)
+    }
+}
+
+/// From input, scale, mean, one over deviation, gradient: those of input, scale and shift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerNormGrad {
+    pub axis: usize,
+}
+
+impl Operator for LayerNormGrad {
+    fn name(&self) -> &'static str {
+        "layer_norm_grad"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 5)?;
+        let [rows, each] = features(inputs, self.axis, 1..2)?;
+        check::shaped(inputs, 2, rows.dtype, &rows.shape)?;
+        check::shaped(inputs, 3, rows.dtype, &rows.shape)?;
+        check::like(inputs, 4, 0)?;
+        Ok(vec![inputs[0].clone(), each.clone(), each])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let n: usize = call.dims(0)[self.axis..].iter().product();
+        real!(call.dtype(0), T => {
+            let [x, scale, mean, inv, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<T>(i));
+            let (dx, dscale, dshift) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+            dscale.fill(T::ZERO);
+            dshift.fill(T::ZERO);
+            let count = T::of(n as f64);
+            let width = n.max(1);
+            for (row, ((x, d), o)) in x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width)).enumerate() {
+                let (m, i) = (mean[row], inv[row]);
+                let total = dot(d, scale) / count;
+                let mut slant = T::ZERO;
+                for k in 0..n {
+                    let normal = (x[k] - m) * i;
+                    slant += d[k] * scale[k] * normal;
+                    dscale[k] += d[k] * normal;
+                    dshift[k] += d[k];
+                }
+                let slant = slant / count;
+                for k in 0..n {
+                    o[k] = i * (d[k] * scale[k] - total - (x[k] - m) * i * slant);
+                }
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,364 @@
+//! GRAD-1: every gradient rule against finite differences, in f64, over random shapes.
+
+use phalanx_core::DType;
+use phalanx_graph::{
+    Act, Builder, Executor, GraphError, Init, Options, Program, Store, Tensor, VarId, append_gradients,
+    kernel::Stream,
+    layers::{BatchNormOptions, EmbeddingOptions},
+    op::*,
+};
+use std::collections::BTreeSet;
+
+/// A network whose inputs are parameters, and what is fed to it.
+struct Net {
+    b: Builder,
+    feeds: Vec<(String, Tensor)>,
+    dice: Stream,
+    drawn: u64,
+}
+
+impl Net {
+    fn new(seed: u64) -> Net {
+        Net { b: Builder::with_dtype(DType::F64), feeds: Vec::new(), dice: Stream::new(seed, 0, 0), drawn: 0 }
+    }
+
+    fn roll(&mut self, low: usize, high: usize) -> usize {
+        self.drawn += 1;
+        low + (self.dice.bits(self.drawn) % (high - low + 1) as u64) as usize
+    }
+
+    /// An input away from zero, where some functions have no derivative.
+    fn input(&mut self, dims: &[usize]) -> VarId {
+        self.b.parameter("x", dims, Init::Uniform { low: 0.3, high: 1.9 }).unwrap()
+    }
+
+    fn signed(&mut self, dims: &[usize]) -> VarId {
+        self.b.parameter("x", dims, Init::Normal { mean: 0.0, std: 1.0 }).unwrap()
+    }
+
+    fn ids(&mut self, dims: &[usize], limit: usize) -> VarId {
+        let n: usize = dims.iter().product();
+        let ids: Vec<i64> = (0..n).map(|_| self.roll(0, limit - 1) as i64).collect();
+        let name = format!("ids{}", self.feeds.len());
+        let id = self.b.feed(&name, DType::I64, dims).unwrap();
+        self.feeds.push((name, Tensor::new(dims, &ids).unwrap()));
+        id
+    }
+}
+
+/// Compares all gradients of a weighted sum of the outputs with differences; gives the kinds of the forward operations.
+fn check(
+    name: &str,
+    seed: u64,
+    build: impl Fn(&mut Net) -> Result<VarId, GraphError>,
+) -> BTreeSet<&'static str> {
+    let mut net = Net::new(seed);
+    let out = build(&mut net).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
+    let shape = net.b.program().sig(out).shape.clone();
+    let weights = net.b.state("weights", shape, Init::Normal { mean: 0.0, std: 1.0 }).unwrap();
+    let weighted = net.b.mul(out, weights).unwrap();
+    let loss = net.b.reduce(Reduction::Sum, weighted, &[], false).unwrap();
+    let loss = net.b.named(loss, "loss").unwrap();
+    let mut program: Program = net.b.finish().unwrap();
+    let kinds = program.ops().map(|(_, op)| op.kind.kind()).collect();
+    let wrt = program.trainable();
+    let pairs = append_gradients(&mut program, loss, &wrt, &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(pairs.len(), wrt.len(), "{name}: every input has a gradient");
+    program.verify().unwrap();
+    let names: Vec<(String, String)> =
+        pairs.iter().map(|&(p, g)| (program.var(p).name.clone(), program.var(g).name.clone())).collect();
+    let feeds: Vec<(&str, &Tensor)> = net.feeds.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let mut executor = Executor::new(program, Options::default()).unwrap();
+    let mut store = Store::new(seed);
+    let mut fetch = vec!["loss"];
+    let is_sparse = |g: &str| !executor.program().sig(executor.program().find(g).unwrap()).is_dense();
+    fetch.extend(names.iter().map(|(_, g)| g.as_str()).filter(|g| !is_sparse(g)));
+    let got = executor.run(&mut store, &feeds, &fetch).unwrap();
+    let mut value =
+        |store: &mut Store| executor.run(store, &feeds, &["loss"]).unwrap()[0].data::<f64>().unwrap()[0];
+    for (i, (p, _)) in names.iter().enumerate() {
+        let grad = got[i + 1].data::<f64>().unwrap();
+        let at = store.get(p).unwrap();
+        let base = at.data::<f64>().unwrap().to_vec();
+        for k in 0..base.len().min(60) {
+            let h = 1e-6;
+            let mut moved = |d: f64| {
+                let mut x = base.clone();
+                x[k] += d;
+                store.set(p, &Tensor::new(at.dims(), &x).unwrap()).unwrap();
+                value(&mut store)
+            };
+            let slope = (moved(h) - moved(-h)) / (2.0 * h);
+            let tolerance = 2e-6 * (1.0 + slope.abs().max(grad[k].abs()));
+            assert!(
+                (slope - grad[k]).abs() < tolerance,
+                "{name}, seed {seed}: d/d{p}[{k}] is {}, differences say {slope}",
+                grad[k]
+            );
+        }
+        store.set(p, &Tensor::new(at.dims(), &base).unwrap()).unwrap();
+    }
+    kinds
+}
+
+#[test]
+fn functions_of_one_element() {
+    use Func::*;
+    let all = [
+        Relu,
+        Relu6,
+        LeakyRelu { slope: 0.1 },
+        Elu { alpha: 0.7 },
+        Tanh,
+        Sigmoid,
+        HardSigmoid,
+        Softplus,
+        Softsign,
+        Gelu,
+        Swish,
+        Exp,
+        Square,
+        Abs,
+        Sin,
+        Cos,
+        Scale { a: -2.5, b: 0.5 },
+        Clip { low: -0.8, high: 0.9 },
+    ];
+    for (i, f) in all.into_iter().enumerate() {
+        check(&format!("{f:?}"), i as u64, |n| {
+            let dims = [n.roll(1, 4), n.roll(1, 5)];
+            let x = n.signed(&dims);
+            n.b.map(f, x)
+        });
+    }
+    for (i, f) in [Log, Sqrt, Rsqrt, Reciprocal, Pow { by: 2.7 }].into_iter().enumerate() {
+        check(&format!("{f:?}"), i as u64, |n| {
+            let dims = [n.roll(1, 9)];
+            let x = n.input(&dims);
+            n.b.map(f, x)
+        });
+    }
+}
+
+#[test]
+fn every_rule_of_every_operation() {
+    let mut seen: BTreeSet<&'static str> = BTreeSet::new();
+    let mut case = |name: &str, build: &dyn Fn(&mut Net) -> Result<VarId, GraphError>| {
+        for seed in 0..4 {
+            seen.extend(check(name, seed, build));
+        }
+    };
+    for op in [Arith::Add, Arith::Sub, Arith::Mul, Arith::Div, Arith::Max, Arith::Min] {
+        case("same shapes", &|n| {
+            let d = [n.roll(1, 4), n.roll(1, 4)];
+            let (x, y) = (n.input(&d), n.input(&d));
+            n.b.arith(op, x, y)
+        });
+        case("stretched last", &|n| {
+            let (a, b) = (n.roll(1, 4), n.roll(1, 4));
+            let (x, y) = (n.input(&[a, b]), n.input(&[b]));
+            n.b.arith(op, x, y)
+        });
+        case("stretched inside", &|n| {
+            let d = [n.roll(1, 3), n.roll(2, 4), n.roll(1, 3)];
+            let (x, y) = (n.input(&d), n.input(&[d[1], 1]));
+            n.b.op1(Binary { op, axis: 1 }, &[x, y])
+        });
+        case("with itself", &|n| {
+            let x = n.input(&[3]);
+            let t = n.b.map(Func::Square, x)?;
+            n.b.arith(op, t, x)
+        });
+    }
+    for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+        case("matmul", &|n| {
+            let (m, k, w) = (n.roll(1, 5), n.roll(1, 5), n.roll(1, 5));
+            let a = n.signed(&if ta { [k, m] } else { [m, k] });
+            let b = n.signed(&if tb { [w, k] } else { [k, w] });
+            n.b.matmul(a, b, ta, tb)
+        });
+        case("batched matmul", &|n| {
+            let (c, m, k, w) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 4), n.roll(1, 4));
+            let a = n.signed(&if ta { [c, k, m] } else { [c, m, k] });
+            let b = n.signed(&if tb { [c, w, k] } else { [c, k, w] });
+            n.b.matmul(a, b, ta, tb)
+        });
+    }
+    for tb in [false, true] {
+        case("matmul with one right side", &|n| {
+            let (c, m, k, w) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 4), n.roll(1, 4));
+            let (a, b) = (n.signed(&[c, m, k]), n.signed(&if tb { [w, k] } else { [k, w] }));
+            n.b.matmul(a, b, false, tb)
+        });
+    }
+    for op in [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min] {
+        for (axes, keep) in
+            [(vec![], false), (vec![0], false), (vec![1], true), (vec![0, 2], false), (vec![1, 2], true)]
+        {
+            case("reduce", &|n| {
+                let d = [n.roll(1, 3), n.roll(1, 4), n.roll(1, 3)];
+                let x = n.signed(&d);
+                n.b.reduce(op, x, &axes, keep)
+            });
+        }
+    }
+    case("layout", &|n| {
+        let (a, b, c) = (n.roll(1, 3), n.roll(2, 4), n.roll(1, 3));
+        let x = n.signed(&[a, b, c]);
+        let y = n.b.transpose(x, &[2, 0, 1])?;
+        let z = n.b.reshape(y, [c * a, b])?;
+        let left = n.b.slice(z, 1, 1, b)?;
+        let all = n.b.concat(&[left, z, left], 1)?;
+        n.b.stack(&[all, all], 1)
+    });
+    case("expand", &|n| {
+        let (a, b) = (n.roll(1, 3), n.roll(1, 4));
+        let x = n.signed(&[a, 1]);
+        n.b.expand(x, [2, a, b])
+    });
+    case("second derivative of slice", &|n| {
+        let x = n.signed(&[5]);
+        n.b.op1(SliceGrad { slice: Slice { axis: 0, begin: 2, end: 7 }, n: 9 }, &[x])
+    });
+    case("sum, assign, cast", &|n| {
+        let (x, y) = (n.signed(&[4]), n.signed(&[4]));
+        let z = n.b.op1(Sum, &[x, y, x])?;
+        let z = n.b.op1(Assign, &[z])?;
+        n.b.cast(z, DType::F64)
+    });
+    case("gather", &|n| {
+        let rows = n.roll(2, 5);
+        let x = n.signed(&[rows, 3]);
+        let i = n.ids(&[6], rows);
+        n.b.op1(Gather, &[x, i])
+    });
+    case("embedding", &|n| {
+        let x = n.signed(&[5, 3]);
+        let i = n.ids(&[2, 4], 5);
+        n.b.lookup(x, i, EmbeddingOptions { sparse: false, padding: Some(2) })
+    });
+    case("softmax", &|n| {
+        let d = [n.roll(1, 4), n.roll(1, 20)];
+        let x = n.signed(&d);
+        n.b.softmax(x)
+    });
+    case("log softmax", &|n| {
+        let d = [n.roll(1, 4), n.roll(1, 20)];
+        let x = n.signed(&d);
+        n.b.op1(Softmax { log: true }, &[x])
+    });
+    case("cross entropy", &|n| {
+        let (r, c) = (n.roll(1, 4), n.roll(2, 6));
+        let x = n.input(&[r, c]);
+        let i = n.ids(&[r, 1], c);
+        n.b.cross_entropy(x, i)
+    });
+    case("softmax with cross entropy", &|n| {
+        let (r, c) = (n.roll(1, 4), n.roll(2, 6));
+        let (x, i) = (n.signed(&[r, c]), n.ids(&[r], c));
+        n.b.op1(SoftmaxCrossEntropy { ignored: Some(0) }, &[x, i])
+    });
+    case("sigmoid cross entropy", &|n| {
+        let x = n.signed(&[7]);
+        let t = n.b.state("t", [7], Init::Uniform { low: 0.0, high: 1.0 })?;
+        n.b.sigmoid_cross_entropy(x, t)
+    });
+    case("huber", &|n| {
+        let x = n.signed(&[7]);
+        let t = n.b.state("t", [7], Init::Constant(0.1))?;
+        n.b.huber(x, t, 0.8)
+    });
+    case("dropout", &|n| {
+        let x = n.signed(&[4, 5]);
+        n.b.op1(Dropout { probability: 0.0, stream: 0 }, &[x])
+    });
+    for groups in [1, 2] {
+        for (stride, padding, dilation) in
+            [([1, 1], [0, 0], [1, 1]), ([2, 1], [1, 0], [1, 2]), ([1, 3], [2, 1], [2, 1])]
+        {
+            case("conv2d", &|n| {
+                let (h, w, kh, kw) = (n.roll(5, 7), n.roll(5, 7), n.roll(1, 3), n.roll(1, 3));
+                let (x, f) = (n.signed(&[2, 2 * groups, h, w]), n.signed(&[3 * groups, 2, kh, kw]));
+                n.b.op1(Conv2d { stride, padding, dilation, groups }, &[x, f])
+            });
+        }
+    }
+    case("conv2d 1x1", &|n| {
+        let (x, f) = (n.signed(&[2, 3, 4, 4]), n.signed(&[5, 3, 1, 1]));
+        n.b.op1(Conv2d { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 }, &[x, f])
+    });
+    for op in [Pool::Max, Pool::Mean] {
+        for (kernel, stride, padding) in [([2, 2], [2, 2], [0, 0]), ([3, 2], [1, 2], [1, 1])] {
+            case("pool2d", &|n| {
+                let d = [2, n.roll(1, 2), n.roll(4, 6), n.roll(4, 6)];
+                let x = n.signed(&d);
+                n.b.op1(Pool2d { op, kernel, stride, padding }, &[x])
+            });
+        }
+    }
+    case("batch norm", &|n| {
+        let d = [n.roll(3, 5), n.roll(1, 3), 2, 2];
+        let x = n.signed(&d);
+        n.b.batch_norm(x, BatchNormOptions::default())
+    });
+    case("layer norm", &|n| {
+        let d = [n.roll(1, 3), n.roll(3, 5), 2];
+        let x = n.signed(&d);
+        n.b.layer_norm(x, 1)
+    });
+    case("attention", &|n| {
+        let x = n.signed(&[2, 3, 4]);
+        n.b.attention(x, 2, None)
+    });
+    case("fully connected, shared input", &|n| {
+        let x = n.signed(&[3, 4]);
+        let y = n.b.fc(x, 4, Act::Tanh)?;
+        let z = n.b.add(y, x)?;
+        n.b.mul(z, y)
+    });
+    let without_rule = [
+        // Derivatives themselves, and what only updates, measures, or has no inputs to learn.
+        "UnaryGrad",
+        "Pick",
+        "SumTo",
+        "ReduceGrad",
+        "GatherGrad",
+        "LossGrad",
+        "DropoutGrad",
+        "SoftmaxGrad",
+        "CrossEntropyGrad",
+        "SoftmaxCrossEntropyGrad",
+        "Conv2dInputGrad",
+        "Conv2dFilterGrad",
+        "Pool2dGrad",
+        "BatchNormFixed",
+        "BatchNormGrad",
+        "LayerNormGrad",
+        "EmbeddingGrad",
+        "EmbeddingRows",
+        "MergeRows",
+        "RowsToDense",
+        "Compare",
+        "OneHot",
+        "Fill",
+        "Increment",
+        "Random",
+        "TopK",
+        "ArgMax",
+        "Accuracy",
+        "Sgd",
+        "Momentum",
+        "Adam",
+        "Adagrad",
+        "RmsProp",
+        "LarsRate",
+        "SquaredNorm",
+        "ClipFactor",
+        "ScaleBy",
+        "Decay",
+        "Rate",
+    ];
+    let unchecked: Vec<&str> =
+        OpKind::KINDS.iter().copied().filter(|k| !seen.contains(k) && !without_rule.contains(k)).collect();
+    assert_eq!(unchecked, [""; 0], "every kind of operation is checked here or has no rule");
+}
