@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("phalanx-graph", &["phalanx-core"]),
+    ("phalanx-py", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-launch"]),
     ("xtask", &[]),
 ];
 

@@ -19,6 +19,8 @@ pub const FILES: &[(&str, &str)] = &[
         "a fault: shuts every connection it finds in /proc",
     ),
     ("crates/phalanx-collective/tests/engine_faults/forked.rs", "forks while an engine lives"),
+    ("crates/phalanx-py/src/dlpack.rs", "the structure in which tensors cross to other libraries"),
+    ("crates/phalanx-py/src/lent.rs", "the memory of Python's tensors, with what keeps it alive"),
     ("crates/phalanx-graph/src/kernel/arena.rs", "memory that is lent out by a plan"),
     ("crates/phalanx-graph/src/kernel/call.rs", "the operands of an operation, checked by MEMPLAN-1"),
     ("crates/phalanx-graph/src/kernel/gemm.rs", "calls the matrix product on checked slices"),

@@ -1,0 +1,42 @@
+//! The Python module `phalanx._phalanx`: converts, calls the engine, converts back. What it means is decided elsewhere: in the engine below and in
+//! `python/phalanx` above. No other crate names pyo3.
+//!
+//! - PY-1: no thread of the engine ever takes the GIL. What it drops of Python's is put aside by pyo3 until some thread of Python's comes by.
+//! - PY-2: whoever waits has released the GIL and looks for signals every [`gate::SLICE`].
+//! - PY-3: [`state`] is locked only by a thread that holds the GIL, and never while it waits; so a fork, which also holds the GIL, finds it free.
+
+mod array;
+mod command;
+mod dlpack;
+mod error;
+mod gate;
+mod lent;
+mod operation;
+mod state;
+mod submit;
+mod world;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _phalanx {
+    #[pymodule_export]
+    use crate::{
+        array::Array,
+        command::run_command,
+        operation::Operation,
+        state::{abandon, close, init, is_initialized, shutdown},
+        submit::{join, submit},
+        world::{
+            add_process_set, counters, is_homogeneous, last_stall, place, process_sets, remove_process_set,
+            start_timeline, stop_timeline,
+        },
+    };
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,81 @@
+//! Questions about the world and its process sets.
+
+use crate::{error, gate, state};
+use pyo3::{prelude::*, types::PyDict};
+use std::path::PathBuf;
+
+/// Rank, size, local rank, local size, cross rank and cross size.
+#[pyfunction]
+pub fn place(py: Python<'_>) -> PyResult<(u32, u32, u32, u32, u32, u32)> {
+    let engine = state::engine(py)?;
+    let (rank, topology) = (engine.rank(), engine.world().topology());
+    let cross = topology.cross(rank);
+    let cross_rank = cross.iter().position(|r| *r == rank).unwrap_or(0) as u32;
+    let local_size = topology.neighbours(rank).len() as u32;
+    Ok((rank.0, engine.size(), topology.local_of(rank), local_size, cross_rank, cross.len() as u32))
+}
+
+/// Whether every host has equally many ranks.
+#[pyfunction]
+pub fn is_homogeneous(py: Python<'_>) -> PyResult<bool> {
+    Ok(state::engine(py)?.world().topology().even().is_some())
+}
+
+/// Numbers and ranks of all process sets.
+#[pyfunction]
+pub fn process_sets(py: Python<'_>) -> PyResult<Vec<(u32, Vec<u32>)>> {
+    let sets = state::engine(py)?.process_sets();
+    Ok(sets.into_iter().map(|(id, ranks)| (id, ranks.into_iter().map(|r| r.0).collect())).collect())
+}
+
+/// Makes a process set; every rank of the world calls it.
+#[pyfunction]
+pub fn add_process_set(py: Python<'_>, ranks: Vec<u32>) -> PyResult<u32> {
+    let engine = state::engine(py)?;
+    let added = gate::enter(py, "set", move || engine.add_process_set(&ranks))?;
+    added.map_err(|why| error::of_engine(py, &why))
+}
+
+/// Removes a process set; every rank of the world calls it. False if there is none to remove.
+#[pyfunction]
+pub fn remove_process_set(py: Python<'_>, id: u32) -> PyResult<bool> {
+    let engine = state::engine(py)?;
+    let removed = gate::enter(py, "set", move || engine.remove_process_set(id))?;
+    removed.map_err(|why| error::of_engine(py, &why))
+}
+
+/// What the engine has done so far.
+#[pyfunction]
+pub fn counters<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    let counters = state::engine(py)?.counters();
+    let dict = PyDict::new(py);
+    dict.set_item("submitted", counters.submitted)?;
+    dict.set_item("operations", counters.operations)?;
+    dict.set_item("failed", counters.failed)?;
+    dict.set_item("batches", counters.batches)?;
+    dict.set_item("fused_batches", counters.fused_batches)?;
+    dict.set_item("replayed", counters.replayed)?;
+    dict.set_item("bytes", counters.bytes)?;
+    Ok(dict)
+}
+
+/// The last report about ranks that keep others waiting.
+#[pyfunction]
+pub fn last_stall(py: Python<'_>) -> PyResult<Option<String>> {
+    Ok(state::engine(py)?.last_stall().map(|report| report.to_string()))
+}
+
+/// Writes what happens from now on to a file of this rank's own.
+#[pyfunction]
+#[pyo3(signature = (path, mark_cycles = false))]
+pub fn start_timeline(py: Python<'_>, path: PathBuf, mark_cycles: bool) -> PyResult<()> {
+    let engine = state::engine(py)?;
+    py.detach(|| engine.start_timeline(path, mark_cycles)).map_err(|why| error::of_engine(py, &why))
+}
+
+/// Ends the timeline, if there is one; then the file holds everything.
+#[pyfunction]
+pub fn stop_timeline(py: Python<'_>) -> PyResult<()> {
+    let engine = state::engine(py)?;
+    py.detach(|| engine.stop_timeline()).map_err(|why| error::of_engine(py, &why))
+}

@@ -1,0 +1,79 @@
+"""Phalanx: write it for one device; march it on many.
+
+``phalanx.torch`` and ``phalanx.numpy`` have the collectives; here is what they share.
+
+>>> import phalanx
+>>> phalanx.init()
+>>> phalanx.rank(), phalanx.size()
+(0, 1)
+"""
+
+from __future__ import annotations
+
+from phalanx import _phalanx
+from phalanx._world import (
+    counters,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from phalanx.exceptions import (
+    FailureError,
+    ForkedError,
+    InitializationError,
+    MismatchError,
+    NotInitializedError,
+    PhalanxError,
+    RankLostError,
+    ShutDownError,
+    StalledError,
+    UnsupportedError,
+)
+from phalanx.objects import allgather_object, broadcast_object
+from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
+
+__version__: str = _phalanx.__version__
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "FailureError",
+    "ForkedError",
+    "InitializationError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "PhalanxError",
+    "ProcessSet",
+    "Product",
+    "RankLostError",
+    "ShutDownError",
+    "StalledError",
+    "Sum",
+    "UnsupportedError",
+    "add_process_set",
+    "allgather_object",
+    "broadcast_object",
+    "counters",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "remove_process_set",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,114 @@
+"""This process as a rank of its world: joining, leaving, and who else is there."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from phalanx import _phalanx
+from phalanx.process_sets import ProcessSet, _register, _unregister
+
+_at_shutdown: list[Callable[[], None]] = []
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
+    """Joins the world that the launcher describes; without one, a world of one rank.
+
+    A second call does nothing; after :func:`shutdown` it starts again. The environment is read by this call, not by
+    the import.
+
+    ``process_sets`` are made at once, the same ones on every rank; more can be added later at any time. ``comm`` is
+    there for Horovod's sake: a list of all ranks, or ``None``.
+
+    >>> import phalanx
+    >>> phalanx.init()
+    >>> phalanx.size()
+    1
+    """
+    sets: list[ProcessSet] = []
+    if process_sets is not None and not isinstance(process_sets, str):
+        sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets]
+    elif process_sets not in (None, "dynamic"):
+        raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
+    if len({tuple(s.ranks) for s in sets}) != len(sets):
+        raise ValueError("a process set with the same ranks is given twice")
+    if _phalanx.init([s.ranks for s in sets]):
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
+        _register(sets)
+    elif sets:
+        raise ValueError("phalanx is initialized already; add_process_set() makes further process sets")
+    if comm is not None and (not isinstance(comm, Sequence) or sorted(comm) != list(range(size()))):
+        shutdown()
+        raise ValueError(f"comm={comm!r} is not all ranks of the world; use process sets for parts of it")
+
+
+def shutdown() -> None:
+    """Ends all communication, on all ranks: what they still wait for fails. :func:`init` may follow."""
+    for call in _at_shutdown:
+        call()
+    _unregister()
+    _phalanx.shutdown()
+
+
+def _at_exit() -> None:
+    if getattr(sys, "last_type", None) is not None:
+        # An exception ends this process: the other ranks shall hear that, not of an orderly shutdown.
+        _phalanx.abandon()
+        return
+    for call in _at_shutdown:
+        call()
+    _phalanx.close()
+
+
+def is_initialized() -> bool:
+    """Whether :func:`init` was called, and :func:`shutdown` not since then."""
+    return _phalanx.is_initialized()
+
+
+def rank() -> int:
+    """This process's number among all.
+
+    >>> import phalanx
+    >>> phalanx.init()
+    >>> phalanx.rank()
+    0
+    """
+    return _phalanx.place()[0]
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return _phalanx.place()[1]
+
+
+def local_rank() -> int:
+    """This process's number among the ranks of its host."""
+    return _phalanx.place()[2]
+
+
+def local_size() -> int:
+    """How many ranks this host has."""
+    return _phalanx.place()[3]
+
+
+def cross_rank() -> int:
+    """The number of this host among those that have a rank with this local number."""
+    return _phalanx.place()[4]
+
+
+def cross_size() -> int:
+    """How many hosts have a rank with this local number."""
+    return _phalanx.place()[5]
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has equally many ranks."""
+    return _phalanx.is_homogeneous()
+
+
+def counters() -> dict[str, int]:
+    """What the engine has done so far: operations, batches, bytes."""
+    return _phalanx.counters()

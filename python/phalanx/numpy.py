@@ -1,0 +1,349 @@
+"""Collectives of numpy arrays.
+
+>>> import numpy as np
+>>> import phalanx.numpy as pn
+>>> pn.init()
+>>> pn.allreduce(np.array([1.0, 2.0]), op=pn.Sum)
+array([1., 2.])
+
+Every function has an asynchronous form that returns a :class:`Pending`: until it is done, nobody may touch the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from phalanx import _phalanx
+from phalanx._world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set, set_id
+from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+T = TypeVar("T")
+
+_CODES = {
+    np.dtype(name): code
+    for code, name in enumerate(["u1", "i1", "u2", "i2", "i4", "i8", "f2", None, "f4", "f8", "?"])
+    if name is not None
+}
+
+
+class Pending(Generic[T]):
+    """A submitted operation. Keep it until :meth:`wait` has given the result."""
+
+    def __init__(self, operation: _phalanx.Operation, finish: Callable[[list[_phalanx.Array], list[int]], T]) -> None:
+        self._operation = operation
+        self._finish = finish
+
+    @property
+    def name(self) -> str:
+        """The name under which other ranks find it."""
+        return self._operation.name
+
+    def poll(self) -> bool:
+        """Whether it is done."""
+        return self._operation.poll()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Waits for the result; :class:`TimeoutError` if it takes longer than that."""
+        return self._finish(*self._operation.wait(timeout_s))
+
+
+def _lend(array: Array, *, writable: bool = False) -> tuple[int, int, tuple[int, ...], Array]:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"an array is needed, not {type(array).__name__}")
+    code = _CODES.get(array.dtype)
+    if code is None:
+        raise ValueError(f"arrays of {array.dtype} are not supported")
+    if not array.flags.c_contiguous:
+        raise ValueError("the array must be contiguous; numpy.ascontiguousarray makes it so")
+    if writable and not array.flags.writeable:
+        raise ValueError("the array is read-only")
+    return array.ctypes.data, code, array.shape, array
+
+
+def _contiguous(array: Array) -> Array:
+    # Unlike numpy.ascontiguousarray, leaves an array without dimensions as it is.
+    return np.asarray(array, order="C")
+
+
+def _full(kind: str, name: str | None) -> str | None:
+    return None if name is None else f"{kind}.{name}"
+
+
+def allreduce_async(
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Array | None = None,
+) -> Pending[Array]:
+    """As :func:`allreduce`, without waiting."""
+    array = _contiguous(array) if out is not array else array
+    result = np.empty_like(array) if out is None else out
+    operation = _phalanx.submit(
+        "allreduce",
+        [_lend(array)],
+        outputs=None if result is array else [_lend(result, writable=True)],
+        name=_full("allreduce", name),
+        op=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=set_id(process_set),
+    )
+    return Pending(operation, lambda _arrays, _rows: result)
+
+
+def allreduce(
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    out: Array | None = None,
+) -> Array:
+    """Everybody's arrays as one: their average, sum, minimum, maximum or product. ``out=array`` does it in place.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.allreduce(np.arange(3.0), op=pn.Average, postscale_factor=2.0)
+    array([0., 2., 4.])
+    """
+    return allreduce_async(array, name, op, prescale_factor, postscale_factor, process_set, out).wait()
+
+
+def grouped_allreduce_async(
+    arrays: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Pending[list[Array]]:
+    """As :func:`grouped_allreduce`, without waiting."""
+    inputs = [_contiguous(array) for array in arrays]
+    results = [np.empty_like(array) for array in inputs]
+    operation = _phalanx.submit(
+        "allreduce",
+        [_lend(array) for array in inputs],
+        outputs=[_lend(result, writable=True) for result in results],
+        name=_full("grouped_allreduce", name),
+        op=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=set_id(process_set),
+        grouped=True,
+    )
+    return Pending(operation, lambda _arrays, _rows: results)
+
+
+def grouped_allreduce(
+    arrays: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """Reduces several arrays together: all of them, or none.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.grouped_allreduce([np.ones(1), np.zeros(2)])
+    [array([1.]), array([0., 0.])]
+    """
+    return grouped_allreduce_async(arrays, name, op, prescale_factor, postscale_factor, process_set).wait()
+
+
+def _made(arrays: list[_phalanx.Array], _rows: list[int]) -> Array:
+    return np.asarray(arrays[0])
+
+
+def allgather_async(
+    array: Array, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Pending[Array]:
+    """As :func:`allgather`, without waiting."""
+    lent = _lend(_contiguous(array))
+    return Pending(
+        _phalanx.submit("allgather", [lent], name=_full("allgather", name), process_set=set_id(process_set)), _made
+    )
+
+
+def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
+    """Everybody's rows, one rank's after the other's; ranks may have differently many.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.allgather(np.array([[1, 2]]))
+    array([[1, 2]])
+    """
+    return allgather_async(array, name, process_set).wait()
+
+
+def broadcast_async(
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: Array | None = None,
+) -> Pending[Array]:
+    """As :func:`broadcast`, without waiting."""
+    array = _contiguous(array) if out is not array else array
+    result = np.empty_like(array) if out is None else out
+    operation = _phalanx.submit(
+        "broadcast",
+        [_lend(array)],
+        outputs=None if result is array else [_lend(result, writable=True)],
+        name=_full("broadcast", name),
+        root=root_rank,
+        process_set=set_id(process_set),
+    )
+    return Pending(operation, lambda _arrays, _rows: result)
+
+
+def broadcast(
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: Array | None = None,
+) -> Array:
+    """The array of ``root_rank``, which is a rank of the world, on every rank.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.broadcast(np.array([7]), root_rank=0)
+    array([7])
+    """
+    return broadcast_async(array, root_rank, name, process_set, out).wait()
+
+
+def alltoall_async(
+    array: Array,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Pending[tuple[Array, list[int]]]:
+    """As :func:`alltoall`, without waiting."""
+    operation = _phalanx.submit(
+        "alltoall",
+        [_lend(_contiguous(array))],
+        name=_full("alltoall", name),
+        splits=None if splits is None else [int(n) for n in splits],
+        process_set=set_id(process_set),
+    )
+    return Pending(operation, lambda arrays, rows: (np.asarray(arrays[0]), rows))
+
+
+def alltoall(
+    array: Array,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Array, list[int]]:
+    """Sends ``splits[r]`` rows to each rank r; gives what was received, and how many rows came from each.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.alltoall(np.array([1, 2, 3]), splits=[2])
+    (array([1, 2]), [2])
+    """
+    return alltoall_async(array, splits, name, process_set).wait()
+
+
+def reducescatter_async(
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Pending[Array]:
+    """As :func:`reducescatter`, without waiting."""
+    operation = _phalanx.submit(
+        "reducescatter",
+        [_lend(_contiguous(array))],
+        name=_full("reducescatter", name),
+        op=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=set_id(process_set),
+    )
+    return Pending(operation, _made)
+
+
+def reducescatter(
+    array: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """Reduces the rows and leaves each rank with its share of them.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.reducescatter(np.array([1.0, 2.0]), op=pn.Sum)
+    array([1., 2.])
+    """
+    return reducescatter_async(array, name, op, process_set, prescale_factor, postscale_factor).wait()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits until every rank is here."""
+    _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
+
+
+def join() -> int:
+    """Says that this rank has no more data, and waits until all say so; gives the rank that was last."""
+    last = _phalanx.join().wait_joined()
+    return -1 if last is None else last
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Pending",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_async",
+    "global_process_set",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "init",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,158 @@
+"""Data-parallel training with PyTorch; the same interface as ``horovod.torch``.
+
+>>> import torch
+>>> import phalanx.torch as hvd
+>>> hvd.init()
+>>> model = torch.nn.Linear(2, 1)
+>>> optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+>>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+>>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+"""
+
+from __future__ import annotations
+
+from phalanx._world import (
+    counters,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from phalanx.exceptions import FailureError, MismatchError, PhalanxError, RankLostError, ShutDownError, StalledError
+from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
+from phalanx.timeline import start_timeline, stop_timeline
+from phalanx.torch._build import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from phalanx.torch.collectives import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    join,
+    poll,
+    reducescatter,
+    reducescatter_async,
+    sparse_allreduce_async,
+    synchronize,
+)
+from phalanx.torch.compression import Compression
+from phalanx.torch.distributed import DistributedDataParallel
+from phalanx.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from phalanx.torch.optimizer import DistributedOptimizer
+from phalanx.torch.sync_batch_norm import SyncBatchNorm
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedDataParallel",
+    "DistributedOptimizer",
+    "FailureError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "PhalanxError",
+    "ProcessSet",
+    "Product",
+    "RankLostError",
+    "ShutDownError",
+    "StalledError",
+    "Sum",
+    "SyncBatchNorm",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ccl_built",
+    "counters",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]

@@ -1,0 +1,116 @@
+"""One gradient, or a group of them, on its way through an allreduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from phalanx.process_sets import ProcessSet
+from phalanx.reductions import Average
+from phalanx.torch import _handles, _submit
+from phalanx.torch.collectives import sparse_allreduce_async
+from phalanx.torch.compression import Compressor, is_native, narrows
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How gradients are reduced."""
+
+    compression: type[Compressor]
+    op: int
+    prescale: float
+    postscale: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+class Travel:
+    """Gradients under way. :meth:`wait` any number of times; then they are where they belong."""
+
+    def __init__(self, handle: int | None, arrive: Callable[[], None]) -> None:
+        self._handle = handle
+        self._arrive: Callable[[], None] | None = arrive
+
+    def wait(self) -> None:
+        if self._arrive is not None:
+            arrive, self._arrive = self._arrive, None
+            arrive()
+
+    def forget(self) -> None:
+        """Nobody is interested any more."""
+        self._arrive = None
+        if self._handle is not None:
+            _handles.forget(self._handle)
+
+
+def gradient_of(p: torch.Tensor) -> torch.Tensor:
+    """The gradient; zeros where there is none."""
+    if p.grad is None:
+        p.grad = torch.zeros_like(p)
+    return p.grad
+
+
+def send_sparse(p: torch.Tensor, name: str, manner: Manner) -> Travel:
+    """Sends a sparse gradient as rows of which everybody gets all."""
+    grad = gradient_of(p)
+    if not grad.is_sparse:
+        # Nothing was computed for it this time, while other ranks may have rows.
+        grad = torch.sparse_coo_tensor(
+            torch.empty(1, 0, dtype=torch.int64), p.new_empty(0, *p.shape[1:]), p.shape, device=p.device
+        )
+    op = Average if manner.op == Average else manner.op
+    result = sparse_allreduce_async(grad, name, op, manner.process_set)
+
+    def arrive() -> None:
+        p.grad = result()
+
+    return Travel(None, arrive)
+
+
+def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Travel:
+    """Sends the gradients of these parameters: in place wherever that is possible."""
+    lent: list[torch.Tensor] = []
+    homes: list[tuple[torch.Tensor, bool, Any]] = []
+    for p in ps:
+        grad = gradient_of(p).detach()
+        is_sparse = grad.is_sparse
+        dense = (grad.to_dense() if is_sparse else grad).contiguous()
+        context = None
+        if not is_native(manner.compression):
+            dense, context = manner.compression.compress(dense)
+        lent.append(dense)
+        homes.append((p, is_sparse, context))
+    narrow = is_native(manner.compression) and all(narrows(t, manner.compression) for t in lent)
+    handle = _submit.reduce(
+        lent,
+        in_place=True,
+        grouped=grouped,
+        name=name,
+        op=manner.op,
+        prescale=manner.prescale,
+        postscale=manner.postscale,
+        process_set=manner.process_set,
+        wire=manner.compression.wire if narrow else None,
+    )
+
+    def arrive() -> None:
+        _handles.synchronize(handle)
+        for reduced, (p, was_sparse, context) in zip(lent, homes, strict=True):
+            _bring_home(p, reduced, was_sparse, context, manner)
+
+    return Travel(handle, arrive)
+
+
+def _bring_home(p: torch.Tensor, reduced: torch.Tensor, was_sparse: bool, context: Any, manner: Manner) -> None:
+    if not is_native(manner.compression):
+        reduced = manner.compression.decompress(reduced, context)
+    if was_sparse:
+        p.grad = reduced.to_sparse()
+    elif p.grad is None:
+        p.grad = reduced
+    elif reduced.data_ptr() != p.grad.data_ptr():
+        with torch.no_grad():
+            p.grad.copy_(reduced)

@@ -1,0 +1,69 @@
+"""Torch tensors as memory that the engine understands, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from phalanx import _phalanx
+
+_NAMES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool"]
+CODES: dict[torch.dtype, int] = {getattr(torch, name): code for code, name in enumerate(_NAMES) if hasattr(torch, name)}
+_increment_version = getattr(torch.autograd.graph, "increment_version", None)
+
+
+def check(tensor: torch.Tensor) -> None:
+    """Refuses what cannot be communicated."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"A tensor is required, not {type(tensor).__name__}.")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"Tensor with layout {tensor.layout} is not supported here; see sparse_allreduce_async.")
+    if tensor.dtype not in CODES:
+        raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
+    if tensor.device.type == "meta":
+        raise ValueError("Tensor on the meta device has no data to communicate.")
+    if not tensor.is_contiguous():
+        raise ValueError("Tensor is required to be contiguous.")
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if its memory is the CPU's, else a copy there."""
+    if tensor.device.type == "cpu":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+    return host.copy_(tensor.detach())
+
+
+def host_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory of the CPU for a result like this tensor."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+
+
+def lend(tensor: torch.Tensor) -> tuple[int, int, Sequence[int], torch.Tensor]:
+    """The memory of a contiguous tensor on the CPU, kept alive by the tensor."""
+    return tensor.data_ptr(), CODES[tensor.dtype], tensor.shape, tensor
+
+
+def device_of(tensor: torch.Tensor) -> int:
+    """-1 for the CPU."""
+    if tensor.device.type == "cpu":
+        return -1
+    return tensor.device.index or 0
+
+
+def back(host: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Puts a result that was written to `host` where it belongs: into `tensor`."""
+    if host is not tensor:
+        with torch.no_grad():
+            tensor.copy_(host)
+    elif _increment_version is not None and not tensor.is_inference():
+        # Autograd shall notice that the values it may have saved are not these.
+        _increment_version(tensor)
+    return tensor
+
+
+def taken(array: _phalanx.Array, device: torch.device) -> torch.Tensor:
+    """A result whose memory the engine made."""
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    return tensor.to(device)

@@ -1,0 +1,500 @@
+"""Collectives of torch tensors: at once, asynchronous, in place, grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from phalanx import _phalanx
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
+from phalanx.reductions import Average, Sum
+from phalanx.torch import _autograd, _submit
+from phalanx.torch._handles import poll, synchronize
+from phalanx.torch._submit import chosen_op
+from phalanx.torch.compression import Compression, Compressor, is_native, narrows
+
+_Tensors = Sequence[torch.Tensor]
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As :func:`allreduce`, without waiting: gives a handle for :func:`poll` and :func:`synchronize`."""
+    return _submit.reduce(
+        [tensor],
+        in_place=False,
+        grouped=False,
+        name=name,
+        op=chosen_op(op, average),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Everybody's tensors as one: their average unless ``op`` says otherwise. Can be differentiated.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum)
+    tensor([1., 2.])
+    """
+    op = chosen_op(op, average)
+    (result,) = _reduced([tensor], False, name, compression, op, prescale_factor, postscale_factor, process_set)
+    return result
+
+
+def _reduced(
+    tensors: _Tensors,
+    grouped: bool,
+    name: str | None,
+    compression: type[Compressor],
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> list[torch.Tensor]:
+    options: dict[str, Any] = {
+        "grouped": grouped,
+        "name": name,
+        "op": op,
+        "prescale": prescale,
+        "postscale": postscale,
+        "process_set": process_set,
+    }
+    contexts: list[Any] | None = None
+    if not is_native(compression):
+        pairs = [compression.compress(t) for t in tensors]
+        tensors, contexts = [t for t, _ in pairs], [c for _, c in pairs]
+    elif tensors and all(isinstance(t, torch.Tensor) and narrows(t, compression) for t in tensors):
+        options["wire"] = compression.wire
+    if _autograd.is_wanted(*tensors):
+        results = list(_autograd.Reduce.apply(options, *tensors))
+    else:
+        result = synchronize(_submit.reduce(tensors, in_place=False, **options))
+        results = result if grouped else [result]
+    if contexts is not None:
+        results = [compression.decompress(t, c) for t, c in zip(results, contexts, strict=True)]
+    return results
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As :func:`allreduce_`, without waiting."""
+    return _submit.reduce(
+        [tensor],
+        in_place=True,
+        grouped=False,
+        name=name,
+        op=chosen_op(op, average),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """As :func:`allreduce`, in place; autograd does not see it."""
+    op = chosen_op(op, average)
+    handle = allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
+    result: torch.Tensor = synchronize(handle)
+    return result
+
+
+def grouped_allreduce_async(
+    tensors: _Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As :func:`grouped_allreduce`, without waiting."""
+    return _submit.reduce(
+        tensors,
+        in_place=False,
+        grouped=True,
+        name=name,
+        op=chosen_op(op, average),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def grouped_allreduce(
+    tensors: _Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors together: all of them, or none.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2)])
+    [tensor([1.]), tensor([0., 0.])]
+    """
+    op = chosen_op(op, average)
+    return _reduced(list(tensors), True, name, compression, op, prescale_factor, postscale_factor, process_set)
+
+
+def grouped_allreduce_async_(
+    tensors: _Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As :func:`grouped_allreduce_`, without waiting."""
+    return _submit.reduce(
+        tensors,
+        in_place=True,
+        grouped=True,
+        name=name,
+        op=chosen_op(op, average),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def grouped_allreduce_(
+    tensors: _Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """As :func:`grouped_allreduce`, in place."""
+    op = chosen_op(op, average)
+    handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
+    result: list[torch.Tensor] = synchronize(handle)
+    return result
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Sums or averages a sparse tensor: everybody's rows are gathered. Call what it returns for the result."""
+    if op not in (Average, Sum):
+        raise ValueError("sparse tensors are summed or averaged; no other reduction is defined for them")
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"a sparse COO tensor is required, not one with layout {tensor.layout}")
+    indices, values = tensor._indices().t().contiguous(), tensor._values().contiguous()
+    handle = _submit.gather([indices, values], grouped=True, name=name, process_set=process_set)
+
+    def result() -> torch.Tensor:
+        all_indices, all_values = synchronize(handle)
+        if op == Average:
+            all_values /= len(process_set.ranks)
+        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.size())
+
+    return result
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """As :func:`allgather`, without waiting."""
+    return _submit.gather([tensor], grouped=False, name=name, process_set=process_set)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Everybody's rows, one rank's after the other's; ranks may have differently many. Can be differentiated.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> hvd.allgather(torch.tensor([[1, 2]]))
+    tensor([[1, 2]])
+    """
+    if _autograd.is_wanted(tensor):
+        options = {"grouped": False, "name": name, "process_set": process_set}
+        return _autograd.Gather.apply(options, tensor)[0]  # type: ignore[no-any-return]
+    result: torch.Tensor = synchronize(allgather_async(tensor, name, process_set))
+    return result
+
+
+def grouped_allgather_async(
+    tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """As :func:`grouped_allgather`, without waiting."""
+    return _submit.gather(tensors, grouped=True, name=name, process_set=process_set)
+
+
+def grouped_allgather(
+    tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """Gathers several tensors together: all of them, or none."""
+    tensors = list(tensors)
+    if _autograd.is_wanted(*tensors):
+        options = {"grouped": True, "name": name, "process_set": process_set}
+        return list(_autograd.Gather.apply(options, *tensors))
+    result: list[torch.Tensor] = synchronize(grouped_allgather_async(tensors, name, process_set))
+    return result
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """As :func:`broadcast`, without waiting."""
+    return _submit.broadcast(tensor, root_rank, in_place=False, name=name, process_set=process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """The tensor of ``root_rank``, which is a rank of the world, on every rank. Can be differentiated.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> hvd.broadcast(torch.tensor([7]), root_rank=0)
+    tensor([7])
+    """
+    if _autograd.is_wanted(tensor):
+        options = {"root_rank": root_rank, "name": name, "process_set": process_set}
+        return _autograd.Broadcast.apply(options, tensor)  # type: ignore[no-any-return]
+    result: torch.Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
+    return result
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """As :func:`broadcast_`, without waiting."""
+    return _submit.broadcast(tensor, root_rank, in_place=True, name=name, process_set=process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """As :func:`broadcast`, in place."""
+    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return result
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As :func:`alltoall`, without waiting; :func:`synchronize` gives both, what was received and the splits."""
+    return _submit.alltoall(tensor, splits, name=name, process_set=process_set)
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Sends ``splits[r]`` rows to each rank r, or equally many; with splits, also gives those received.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> hvd.alltoall(torch.tensor([1, 2, 3]), splits=[2])
+    (tensor([1, 2]), tensor([2], dtype=torch.int32))
+    """
+    if _autograd.is_wanted(tensor):
+        options = {"name": name, "process_set": process_set}
+        output, received = _autograd.Alltoall.apply(options, splits, tensor)
+    else:
+        output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+    return output if splits is None else (output, received)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """As :func:`reducescatter`, without waiting."""
+    return _submit.scatter(
+        [tensor],
+        grouped=False,
+        name=name,
+        op=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces the rows and leaves each rank with its share of them. Can be differentiated.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> hvd.reducescatter(torch.tensor([1.0, 2.0]), op=hvd.Sum)
+    tensor([1., 2.])
+    """
+    return _scattered([tensor], False, name, compression, op, process_set, prescale_factor, postscale_factor)[0]
+
+
+def grouped_reducescatter_async(
+    tensors: _Tensors,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """As :func:`grouped_reducescatter`, without waiting."""
+    return _submit.scatter(
+        tensors,
+        grouped=True,
+        name=name,
+        op=op,
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+        process_set=process_set,
+    )
+
+
+def grouped_reducescatter(
+    tensors: _Tensors,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Reduces and scatters several tensors together: all of them, or none."""
+    return _scattered(list(tensors), True, name, compression, op, process_set, prescale_factor, postscale_factor)
+
+
+def _scattered(
+    tensors: list[torch.Tensor],
+    grouped: bool,
+    name: str | None,
+    compression: type[Compressor],
+    op: int,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+) -> list[torch.Tensor]:
+    pairs = [compression.compress(t) for t in tensors]
+    tensors = [t for t, _ in pairs]
+    options: dict[str, Any] = {
+        "grouped": grouped,
+        "name": name,
+        "op": op,
+        "prescale": prescale,
+        "postscale": postscale,
+        "process_set": process_set,
+    }
+    if _autograd.is_wanted(*tensors):
+        results = list(_autograd.Scatter.apply(options, *tensors))
+    else:
+        result = synchronize(_submit.scatter(tensors, **options))
+        results = result if grouped else [result]
+    return [compression.decompress(t, c) for t, (_, c) in zip(results, pairs, strict=True)]
+
+
+def join(device: int = -1) -> int:
+    """Says that this rank has no more data, and waits until all say so; gives the rank that was last.
+
+    Meanwhile this rank takes part in the others' allreduces with zeros. ``device`` has no meaning here.
+    """
+    last = _phalanx.join().wait_joined()
+    return -1 if last is None else last
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits until every rank is here."""
+    _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
+
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]

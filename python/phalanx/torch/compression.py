@@ -1,0 +1,88 @@
+"""Gradients that travel in fewer bits.
+
+>>> import torch
+>>> import phalanx.torch as hvd
+>>> hvd.init()
+>>> hvd.allreduce(torch.tensor([0.5, 1.0]), compression=hvd.Compression.bf16)
+tensor([0.5000, 1.0000])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Compressor:
+    """How a tensor is made smaller before it travels, and as it was afterwards. Programs may have their own."""
+
+    #: The type in which floating-point elements travel, where the engine itself converts them.
+    wire: torch.dtype | None = None
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The tensor to communicate, and what :meth:`decompress` needs."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """The tensor as it was, with the values that came back."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Leaves everything as it is."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
+class _Narrow(Compressor):
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if not narrows(tensor, cls):
+            return tensor, None
+        return tensor.to(cls.wire), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(_Narrow):
+    """Floating-point elements travel as float16."""
+
+    wire = torch.float16
+
+
+class BF16Compressor(_Narrow):
+    """Floating-point elements travel as bfloat16: less exact than float16, but without overflow."""
+
+    wire = torch.bfloat16
+
+
+class Compression:
+    """What can be passed as ``compression``."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def is_native(compression: type[Compressor]) -> bool:
+    """Whether the engine does it, so that tensors are passed as they are."""
+    return compression in (NoneCompressor, FP16Compressor, BF16Compressor)
+
+
+def narrows(tensor: torch.Tensor, compression: type[Compressor]) -> bool:
+    """Whether elements of this tensor travel as another type."""
+    return compression.wire is not None and tensor.dtype in (torch.float32, torch.float64)
+
+
+__all__ = ["Compression", "Compressor"]

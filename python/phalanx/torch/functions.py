@@ -1,0 +1,114 @@
+"""Making ranks equal: parameters, optimizer state, objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from phalanx import _phalanx
+from phalanx.objects import allgather_object, broadcast_object
+from phalanx.process_sets import ProcessSet, global_process_set
+from phalanx.torch._handles import synchronize
+from phalanx.torch.collectives import broadcast_async_
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives every rank the tensors of ``root_rank``, in place: a ``state_dict()``, ``named_parameters()``, or a list.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> model = torch.nn.Linear(2, 1)
+    >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    """
+    named: list[tuple[str | None, Any]]
+    if isinstance(params, Mapping):
+        named = sorted(params.items())
+    elif isinstance(params, (list, tuple, Iterator)):
+        named = [p if isinstance(p, tuple) else (None, p) for p in params]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    _broadcast([(name, t) for name, t in named if isinstance(t, torch.Tensor)], root_rank, process_set)
+
+
+def _broadcast(named: list[tuple[str | None, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
+    under_way = []
+    for name, tensor in named:
+        contiguous = tensor.detach().contiguous()
+        handle = broadcast_async_(contiguous, root_rank, name, process_set)
+        under_way.append((handle, contiguous, tensor))
+    for handle, contiguous, tensor in under_way:
+        synchronize(handle)
+        if contiguous.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(contiguous)
+
+
+@dataclass
+class _Hole:
+    """Where a tensor of the state belongs."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives every rank the state and the options of the optimizer of ``root_rank``. ``model`` is not needed.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1, momentum=0.9)
+    >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    is_root = _phalanx.place()[0] == root_rank
+    tensors: list[torch.Tensor] = []
+    state = _hollow(optimizer.state_dict(), tensors) if is_root else None
+    state = broadcast_object(state, root_rank, "optimizer_state", process_set)
+    if not is_root:
+        holes: dict[int, _Hole] = {}
+        _filled(state, lambda hole: holes.setdefault(hole.index, hole))
+        tensors = [torch.empty(holes[i].shape, dtype=holes[i].dtype) for i in range(len(holes))]
+    _broadcast([(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)], root_rank, process_set)
+    if not is_root:
+        optimizer.load_state_dict(_filled(state, lambda hole: tensors[hole.index]))
+
+
+def _hollow(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The value with holes instead of tensors, which are put on the list."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Hole(len(tensors) - 1, tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _hollow(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_hollow(item, tensors) for item in value)
+    return value
+
+
+def _filled(value: Any, fill: Any) -> Any:
+    if isinstance(value, _Hole):
+        return fill(value)
+    if isinstance(value, dict):
+        return {key: _filled(item, fill) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_filled(item, fill) for item in value)
+    return value
+
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
