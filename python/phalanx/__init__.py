@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from phalanx import _phalanx
+from phalanx._function import RankFailedError, run
 from phalanx._world import (
     counters,
     cross_rank,
@@ -55,6 +56,7 @@ __all__ = [
     "PhalanxError",
     "ProcessSet",
     "Product",
+    "RankFailedError",
     "RankLostError",
     "ShutDownError",
     "StalledError",
@@ -74,6 +76,7 @@ __all__ = [
     "local_size",
     "rank",
     "remove_process_set",
+    "run",
     "shutdown",
     "size",
 ]

@@ -17,6 +17,7 @@ HAS_TORCH = find_spec("torch") is not None
 if not HAS_TORCH:
     collect_ignore = [
         "test_errors.py",
+        "test_horovod.py",
         "test_process_sets.py",
         "test_torch_collectives.py",
         "test_torch_optimizer.py",

@@ -60,7 +60,10 @@ pub fn environment(shell: &Shell) -> Result<Environment, Missing> {
             .map_err(Missing::Failed)?;
     }
     let packages = |at: &Path| at.join(format!("lib/python{version}/site-packages"));
-    fs::write(packages(&own).join("shared.pth"), format!("{}\n", packages(&shared).display()))
+    // The shim is pure Python: it is used where it lies.
+    let shim = shell.root.join("python/horovod/src");
+    let paths = format!("{}\n{}\n", packages(&shared).display(), shim.display());
+    fs::write(packages(&own).join("shared.pth"), paths)
         .map_err(|e| Missing::Failed(format!("cannot write into {}: {e}", own.display())))?;
     let shared = shared.join("bin/python");
     Ok(Environment { python, shared, has_torch })

@@ -1,0 +1,28 @@
+"""Horovod's exceptions.
+
+Everything that ranks cause together is a ``HorovodInternalError``, as in Horovod. Here mistakes and failures are different
+subclasses of it (see :mod:`phalanx.exceptions`), so that recovery need not retry a mistake.
+
+>>> from phalanx.exceptions import MismatchError
+>>> issubclass(MismatchError, HorovodInternalError) and issubclass(HorovodInternalError, RuntimeError)
+True
+"""
+
+from __future__ import annotations
+
+from phalanx.exceptions import PhalanxError as HorovodInternalError
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts were added to or removed from an elastic job."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__()
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """The library does not fit the framework; it cannot happen here, because nothing is compiled against one."""
+
+
+__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]

@@ -1,0 +1,97 @@
+"""Scripts written for Horovod, on the shim."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from horovod.runner.launch import translate
+
+#: As people write them; nothing in it knows of Phalanx.
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+from horovod.torch.mpi_ops import allreduce_async_, synchronize
+from horovod.torch.compression import Compression
+from horovod.common.process_sets import global_process_set
+from horovod.runner.util.threads import in_thread
+
+hvd.init()
+torch.manual_seed(42)
+assert global_process_set.size() == hvd.size()
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = torch.nn.Linear(20, 50)
+        self.fc2 = torch.nn.Linear(50, 3)
+
+    def forward(self, x):
+        return F.log_softmax(self.fc2(F.dropout(F.relu(self.fc1(x)), training=self.training)), dim=1)
+
+model = Net()
+data = torch.randn(256, 20)
+target = (data[:, :3].argmax(dim=1)).long()
+dataset = torch.utils.data.TensorDataset(data, target)
+sampler = torch.utils.data.distributed.DistributedSampler(dataset, num_replicas=hvd.size(), rank=hvd.rank())
+loader = torch.utils.data.DataLoader(dataset, batch_size=32, sampler=sampler)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.5)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.fp16, op=hvd.Average)
+
+def metric_average(val, name):
+    return hvd.allreduce(torch.tensor(val), name=name).item()
+
+losses = []
+for epoch in range(8):
+    model.train()
+    sampler.set_epoch(epoch)
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.nll_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    losses.append(metric_average(total / len(loader), "avg_loss"))
+assert losses[-1] < losses[0], losses
+
+t = torch.ones(4)
+assert synchronize(allreduce_async_(t, name="t", op=hvd.Sum)).tolist() == [hvd.size()] * 4
+try:
+    hvd.allreduce(torch.ones(2 + hvd.rank()), name="bad")
+    raise AssertionError("ranks disagreed and nobody said so")
+except HorovodInternalError:
+    pass
+assert hvd.join() >= 0
+print(f"rank {hvd.rank()} done")
+"""
+
+
+def test_an_unmodified_training_script_runs_under_horovodrun(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    words = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo", "--fusion-threshold-mb", "4"]
+    done = subprocess.run([*words, sys.executable, str(script)], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 0 done" in done.stdout and "rank 1 done" in done.stdout
+    assert "note: --gloo has no meaning here" in done.stderr
+
+
+def test_flags_are_translated_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words, env, notes = translate(
+        ["-np", "4", "-H", "a:2,b:2", "-p", "2222", "--timeline-filename", "t.json", "--no-stall-check", "x"]
+    )
+    assert words == ["run", "-np", "4", "--hosts", "a:2,b:2", "--rsh", "ssh -p 2222 {host}", "--", "x"]
+    assert env == {"HOROVOD_TIMELINE": "t.json", "HOROVOD_STALL_CHECK_DISABLE": "1"}
+    assert notes == []
+    for bad in (["-np", "2", "--min-np", "1", "x"], ["-np", "2"], ["x"], ["-np", "2", "--no-such-flag", "x"]):
+        with pytest.raises(SystemExit):
+            translate(bad)
+    assert "elastic jobs are not there yet" in capsys.readouterr().err
