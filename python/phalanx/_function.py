@@ -48,7 +48,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="phalanx-run-") as folder:
         Path(folder, "call").write_bytes(cloudpickle.dumps((fn, args, dict(kwargs or {}))))
         words = [sys.executable, "-m", "phalanx", "run", "-np", str(np), *launcher_args, "--"]
-        words += [sys.executable, "-m", "phalanx._function", folder]
+        main = "import sys; from phalanx._function import _main; sys.exit(_main(sys.argv[1]))"
+        words += [sys.executable, "-c", main, folder]
         # Ranks of another world must not be taken for those of this one.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_RANK", "PHALANX_SIZE"))}
         try:
@@ -100,10 +101,6 @@ def _dumps(value: Any) -> bytes:
     import cloudpickle
 
     return bytes(cloudpickle.dumps(value))
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1]))
 
 
 __all__ = ["RankFailedError", "run"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from phalanx import _phalanx
 from phalanx.process_sets import ProcessSet, _register, _unregister
@@ -37,6 +37,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
     if _phalanx.init([s.ranks for s in sets]):
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)
+        sys.exit = _noted_exit
         _register(sets)
     elif sets:
         raise ValueError("phalanx is initialized already; add_process_set() makes further process sets")
@@ -53,8 +54,19 @@ def shutdown() -> None:
     _phalanx.shutdown()
 
 
+_exit = sys.exit
+_exit_code: Any = None
+
+
+def _noted_exit(status: Any = None) -> NoReturn:
+    """As ``sys.exit``; remembers with what, because nothing else tells an exit handler."""
+    global _exit_code
+    _exit_code = status
+    _exit(status)
+
+
 def _at_exit() -> None:
-    if getattr(sys, "last_type", None) is not None:
+    if getattr(sys, "last_type", None) is not None or _exit_code not in (None, 0, False):
         # An exception ends this process: the other ranks shall hear that, not of an orderly shutdown.
         _phalanx.abandon()
         return

@@ -382,7 +382,7 @@ fn seconds_or_never(value: &str) -> Result<Duration, &'static str> {
 }
 
 fn number(value: &str) -> Result<u64, &'static str> {
-    value.parse().map_err(|_| "it is a whole number")
+    value.parse().map_err(|_| "it must be a whole number, without K, M or G")
 }
 
 fn flag(value: &str) -> Result<bool, &'static str> {

@@ -135,14 +135,13 @@ impl Mover {
         let advice = loads.iter().find_map(|l| tuner.ran(now_us, &l.agreed.name, l.agreed.spec.n_bytes()));
         match advice {
             None => {}
-            Some(Advice::Try(tuning)) => self.set.drive(&self.shared, Input::Tune(tuning)),
+            Some(Advice::Try(tuning)) => {
+                write_log(&self.shared, tuner);
+                self.set.drive(&self.shared, Input::Tune(tuning));
+            }
             Some(Advice::Settle(tuning)) => {
                 tracing::info!(?tuning, "autotuning has settled");
-                if let Some(path) = &self.shared.world.config().autotune_log
-                    && let Err(error) = std::fs::write(path, tuner.log())
-                {
-                    phalanx_net::voice::warn(&format!("cannot write the autotune log {path}: {error}"));
-                }
+                write_log(&self.shared, tuner);
                 self.tuner = None;
                 self.set.drive(&self.shared, Input::Tune(tuning));
             }
@@ -216,6 +215,15 @@ impl Mover {
         if let Some(slot) = slots.into_iter().flatten().next() {
             slot.answer(answer);
         }
+    }
+}
+
+/// What was tried so far: a job that ends early leaves that much.
+fn write_log(shared: &Shared, tuner: &Tuner) {
+    if let Some(path) = &shared.world.config().autotune_log
+        && let Err(error) = std::fs::write(path, tuner.log())
+    {
+        phalanx_net::voice::warn(&format!("cannot write the autotune log {path}: {error}"));
     }
 }
 

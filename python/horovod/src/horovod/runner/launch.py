@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 #: Flags whose meaning is an environment variable of the ranks.
 _SETTINGS = {
-    "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", lambda v: str(int(float(v) * 1024 * 1024))),
-    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", str),
+    "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", lambda v: str(int(v * 1024 * 1024))),
+    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", lambda v: str(int(v))),
     "timeline_filename": ("HOROVOD_TIMELINE", str),
     "autotune_log_file": ("HOROVOD_AUTOTUNE_LOG", str),
     "stall_check_warning_time_seconds": ("HOROVOD_STALL_CHECK_TIME_SECONDS", str),
@@ -55,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--config-file", help=argparse.SUPPRESS)
     for name in _SETTINGS:
-        parser.add_argument("--" + name.replace("_", "-"))
+        is_text = name in ("timeline_filename", "autotune_log_file")
+        parser.add_argument("--" + name.replace("_", "-"), type=str if is_text else float)
     for name in _SWITCHES:
         parser.add_argument("--" + name.replace("_", "-"), action="store_true")
     for flag in _MEANINGLESS:
@@ -104,7 +105,7 @@ def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str
     env = {name: convert(given[flag]) for flag, (name, convert) in _SETTINGS.items() if given[flag] is not None}
     env |= {name: value for flag, (name, value) in _SWITCHES.items() if given[flag]}
     noted = (args.noted or []) + [f for f in _MEANINGLESS_WITH_VALUE if given[f.strip("-")] is not None]
-    notes = [f"{flag} has no meaning here: there is one way, and it is always on" for flag in noted]
+    notes = [f"{flag} has no meaning here: there are no cycles, controllers or NCCL streams to choose" for flag in noted]
     return [*run, "--", *command], env, notes
 
 
