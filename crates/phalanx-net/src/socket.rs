@@ -9,7 +9,7 @@ use std::{
 };
 
 /// How long a silent network is tolerated on control connections, in milliseconds.
-const SILENCE: Duration = Duration::from_millis(1_800);
+const SILENCE: Duration = Duration::from_millis(1_600);
 
 /// Probes that notice a cut cable on a connection that is silent.
 pub(crate) fn keepalive() -> TcpKeepalive {
