@@ -7,6 +7,7 @@ mod agent;
 mod bench;
 mod cli;
 mod doctor;
+mod ending;
 mod environment;
 mod hosts;
 mod limits;

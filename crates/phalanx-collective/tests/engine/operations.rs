@@ -196,6 +196,17 @@ fn compressed_tensors_come_back_in_their_own_type() {
 }
 
 #[test]
+fn a_large_tensor_alone_is_never_copied_to_travel() {
+    on(&[2], &[], |engine| {
+        for _ in 0..6 {
+            let request = Request::allreduce(Tensor::new(vec![1.0f32; 1 << 18])).name("large");
+            assert_eq!(floats(engine.submit(request).unwrap())[0], 2.0);
+        }
+        assert_eq!(engine.counters().packed_bytes, 0);
+    });
+}
+
+#[test]
 fn inputs_may_be_left_alone() {
     on(&[2], &[], |engine| {
         for len in [4usize, 200_000] {

@@ -43,7 +43,7 @@ impl Row {
             transport: match (links, comm.topology().n_hosts(), comm.size()) {
                 (_, _, 1) => "none",
                 (true, 1, _) => comm.world().transport_to(Rank(u32::from(comm.rank() == Rank::ZERO))),
-                (true, hosts, ranks) if hosts == ranks => "tcp",
+                (true, hosts, ranks) if hosts < ranks && comm.world().config().links.is_some() => "unix+tcp",
                 (true, ..) => "tcp",
                 (false, 1, _) => "shm",
                 (false, hosts, ranks) if hosts == ranks => "tcp",

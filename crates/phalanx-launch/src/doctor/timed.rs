@@ -1,5 +1,6 @@
 //! Commands and calls that may take for ever, with an end.
 
+use crate::ending::await_end;
 use std::{
     ffi::OsString,
     io::{self, Read},
@@ -31,18 +32,12 @@ pub fn run(command: &[OsString], within: Duration) -> io::Result<Said> {
         .spawn()?;
     let stdout = read_aside(child.stdout.take());
     let stderr = read_aside(child.stderr.take());
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break Some(status),
-            None if started.elapsed() < within => thread::sleep(Duration::from_millis(5)),
-            None => {
-                let group = rustix::process::Pid::from_child(&child);
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-                child.wait()?;
-                break None;
-            }
-        }
-    };
+    let status = await_end(&mut child, within)?;
+    if status.is_none() {
+        let group = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        child.wait()?;
+    }
     let took = started.elapsed();
     Ok(Said { status, stdout: stdout(), stderr: stderr(), took })
 }

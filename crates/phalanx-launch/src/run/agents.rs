@@ -1,6 +1,7 @@
 //! The launcher's side of its agents: starts them, hears them, speaks to them, and knows when one is gone.
 
 use super::{News, printer::Piece};
+use crate::ending::await_end;
 use crate::wire::{CAP, Down, Ending, Up};
 use phalanx_net::frame::{self, FrameError};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,7 +17,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const LAST_WORDS: usize = 15;
@@ -198,14 +199,8 @@ fn keep_last_words(stderr: Option<ChildStderr>, words: &Mutex<VecDeque<String>>,
 }
 
 fn wait_for(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + patience;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            Ok(None) | Err(_) => return None,
-        }
-    }
+    // A child that cannot be waited for is treated as one that does not end: it is killed.
+    await_end(child, patience).ok().flatten()
 }
 
 fn ending(status: ExitStatus) -> Option<Ending> {
