@@ -1,6 +1,8 @@
 """Handwritten digits with PyTorch on any number of ranks.
 
 phalanx run -np 2 python examples/torch_mnist.py
+
+Any number of ranks computes the same: with `--save` a run writes its parameters down, with `--expect` another compares its own with them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def digits(part: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
         pixels = torch.frombuffer(bytearray(file.read()[16:]), dtype=torch.uint8)
     with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz") as file:
         labels = torch.frombuffer(bytearray(file.read()[8:]), dtype=torch.uint8)
-    return (pixels.float().view(-1, 1, 28, 28) / 255 - 0.1307) / 0.3081, labels.long()
+    return (pixels.to(torch.get_default_dtype()).view(-1, 1, 28, 28) / 255 - 0.1307) / 0.3081, labels.long()
 
 
 class Net(torch.nn.Module):
@@ -55,16 +57,30 @@ def progress(epoch: int, step: int, n_steps: int, loss: float) -> None:
         print(f"epoch {epoch}: loss {loss:.3f}", flush=True)
 
 
+def compare(ours: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> None:
+    """Says how far two runs are apart, and ends the program if that is more than roundings."""
+    furthest = max((ours[name] - value).abs().max().item() for name, value in others.items())
+    largest = max(value.abs().max().item() for value in others.values())
+    n = sum(value.numel() for value in others.values())
+    print(f"{n} parameters, up to {largest:.2f}: the largest difference from the expected ones is {furthest:.1e}", flush=True)
+    if not furthest <= 1e-6 * largest:
+        sys.exit("that is more than roundings can explain")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Trains a small network on handwritten digits.")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--double", action="store_true", help="64-bit numbers: roundings stay too small to be seen")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the final parameters there")
+    parser.add_argument("--expect", type=Path, metavar="FILE", help="compare the final parameters with those")
     args = parser.parse_args()
 
     hvd.init()
     torch.manual_seed(1)
+    torch.set_default_dtype(torch.float64 if args.double else torch.float32)
     torch.set_num_threads(1)
     rank, size = hvd.rank(), hvd.size()
     images, labels = digits("train", args.data)
@@ -77,12 +93,14 @@ def main() -> None:
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     share = args.batch_size // size
-    n_steps = len(images) // (share * size)
+    if share == 0 or args.batch_size % size:
+        sys.exit(f"--batch-size {args.batch_size} cannot be shared equally by {size} ranks")
+    n_steps = len(images) // args.batch_size
     began = time.monotonic()
     for epoch in range(1, args.epochs + 1):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
         for step in range(n_steps):
-            batch = order[step * share * size :][: share * size][rank::size]
+            batch = order[step * args.batch_size :][: args.batch_size][rank::size]
             optimizer.zero_grad()
             loss = F.cross_entropy(model(images[batch]), labels[batch])
             loss.backward()
@@ -96,6 +114,10 @@ def main() -> None:
     if rank == 0:
         seconds = time.monotonic() - began
         print(f"accuracy {accuracy:.1%} on {len(test_labels)} digits; {size} ranks, {seconds:.1f} s", flush=True)
+        if args.save:
+            torch.save(model.state_dict(), args.save)
+        if args.expect:
+            compare(model.state_dict(), torch.load(args.expect, weights_only=True))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 //! `cargo xtask demo`: the project's main job on this machine.
 
+mod torch;
+
 use crate::{
     examples,
     process::{Output, Shell},
@@ -8,7 +10,15 @@ use std::{path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub fn run(shell: &Shell) -> Result<(), String> {
+pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
+    match args {
+        [] => gradients(shell),
+        [which] if which == "torch" => torch::run(shell),
+        other => Err(format!("there is `demo` and `demo torch`, not `demo {}`", other.join(" "))),
+    }
+}
+
+fn gradients(shell: &Shell) -> Result<(), String> {
     eprintln!(
         "building the phalanx command and the examples, optimised, in {} (the first time takes a few minutes) ...",
         short(shell, &shell.target())

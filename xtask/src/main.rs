@@ -22,6 +22,7 @@ cargo xtask COMMAND
   tidy           what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md,
                  --verbose lists the invariants that no test cites
   demo           four ranks reduce the gradients of a ResNet-50 on this machine
+  demo torch     two ranks train on handwritten digits with PyTorch, and get what one process gets
   python         builds and installs the Python package into an environment of this clone, and says where it is
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more
 ";
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         "check" => check::run(&shell),
         "test" => test::run(&shell),
         "tidy" => tidy_with(&shell, &rest),
-        "demo" => demo::run(&shell),
+        "demo" => demo::run(&shell, &rest),
         "bench" => bench::run(&shell, &rest),
         "python" => python::prepare(&shell),
         "" | "help" | "--help" | "-h" => {

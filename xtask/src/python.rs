@@ -34,8 +34,17 @@ pub enum Missing {
     Failed(String),
 }
 
+/// Which torch will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Torch {
+    /// The one that tests are written against.
+    Pinned,
+    /// Any that this machine's python3 has; only without one the pinned one.
+    Any,
+}
+
 /// The environment, made if it is not there yet; says what it installs and where.
-pub fn environment(shell: &Shell) -> Result<Environment, Missing> {
+pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> {
     let mut version = shell.command("python3");
     version.args(["-c", "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"]);
     let version = shell
@@ -46,13 +55,15 @@ pub fn environment(shell: &Shell) -> Result<Environment, Missing> {
         cache_dir().ok_or_else(|| Missing::Python("neither XDG_CACHE_HOME nor HOME is set".into()))?;
     let shared = cache.join(format!("python-{version}"));
     install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
-    let has_torch = match install(shell, &shared, HEAVY, HEAVY_SIZE) {
-        Ok(()) => true,
-        Err(why) => {
-            eprintln!("note: torch cannot be installed ({why}); tests that need it skip themselves");
-            false
-        }
-    };
+    let found = if torch == Torch::Any { installed_torch(shell) } else { None };
+    let has_torch = found.is_some()
+        || match install(shell, &shared, HEAVY, HEAVY_SIZE) {
+            Ok(()) => true,
+            Err(why) => {
+                eprintln!("note: torch cannot be installed ({why}); what needs it is left out");
+                false
+            }
+        };
     let own = shell.target().join("python");
     let python = own.join("bin/python");
     if !python.exists() {
@@ -62,19 +73,34 @@ pub fn environment(shell: &Shell) -> Result<Environment, Missing> {
     let packages = |at: &Path| at.join(format!("lib/python{version}/site-packages"));
     // The shim is pure Python: it is used where it lies.
     let shim = shell.root.join("python/horovod/src");
-    let paths = format!("{}\n{}\n", packages(&shared).display(), shim.display());
+    let found = found.map(|path| path + "\n").unwrap_or_default();
+    let paths = format!("{found}{}\n{}\n", packages(&shared).display(), shim.display());
     fs::write(packages(&own).join("shared.pth"), paths)
         .map_err(|e| Missing::Failed(format!("cannot write into {}: {e}", own.display())))?;
     let shared = shared.join("bin/python");
     Ok(Environment { python, shared, has_torch })
 }
 
-/// `cargo xtask python`: the environment with the package in it.
-pub fn prepare(shell: &Shell) -> Result<(), String> {
-    let environment = environment(shell).map_err(|missing| match missing {
+/// Where the packages are among which this machine's python3 finds torch.
+fn installed_torch(shell: &Shell) -> Option<String> {
+    let mut look = shell.command("python3");
+    look.args(["-c", "import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))"]);
+    let done = shell.must(&mut look, Output::Kept, Duration::from_secs(60)).ok()?;
+    Some(done.stdout.trim().to_string())
+}
+
+/// The environment with the package of this clone in it.
+pub fn ready(shell: &Shell, torch: Torch) -> Result<Environment, String> {
+    let environment = environment(shell, torch).map_err(|missing| match missing {
         Missing::Python(why) | Missing::Failed(why) => why,
     })?;
     install_package(shell, &environment)?;
+    Ok(environment)
+}
+
+/// `cargo xtask python`: makes the environment and says where it is.
+pub fn prepare(shell: &Shell) -> Result<(), String> {
+    let environment = ready(shell, Torch::Pinned)?;
     let torch = if environment.has_torch { "with" } else { "without" };
     println!("{} ({torch} torch)", environment.python.display());
     Ok(())

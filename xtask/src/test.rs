@@ -63,7 +63,7 @@ pub fn run(shell: &Shell) -> Result<(), String> {
 
 /// The tests of the Python package; nothing where there is no Python to test it with.
 fn python_tests(shell: &Shell) -> Option<Verdict> {
-    let environment = match python::environment(shell) {
+    let environment = match python::environment(shell, python::Torch::Pinned) {
         Ok(environment) => environment,
         Err(python::Missing::Python(why)) => {
             eprintln!("note: {why}; the Python package is not tested");

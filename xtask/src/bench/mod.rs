@@ -12,6 +12,7 @@ mod page;
 mod peers;
 mod row;
 mod table;
+mod torch;
 
 use crate::process::{Output, Shell};
 use options::Options;
@@ -22,6 +23,9 @@ use std::{fs, time::Duration};
 const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
+    if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "torch") {
+        return torch::run(shell, rest);
+    }
     let Some(options) = Options::parse(args)? else {
         print!("{}", options::HELP);
         return Ok(());

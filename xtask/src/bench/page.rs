@@ -15,7 +15,25 @@ pub fn write(
          limits (`benches/peers/floor.c`), from private memory and from memory that the ranks share. A ratio is our time \
          over the other's; below one is faster.\n\n"
     );
-    page.push_str("| measured on | |\n|---|---|\n");
+    page.push_str(&measured(machine, notes, tables));
+    page
+}
+
+/// The page of training steps.
+pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]) -> String {
+    let page = format!(
+        "# Training steps with PyTorch\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         A step is zero_grad, forward, backward with the exchange of gradients, and the optimizer's step; its time is that of the slowest rank. Each \
+         number is the median over the rounds of each round's median; rounds of all programs were interleaved. DDP is torch's \
+         DistributedDataParallel over Gloo with `gradient_as_bucket_view`. Efficiency is the time of one process alone over ours: two processes share \
+         the machine's memory bandwidth. Extra memory is the peak of a rank beyond that of one process alone (`benches/torch/steps.py`).\n\n"
+    );
+    page + &measured(machine, &[], tables)
+}
+
+/// Where it was measured, and what.
+fn measured(machine: &[(&'static str, String)], notes: &[String], tables: &[Table]) -> String {
+    let mut page = "| measured on | |\n|---|---|\n".to_string();
     for (name, value) in machine {
         page.push_str(&format!("| {name} | {value} |\n"));
     }

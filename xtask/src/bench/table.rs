@@ -26,9 +26,13 @@ const MET: &str = "✓";
 const MISSED: &str = "✗";
 
 impl Table {
-    fn new(title: String, n_labels: usize, columns: &[&str]) -> Table {
+    pub fn new(title: String, n_labels: usize, columns: &[&str]) -> Table {
         let columns = columns.iter().map(|c| c.to_string()).collect();
         Table { title, columns, n_labels, rows: Vec::new() }
+    }
+
+    pub fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
     }
 
     fn is_worth_showing(&self) -> bool {
@@ -202,14 +206,17 @@ fn us(value: Option<f64>) -> String {
 }
 
 /// Our time over the other's, with the goal where there is one.
-fn ratio(ours: Option<f64>, other: Option<f64>, goal: Option<f64>) -> String {
+pub fn mark(is_met: bool) -> &'static str {
+    if is_met { MET } else { MISSED }
+}
+
+pub fn ratio(ours: Option<f64>, other: Option<f64>, goal: Option<f64>) -> String {
     let (Some(ours), Some(other)) = (ours, other) else { return "-".into() };
     let ratio = ours / other;
     match goal {
         None => format!("{ratio:.2}x"),
         Some(goal) => {
-            let mark = if ratio <= goal { MET } else { MISSED };
-            format!("{ratio:.2}x, goal {goal:.2} {mark}")
+            format!("{ratio:.2}x, goal {goal:.2} {}", mark(ratio <= goal))
         }
     }
 }

@@ -1,0 +1,184 @@
+"""Training steps of one model: alone, with DistributedDataParallel over Gloo, or with Phalanx.
+
+steps.py MODE MODEL SECONDS    prints from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds, peak extra memory
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+WARMUP, LEAST = 3, 8
+
+
+def resnet50_sizes() -> list[int]:
+    """Numbers of elements of the 161 parameters of a ResNet-50."""
+    sizes = [64 * 3 * 49, 64, 64]
+    n_in = 64
+    for width, n_blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(n_blocks):
+            sizes += [width * n_in, width, width, width * width * 9, width, width, width * width * 4, width * 4, width * 4]
+            if block == 0:
+                sizes += [n_in * width * 4, width * 4, width * 4]
+            n_in = width * 4
+    return [*sizes, 2048 * 1000, 1000]
+
+
+class Shapes(nn.Module):
+    """The parameters of a ResNet-50 and hardly any work; each gradient is ready at its own time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all = nn.ParameterList([nn.Parameter(torch.randn(n) * 0.01) for n in resnet50_sizes()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for p in self.all:
+            x = x + (p * p).sum()
+        return x
+
+
+class Language(nn.Module):
+    """An embedding of 200,000 words, an LSTM, a projection."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(200_000, 256, sparse=sparse)
+        self.lstm = nn.LSTM(256, 256, batch_first=True)
+        self.output = nn.Linear(256, 2000)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.output(self.lstm(self.embedding(words))[0])
+
+
+def build(model: str, rank: int) -> tuple[nn.Module, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+    """The model, what goes in, and the loss of what comes out."""
+    torch.manual_seed(0)
+    if model == "mlp":
+        net: nn.Module = nn.Sequential(
+            nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000)
+        )
+        labels = torch.randint(0, 1000, (32,))
+        return net, torch.randn(32, 1024), lambda out: F.cross_entropy(out, labels)
+    if model == "resnet":
+        return Shapes(), torch.zeros(()), lambda out: out
+    net = Language(sparse=model == "lm-sparse")
+    torch.manual_seed(rank + 1)
+    words, labels = torch.randint(0, 200_000, (16, 32)), torch.randint(0, 2000, (16 * 32,))
+    return net, words, lambda out: F.cross_entropy(out.reshape(-1, 2000), labels)
+
+
+class Alone:
+    """No exchange."""
+
+    rank, size = 0, 1
+
+    def wrap(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return net, optimizer
+
+    def slowest(self, values: list[float]) -> list[float]:
+        return values
+
+    def close(self) -> None:
+        pass
+
+
+class Gloo(Alone):
+    """torch's own, at its best setting."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.dist = dist
+        dist.init_process_group("gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def wrap(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True), optimizer
+
+    def slowest(self, values: list[float]) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
+        self.dist.all_reduce(tensor, op=self.dist.ReduceOp.MAX)
+        return tensor.tolist()
+
+    def close(self) -> None:
+        self.dist.destroy_process_group()
+
+
+class Phalanx(Alone):
+    """Ours: the optimizer wrapped, or the model."""
+
+    def __init__(self, wraps_model: bool) -> None:
+        import phalanx.torch as hvd
+
+        self.hvd, self.wraps_model = hvd, wraps_model
+        hvd.init()
+        self.rank, self.size = hvd.rank(), hvd.size()
+
+    def wrap(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        if self.wraps_model:
+            return self.hvd.DistributedDataParallel(net), optimizer
+        self.hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        return net, self.hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+
+    def slowest(self, values: list[float]) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
+        return self.hvd.allreduce(tensor, op=self.hvd.Max, name=f"slowest.{len(values)}").tolist()
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
+MODES: dict[str, Callable[[], Alone]] = {
+    "single": Alone,
+    "ddp": Gloo,
+    "phalanx": lambda: Phalanx(wraps_model=False),
+    "phalanx-ddp": lambda: Phalanx(wraps_model=True),
+}
+
+
+def resident() -> int:
+    """The most memory this process ever had, in bytes; memory that it shares is counted, too."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    mode, model, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    torch.set_num_threads(1)
+    peers = MODES[mode]()
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[peers.rank % len(os.sched_getaffinity(0))]})
+    net, x, loss = build(model, peers.rank)
+    n_bytes = sum(p.numel() * p.element_size() for p in net.parameters())
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    network, optimizer = peers.wrap(net, optimizer)
+
+    times: list[float] = []
+    began = 0.0
+    for i in range(100_000):
+        if i == WARMUP:
+            began = time.perf_counter()
+        # Also a barrier, so that all begin together.
+        if peers.slowest([time.perf_counter() - began if i > WARMUP + LEAST else 0.0])[0] > seconds:
+            break
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss(network(x)).backward()
+        optimizer.step()
+        if i >= WARMUP:
+            times.append(time.perf_counter() - start)
+    times = sorted(peers.slowest(times))
+    peak = int(peers.slowest([float(resident())])[0])
+    if peers.rank == 0:
+        middle, least = times[len(times) // 2] * 1e3, times[0] * 1e3
+        print(f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.2f}\t{least:.2f}\t{peak}", flush=True)
+    peers.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+//! `cargo xtask bench torch`: training steps with Phalanx, with torch's own DistributedDataParallel and alone, interleaved.
+
+use super::{
+    machine, page,
+    table::{Table, mark, ratio},
+};
+use crate::{
+    process::{Output, Shell},
+    python::{self, Environment, Torch},
+};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+pub const HELP: &str = "\
+cargo xtask bench torch [OPTIONS]
+
+  --rounds 3         how often everything is repeated; medians over the rounds are told
+  --seconds 2        for each model in each round
+  --out FILE         the page to write; default docs/benchmarks-torch.md; - for none
+";
+
+const LIMIT: Duration = Duration::from_secs(180);
+/// Models, and how much of DistributedDataParallel's time ours may take.
+const MODELS: [(&str, &str, f64); 4] = [
+    ("mlp", "MLP, 25 M parameters", 0.7),
+    ("resnet", "ResNet-50's parameters", 0.7),
+    ("lm-dense", "language model, dense gradients", 0.6),
+    ("lm-sparse", "language model, sparse gradients", 0.85),
+];
+const MODES: [&str; 4] = ["single", "ddp", "phalanx", "phalanx-ddp"];
+/// Microseconds that small things may take.
+const SMALL: [(&str, f64); 5] = [
+    ("allreduce_ of 4 bytes", 60.0),
+    ("allreduce of 4 bytes", 60.0),
+    ("broadcast_parameters of 160 tensors, first", 30_000.0),
+    ("broadcast_parameters of 160 tensors, again", 30_000.0),
+    ("import phalanx.torch after torch", 100_000.0),
+];
+/// Memory beyond that of one process, as a multiple of the gradients.
+const MEMORY: f64 = 1.1;
+
+#[derive(Debug, PartialEq)]
+struct Options {
+    rounds: usize,
+    seconds: f64,
+    out: Option<String>,
+}
+
+/// Figures by what was measured; each round adds one.
+type Figures = BTreeMap<(String, String), Vec<f64>>;
+
+pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
+    let Some(options) = parse(args)? else {
+        print!("{HELP}");
+        return Ok(());
+    };
+    let command = format!("cargo xtask bench torch {}", args.join(" ")).trim_end().to_string();
+    eprintln!("building the Python package ...");
+    let environment = python::ready(shell, Torch::Pinned)?;
+    if !environment.has_torch {
+        return Err("there is no torch to measure with".into());
+    }
+    let mut figures = Figures::new();
+    for round in 1..=options.rounds {
+        for (model, ..) in MODELS {
+            for mode in MODES {
+                eprintln!("round {round} of {}, {model}, {mode} ...", options.rounds);
+                let text = step(shell, &environment, mode, model, options.seconds)?;
+                keep_step(&text, &mut figures)?;
+            }
+        }
+        eprintln!("round {round} of {}, small things ...", options.rounds);
+        let text = phalanx(shell, &environment, Path::new("benches/torch/small.py"), &[])?;
+        for line in text.lines().filter_map(|line| line.strip_prefix("small\t")) {
+            let (name, value) = line.split_once('\t').ok_or_else(|| format!("unreadable: {line}"))?;
+            keep(&mut figures, "small", name, value)?;
+        }
+    }
+    let tables = [steps_table(&figures), small_table(&figures)];
+    for table in &tables {
+        println!("\n{}\n{}", table.title, table.text());
+    }
+    if let Some(out) = &options.out {
+        let text = page::torch(&command, &machine::describe(shell), &tables);
+        fs::write(shell.root.join(out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
+        eprintln!("\nwritten to {out}");
+    }
+    Ok(())
+}
+
+fn parse(args: &[String]) -> Result<Option<Options>, String> {
+    let mut options = Options { rounds: 3, seconds: 2.0, out: Some("docs/benchmarks-torch.md".into()) };
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
+        let bad = |text: &str| format!("bench torch: {text:?} cannot be used here\n\n{HELP}");
+        match flag.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--rounds" => {
+                let text = value()?;
+                options.rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
+            }
+            "--seconds" => {
+                let text = value()?;
+                options.seconds = text.parse().ok().filter(|s| *s > 0.0).ok_or_else(|| bad(text))?;
+            }
+            "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
+            other => return Err(bad(other)),
+        }
+    }
+    Ok(Some(options))
+}
+
+fn step(
+    shell: &Shell,
+    environment: &Environment,
+    mode: &str,
+    model: &str,
+    seconds: f64,
+) -> Result<String, String> {
+    let seconds = seconds.to_string();
+    let script = Path::new("benches/torch/steps.py");
+    let args = [mode, model, &seconds];
+    let mut command = match mode {
+        "single" => {
+            let mut command = shell.command(&environment.python);
+            command.arg(script);
+            command
+        }
+        "ddp" => {
+            let mut command = shell.command(&environment.python);
+            command
+                .args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+                .arg(script);
+            command
+        }
+        _ => return phalanx(shell, environment, script, &args),
+    };
+    command.args(args).env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
+    Ok(shell.must(&mut command, Output::Kept, LIMIT)?.stdout)
+}
+
+/// Runs a script on two ranks.
+fn phalanx(shell: &Shell, environment: &Environment, script: &Path, args: &[&str]) -> Result<String, String> {
+    let mut command = shell.command(environment.python.with_file_name("phalanx"));
+    command.args(["run", "-np", "2", "--tag-output", "never", "--"]).arg(&environment.python).arg(script);
+    command.args(args).env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
+    Ok(shell.must(&mut command, Output::Kept, LIMIT)?.stdout)
+}
+
+/// The line that `steps.py` prints.
+fn keep_step(text: &str, figures: &mut Figures) -> Result<(), String> {
+    let fields: Vec<&str> = text
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .find(|f: &Vec<&str>| f.len() == 7)
+        .ok_or_else(|| format!("steps.py printed no figures:\n{text}"))?;
+    let [mode, model, _, bytes, middle, _, peak] = fields[..] else { unreachable!("seven were asked for") };
+    keep(figures, mode, model, middle)?;
+    keep(figures, &format!("{mode} memory"), model, peak)?;
+    keep(figures, "bytes", model, bytes)
+}
+
+fn keep(figures: &mut Figures, what: &str, of: &str, value: &str) -> Result<(), String> {
+    let value = value.trim().parse().map_err(|_| format!("{value:?} is no figure"))?;
+    figures.entry((what.into(), of.into())).or_default().push(value);
+    Ok(())
+}
+
+fn median(figures: &Figures, what: &str, of: &str) -> Option<f64> {
+    let mut all = figures.get(&(what.to_string(), of.to_string()))?.clone();
+    all.sort_by(f64::total_cmp);
+    Some(all[all.len() / 2])
+}
+
+fn steps_table(figures: &Figures) -> Table {
+    let columns = [
+        "model",
+        "alone",
+        "DDP over Gloo",
+        "DistributedOptimizer",
+        "our DistributedDataParallel",
+        "ours / DDP",
+        "efficiency",
+        "extra memory / gradients",
+    ];
+    let mut table =
+        Table::new("A training step, 2 ranks, one thread each (milliseconds)".into(), 1, &columns);
+    for (model, title, goal) in MODELS {
+        let of = |mode: &str| median(figures, mode, model);
+        let ms = |mode: &str| of(mode).map_or("-".into(), |ms| format!("{ms:.1}"));
+        let efficiency = of("single").zip(of("phalanx")).map(|(single, ours)| single / ours);
+        let extra = of("phalanx memory").zip(of("single memory")).map(|(ours, single)| ours - single);
+        table.push(vec![
+            title.into(),
+            ms("single"),
+            ms("ddp"),
+            ms("phalanx"),
+            ms("phalanx-ddp"),
+            ratio(of("phalanx"), of("ddp"), Some(goal)),
+            efficiency.map_or("-".into(), |e| format!("{:.0} %", e * 100.0)),
+            ratio(extra, of("bytes"), Some(MEMORY)),
+        ]);
+    }
+    table
+}
+
+fn small_table(figures: &Figures) -> Table {
+    let mut table = Table::new("Small things, 2 ranks (microseconds)".into(), 1, &["what", "time", "goal"]);
+    for (name, goal) in SMALL {
+        let Some(value) = median(figures, "small", name) else { continue };
+        table.push(vec![name.into(), format!("{value:.1}"), format!("{goal:.0} {}", mark(value <= goal))]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_rounds_become_ratios() {
+        let mut figures = Figures::new();
+        for (mode, ms) in
+            [("ddp", "200.0"), ("ddp", "100.0"), ("ddp", "180.0"), ("phalanx", "90.0"), ("single", "81")]
+        {
+            keep_step(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\n"), &mut figures).unwrap();
+        }
+        let text = steps_table(&figures).text();
+        assert!(text.contains("0.50x, goal 0.70 ✓") && text.contains("90 %"), "{text}");
+        assert!(keep_step("nothing", &mut figures).is_err());
+    }
+
+    #[test]
+    fn options_are_read_and_nonsense_is_refused() {
+        let parse = |line: &str| parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
+        assert_eq!(parse("--rounds 2 --out -").unwrap().unwrap().out, None);
+        assert!(parse("--rounds 0").is_err() && parse("--seconds x").is_err() && parse("--fast").is_err());
+        assert!(parse("--help").unwrap().is_none());
+    }
+}
