@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from phalanx import _phalanx
+from phalanx import _phalanx, _stack
 from phalanx.process_sets import ProcessSet, _register, _unregister
 
 _at_shutdown: list[Callable[[], None]] = []
+_age = 0
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
@@ -34,7 +35,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
         raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
     if len({tuple(s.ranks) for s in sets}) != len(sets):
         raise ValueError("a process set with the same ranks is given twice")
-    if _phalanx.init([s.ranks for s in sets]):
+    _stack.install()
+    if _phalanx.init([s.ranks for s in sets], _stack.where):
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)
         sys.exit = _noted_exit
@@ -48,10 +50,28 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
 
 def shutdown() -> None:
     """Ends all communication, on all ranks: what they still wait for fails. :func:`init` may follow."""
+    global _age
+    _age += 1
     for call in _at_shutdown:
         call()
     _unregister()
     _phalanx.shutdown()
+
+
+def join() -> int:
+    """Says that this rank has no more data, and waits until all say so; gives the rank that was last.
+
+    Meanwhile this rank takes part in the others' operations: with zeros in an allreduce, without rows in an allgather.
+    """
+    global _age
+    last = _phalanx.join().wait_joined()
+    _age += 1
+    return -1 if last is None else last
+
+
+def age() -> int:
+    """Changes whenever ranks begin together again: with every shutdown, and every join."""
+    return _age
 
 
 _exit = sys.exit

@@ -55,6 +55,10 @@ class ForkedError(PhalanxError):
     """The engine belongs to the process that started it, not to its forked child."""
 
 
+class RecoveryError(PhalanxError):
+    """What failed cannot be mended within these processes; ``__cause__`` is the failure. Start the job again."""
+
+
 class FailureError(PhalanxError):
     """Ranks, hosts or networks failed; the program may be right."""
 
@@ -71,14 +75,24 @@ class StalledError(FailureError):
     """A tensor waited longer than ``PHALANX_STALL_ABORT`` allows; ``ranks`` did not submit it."""
 
 
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts have come or gone: no failure. ``skip_sync``: the ranks that are left are equal already."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("hosts have come or gone")
+        self.skip_sync = skip_sync
+
+
 __all__ = [
     "FailureError",
     "ForkedError",
+    "HostsUpdatedInterrupt",
     "InitializationError",
     "MismatchError",
     "NotInitializedError",
     "PhalanxError",
     "RankLostError",
+    "RecoveryError",
     "ShutDownError",
     "StalledError",
     "UnsupportedError",

@@ -17,9 +17,23 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from phalanx import _phalanx
-from phalanx._world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from phalanx._arguments import checked_op, checked_splits
+from phalanx._world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    join,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from phalanx.objects import allgather_object, broadcast_object
 from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set, set_id
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
+from phalanx.timeline import start_timeline, stop_timeline
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 T = TypeVar("T")
@@ -70,8 +84,40 @@ def _contiguous(array: Array) -> Array:
     return np.asarray(array, order="C")
 
 
-def _full(kind: str, name: str | None) -> str | None:
-    return None if name is None else f"{kind}.{name}"
+def _sent(
+    kind: str,
+    arrays: Sequence[Array],
+    finish: Callable[[list[_phalanx.Array], list[int]], T],
+    name: str | None,
+    process_set: ProcessSet,
+    *,
+    results: Sequence[Array] | None = None,
+    grouped: bool = False,
+    **options: Any,
+) -> Pending[T]:
+    full = None if name is None else f"{'grouped_' if grouped else ''}{kind}.{name}"
+    operation = _phalanx.submit(
+        kind,
+        [_lend(array, writable=kind in ("allreduce", "broadcast") and results is None) for array in arrays],
+        outputs=None if results is None else [_lend(result, writable=True) for result in results],
+        name=full,
+        process_set=set_id(process_set),
+        grouped=grouped,
+        **options,
+    )
+    return Pending(operation, finish)
+
+
+def _made(arrays: list[_phalanx.Array], _rows: list[int]) -> Array:
+    return np.asarray(arrays[0])
+
+
+def _all_made(arrays: list[_phalanx.Array], _rows: list[int]) -> list[Array]:
+    return [np.asarray(array) for array in arrays]
+
+
+def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
+    return {"op": checked_op(op), "prescale": prescale_factor, "postscale": postscale_factor}
 
 
 def allreduce_async(
@@ -86,17 +132,9 @@ def allreduce_async(
     """As :func:`allreduce`, without waiting."""
     array = _contiguous(array) if out is not array else array
     result = np.empty_like(array) if out is None else out
-    operation = _phalanx.submit(
-        "allreduce",
-        [_lend(array)],
-        outputs=None if result is array else [_lend(result, writable=True)],
-        name=_full("allreduce", name),
-        op=op,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=set_id(process_set),
-    )
-    return Pending(operation, lambda _arrays, _rows: result)
+    outputs = None if result is array else [result]
+    options = _reduction(op, prescale_factor, postscale_factor)
+    return _sent("allreduce", [array], lambda _arrays, _rows: result, name, process_set, results=outputs, **options)
 
 
 def allreduce(
@@ -130,18 +168,12 @@ def grouped_allreduce_async(
     """As :func:`grouped_allreduce`, without waiting."""
     inputs = [_contiguous(array) for array in arrays]
     results = [np.empty_like(array) for array in inputs]
-    operation = _phalanx.submit(
-        "allreduce",
-        [_lend(array) for array in inputs],
-        outputs=[_lend(result, writable=True) for result in results],
-        name=_full("grouped_allreduce", name),
-        op=op,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=set_id(process_set),
-        grouped=True,
-    )
-    return Pending(operation, lambda _arrays, _rows: results)
+    options = _reduction(op, prescale_factor, postscale_factor)
+
+    def finish(_arrays: list[_phalanx.Array], _rows: list[int]) -> list[Array]:
+        return results
+
+    return _sent("allreduce", inputs, finish, name, process_set, results=results, grouped=True, **options)
 
 
 def grouped_allreduce(
@@ -163,18 +195,11 @@ def grouped_allreduce(
     return grouped_allreduce_async(arrays, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
-def _made(arrays: list[_phalanx.Array], _rows: list[int]) -> Array:
-    return np.asarray(arrays[0])
-
-
 def allgather_async(
     array: Array, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[Array]:
     """As :func:`allgather`, without waiting."""
-    lent = _lend(_contiguous(array))
-    return Pending(
-        _phalanx.submit("allgather", [lent], name=_full("allgather", name), process_set=set_id(process_set)), _made
-    )
+    return _sent("allgather", [_contiguous(array)], _made, name, process_set)
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
@@ -189,6 +214,27 @@ def allgather(array: Array, name: str | None = None, process_set: ProcessSet = g
     return allgather_async(array, name, process_set).wait()
 
 
+def grouped_allgather_async(
+    arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Pending[list[Array]]:
+    """As :func:`grouped_allgather`, without waiting."""
+    return _sent("allgather", [_contiguous(array) for array in arrays], _all_made, name, process_set, grouped=True)
+
+
+def grouped_allgather(
+    arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Array]:
+    """Gathers several arrays together: all of them, or none.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.grouped_allgather([np.array([1]), np.array([2.5])])
+    [array([1]), array([2.5])]
+    """
+    return grouped_allgather_async(arrays, name, process_set).wait()
+
+
 def broadcast_async(
     array: Array,
     root_rank: int,
@@ -199,15 +245,10 @@ def broadcast_async(
     """As :func:`broadcast`, without waiting."""
     array = _contiguous(array) if out is not array else array
     result = np.empty_like(array) if out is None else out
-    operation = _phalanx.submit(
-        "broadcast",
-        [_lend(array)],
-        outputs=None if result is array else [_lend(result, writable=True)],
-        name=_full("broadcast", name),
-        root=root_rank,
-        process_set=set_id(process_set),
+    outputs = None if result is array else [result]
+    return _sent(
+        "broadcast", [array], lambda _arrays, _rows: result, name, process_set, results=outputs, root=root_rank
     )
-    return Pending(operation, lambda _arrays, _rows: result)
 
 
 def broadcast(
@@ -230,24 +271,20 @@ def broadcast(
 
 def alltoall_async(
     array: Array,
-    splits: Sequence[int] | None = None,
+    splits: Sequence[int] | Array | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[tuple[Array, list[int]]]:
     """As :func:`alltoall`, without waiting."""
-    operation = _phalanx.submit(
-        "alltoall",
-        [_lend(_contiguous(array))],
-        name=_full("alltoall", name),
-        splits=None if splits is None else [int(n) for n in splits],
-        process_set=set_id(process_set),
-    )
-    return Pending(operation, lambda arrays, rows: (np.asarray(arrays[0]), rows))
+    def finish(arrays: list[_phalanx.Array], rows: list[int]) -> tuple[Array, list[int]]:
+        return np.asarray(arrays[0]), rows
+
+    return _sent("alltoall", [_contiguous(array)], finish, name, process_set, splits=checked_splits(splits))
 
 
 def alltoall(
     array: Array,
-    splits: Sequence[int] | None = None,
+    splits: Sequence[int] | Array | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Array, list[int]]:
@@ -271,16 +308,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Pending[Array]:
     """As :func:`reducescatter`, without waiting."""
-    operation = _phalanx.submit(
-        "reducescatter",
-        [_lend(_contiguous(array))],
-        name=_full("reducescatter", name),
-        op=op,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=set_id(process_set),
-    )
-    return Pending(operation, _made)
+    options = _reduction(op, prescale_factor, postscale_factor)
+    return _sent("reducescatter", [_contiguous(array)], _made, name, process_set, **options)
 
 
 def reducescatter(
@@ -302,15 +331,42 @@ def reducescatter(
     return reducescatter_async(array, name, op, process_set, prescale_factor, postscale_factor).wait()
 
 
+def grouped_reducescatter_async(
+    arrays: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Pending[list[Array]]:
+    """As :func:`grouped_reducescatter`, without waiting."""
+    options = _reduction(op, prescale_factor, postscale_factor)
+    inputs = [_contiguous(array) for array in arrays]
+    return _sent("reducescatter", inputs, _all_made, name, process_set, grouped=True, **options)
+
+
+def grouped_reducescatter(
+    arrays: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Array]:
+    """Reduces and scatters several arrays together: all of them, or none.
+
+    >>> import numpy as np
+    >>> import phalanx.numpy as pn
+    >>> pn.init()
+    >>> pn.grouped_reducescatter([np.array([1.0]), np.array([2.0, 3.0])], op=pn.Sum)
+    [array([1.]), array([2., 3.])]
+    """
+    return grouped_reducescatter_async(arrays, name, op, process_set, prescale_factor, postscale_factor).wait()
+
+
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until every rank is here."""
     _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
-
-
-def join() -> int:
-    """Says that this rank has no more data, and waits until all say so; gives the rank that was last."""
-    last = _phalanx.join().wait_joined()
-    return -1 if last is None else last
 
 
 __all__ = [
@@ -325,6 +381,7 @@ __all__ = [
     "add_process_set",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_async",
     "alltoall",
@@ -332,9 +389,16 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_async",
+    "broadcast_object",
+    "cross_rank",
+    "cross_size",
     "global_process_set",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_initialized",
     "join",
@@ -346,4 +410,6 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -99,6 +99,11 @@ def process_set_ids_and_ranks() -> dict[int, list[int]]:
     return dict(_phalanx.process_sets())
 
 
+def registered() -> list[ProcessSet]:
+    """The process sets that were made, in their order."""
+    return list(_registered)
+
+
 def set_id(process_set: ProcessSet) -> int:
     """The number of a registered process set."""
     if process_set.process_set_id is None:

@@ -16,6 +16,8 @@ from ranks import end_all
 HAS_TORCH = find_spec("torch") is not None
 if not HAS_TORCH:
     collect_ignore = [
+        "test_bad_input.py",
+        "test_elastic.py",
         "test_errors.py",
         "test_horovod.py",
         "test_process_sets.py",

@@ -31,13 +31,13 @@ class RankError(AssertionError):
 class Ranks:
     """Processes that wait for functions to run."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, env: dict[str, str] | None = None) -> None:
         self.n = n
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-test-")
         address = os.path.join(self._folder.name, "s")
         listener = Listener(address, "AF_UNIX", backlog=n)
         listener._listener._socket.settimeout(DEADLINE_S)  # type: ignore[attr-defined]
-        self.launcher = launch(n, [sys.executable, str(WORKER), address])
+        self.launcher = launch(n, [sys.executable, str(WORKER), address], env=env or {})
         connections = [listener.accept() for _ in range(n)]
         listener.close()
         by_rank = {connection.recv(): connection for connection in connections}
@@ -102,10 +102,19 @@ _pools: dict[int, Ranks] = {}
 
 
 def run_ranks(
-    n: int, function: Callable[..., Any], *args: Any, fresh: bool = False, deadline_s: float = DEADLINE_S
+    n: int,
+    function: Callable[..., Any],
+    *args: Any,
+    fresh: bool = False,
+    env: dict[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> list[Any]:
-    """What the function gives on each of `n` ranks. It stands in a test's file, outside of any other function."""
-    ranks = Ranks(n) if fresh else _pools.pop(n, None) or Ranks(n)
+    """What the function gives on each of `n` ranks. It stands in a test's file, outside of any other function.
+
+    `env` is for fresh ranks only.
+    """
+    assert fresh or env is None
+    ranks = Ranks(n, env) if fresh else _pools.pop(n, None) or Ranks(n)
     try:
         results = ranks.call(function, args, deadline_s)
     except RankError:

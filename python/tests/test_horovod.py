@@ -74,6 +74,71 @@ print(f"rank {hvd.rank()} done")
 """
 
 
+#: An elastic one, with what such scripts reach for, public or not. A rank fails once, and hosts seem to change once.
+ELASTIC = """
+import os
+import torch
+import horovod.torch as hvd
+from horovod.common.elastic import ObjectState, State
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.runner.elastic.worker import HostUpdateResult
+from horovod.torch.elastic import run
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.state import TorchState, get_handler_registry
+
+hvd.init()
+start_rank = int(os.environ["HOROVOD_RANK"])
+assert (start_rank, hvd.size()) == (hvd.rank(), int(os.environ["HOROVOD_SIZE"]))
+assert hvd.elastic.TorchState is TorchState and issubclass(TorchState, ObjectState) and issubclass(ObjectState, State)
+assert (ElasticSampler, hvd.mpi_ops._basics._get_process_set_ids_and_ranks()) != (None, {})
+
+model = torch.nn.Linear(4, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+sampler = ElasticSampler(list(range(24)), shuffle=False)
+has_failed = False
+
+@run
+def train(state):
+    global has_failed
+    state.rendezvous += 1
+    while state.epoch < 2:
+        for i, index in enumerate(state.sampler):
+            optimizer.zero_grad()
+            model(torch.full((1, 4), float(index))).sum().backward()
+            if (state.epoch, state.batch) == (0, 3) and start_rank == 1 and not has_failed:
+                has_failed = True
+                raise HorovodInternalError("once")
+            optimizer.step()
+            state.sampler.record_batch(i, 1)
+            state.batch += 1
+            if (state.epoch, state.batch) == (1, 4) and hvd.rank() == 0 and state._last_updated_timestamp == 0:
+                assert state._host_messages.empty()
+                state._host_messages.put((1, HostUpdateResult.added))
+            state.commit()
+        state.epoch += 1
+        state.batch = 0
+        state.sampler.set_epoch(state.epoch)
+        state.commit()
+
+resets = []
+state = TorchState(model, optimizer, sampler=sampler, batch=0, epoch=0, rendezvous=0)
+state.register_reset_callbacks([lambda: resets.append(hvd.rank())])
+train(state)
+print(f"rank {hvd.rank()} rendezvous {state.rendezvous} resets {len(resets)} epoch {state.epoch}")
+"""
+
+
+def test_an_unmodified_elastic_script_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "elastic.py"
+    script.write_text(ELASTIC)
+    words = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        # What was counted after the last commit before the failure is forgotten with it.
+        assert f"rank {rank} rendezvous 3 resets 2 epoch 2" in done.stdout, done.stdout
+
+
 def test_an_unmodified_training_script_runs_under_horovodrun(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from ranks import run_ranks
@@ -68,6 +70,35 @@ def others() -> int:
     assert pending.wait(60.0)[0] == 1.0
     pn.barrier()
     return pn.join()
+
+
+def groups_and_objects(path: str) -> None:
+    r, n = pn.rank(), pn.size()
+    a, b = pn.grouped_allgather([np.full(r + 1, r), np.array([[0.5 * r]])])
+    assert np.array_equal(a, np.concatenate([np.full(i + 1, i) for i in range(n)]))
+    assert np.array_equal(b, [[0.5 * i] for i in range(n)])
+    a, b = pn.grouped_reducescatter([np.arange(n), np.ones((2 * n, 3))], op=pn.Sum, postscale_factor=2.0)
+    assert np.array_equal(a, [2 * n * r])
+    assert np.array_equal(b, np.full((2, 3), 2.0 * n))
+    pending = pn.grouped_allgather_async([np.ones(1)], name="g")
+    assert pending.name == "grouped_allgather.g"
+    assert len(pending.wait(60.0)) == 1
+    assert pn.broadcast_object({"from": r}, root_rank=n - 1) == {"from": n - 1}
+    assert pn.allgather_object((r, "x")) == [(i, "x") for i in range(n)]
+    assert (pn.cross_rank(), pn.cross_size()) == (0, 1)
+    pn.start_timeline(path)
+    pn.barrier()
+    pn.stop_timeline()
+    fixed = np.ones(2)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        pn.allreduce(fixed, out=fixed)
+    assert np.array_equal(pn.allreduce(fixed), [1.0, 1.0])
+
+
+def test_groups_objects_and_timelines(n: int, tmp_path: Path) -> None:
+    run_ranks(n, groups_and_objects, str(tmp_path / "t.json"))
+    assert (tmp_path / "t.json").exists()
 
 
 def test_reductions_of_every_type(n: int) -> None:

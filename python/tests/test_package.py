@@ -59,15 +59,41 @@ def test_import_of_the_package_needs_neither_numpy_nor_torch() -> None:
 
 @pytest.mark.parametrize(
     ("example", "needs", "says"),
-    [("numpy_allreduce.py", "numpy", "2 ranks, together [0. 3. 6. 9.]"), ("torch_mnist.py", "torch", "accuracy 9")],
+    [
+        ("numpy_allreduce.py", "numpy", "2 ranks, together [0. 3. 6. 9.]"),
+        ("torch_mnist.py", "torch", "accuracy 9"),
+        ("torch_synthetic_benchmark.py --model mlp --rounds 1 --steps 1 --warmup 1", "torch", "samples/s in all"),
+        ("torch_sparse_embedding.py --steps 5 --words 500", "torch", "perplexity "),
+    ],
 )
 def test_examples(example: str, needs: str, says: str) -> None:
     if find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed")
-    script = Path(__file__).parents[2] / "examples" / example
-    run = launch(2, [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    script, *arguments = example.split()
+    command = [sys.executable, str(Path(__file__).parents[2] / "examples" / script), *arguments]
+    run = launch(2, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output, _ = run.communicate(timeout=300)
     assert (run.returncode, says in output) == (0, True), output
+
+
+def test_two_ranks_train_what_one_process_trains(tmp_path: Path) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    script = str(Path(__file__).parents[2] / "examples" / "torch_mnist.py")
+    command = [sys.executable, script, "--double", "--epochs", "1"]
+    saved = str(tmp_path / "one.pt")
+    subprocess.run([*command, "--save", saved], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    run = launch(2, [*command, "--expect", saved], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = run.communicate(timeout=300)
+    assert (run.returncode, "the largest difference" in output) == (0, True), output
+
+
+def test_the_reference_says_what_the_docstrings_say() -> None:
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    tool = Path(__file__).parents[1] / "tools" / "api_reference.py"
+    checked = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, timeout=120)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_the_command_says_what_it_can() -> None:

@@ -79,6 +79,8 @@ pub struct Config {
     pub autotune: Autotune,
     /// Where the engine writes what it tried.
     pub autotune_log: Option<String>,
+    /// Whether objects must not travel pickled: unpickling runs what the sender likes.
+    pub strict: bool,
     origins: Vec<(&'static str, Origin)>,
 }
 
@@ -235,6 +237,12 @@ pub const KEYS: &[Key] = &[
         set: |c, v| text(v).map(|t| c.autotune_log = t),
         show: |c| c.autotune_log.clone().unwrap_or_default(),
     },
+    Key {
+        name: "PHALANX_STRICT",
+        doc: "1: Python objects must not travel pickled, because unpickling runs what the sender likes; 0: they may",
+        set: |c, v| flag(v).map(|f| c.strict = f),
+        show: |c| u8::from(c.strict).to_string(),
+    },
 ];
 
 /// Names that scripts for Horovod set, and what they mean here.
@@ -288,6 +296,7 @@ impl Default for Config {
             timeline_mark_cycles: false,
             autotune: Autotune::Off,
             autotune_log: None,
+            strict: false,
             origins: Vec::new(),
         }
     }

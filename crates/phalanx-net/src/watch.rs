@@ -13,7 +13,7 @@ use crate::{
     frame::{self, Decoder},
     hub::{
         cause_of,
-        message::{Down, Up},
+        message::{Down, Up, Words},
         state::{BEAT_MS, SILENT_MS},
     },
     lost::{Casualties, Cause, Doom, Lost},
@@ -34,6 +34,8 @@ use std::{
 
 /// How long a process that panicked may take to end.
 const LINGER: Duration = Duration::from_millis(500);
+/// How much may wait to be said before words for people are left out.
+const MAX_BACKLOG: usize = 1 << 20;
 const WAKER: Token = Token(0);
 const HUB: Token = Token(1);
 const FIRST_PIDFD: usize = 2;
@@ -94,14 +96,23 @@ impl Inbox {
 #[derive(Debug)]
 pub struct Watch {
     /// Taken to end the thread without a word.
-    orders: Option<mpsc::Sender<Up>>,
+    orders: Option<mpsc::Sender<Order>>,
     /// The process that started it: a forked child has the handle, but not the thread.
     owner: u32,
     waker: Arc<Waker>,
     inbox: Arc<Inbox>,
     wake: Arc<OwnedFd>,
     subscribers: Subscribers,
+    hub_host: HubHost,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread is to say.
+#[derive(Debug)]
+struct Order {
+    up: Up,
+    /// Dropped once the system has taken it, or nobody ever will.
+    said: Option<mpsc::SyncSender<()>>,
 }
 
 /// Descriptors that want to hear of every verdict. A lock because subscribing is another thread's business.
@@ -142,6 +153,7 @@ impl Watch {
             wake: wake.clone(),
             subscribers: subscribers.clone(),
             commands,
+            unsaid: Vec::new(),
         };
         let thread =
             std::thread::Builder::new().name("phalanx-watch".into()).spawn(move || watching.run())?;
@@ -152,6 +164,7 @@ impl Watch {
             inbox,
             wake,
             subscribers,
+            hub_host: charge.hub_host,
             thread: Some(thread),
         })
     }
@@ -182,12 +195,27 @@ impl Watch {
 
     /// Tells everybody why this world is over.
     pub fn doom(&self, doom: Doom) {
-        self.order(Up::Doomed(doom));
+        self.order(Up::Doomed(doom), None);
     }
 
-    fn order(&self, up: Up) {
+    /// Says something to the person before the launcher; false where there is no launcher. Waits so long for the system to take it: a process
+    /// that ends at once would take its words with it.
+    pub fn tell_launcher(&self, words: Words, at_most: Duration) -> bool {
+        if self.hub_host != HubHost::Launcher || self.owner != std::process::id() {
+            return false;
+        }
+        let (said, wait) = mpsc::sync_channel(1);
+        self.order(Up::Words(words.plain()), Some(said));
+        if !at_most.is_zero() {
+            // Nothing is ever sent: it ends when the other side is dropped, or is late.
+            let _ = wait.recv_timeout(at_most);
+        }
+        true
+    }
+
+    fn order(&self, up: Up, said: Option<mpsc::SyncSender<()>>) {
         // A watch that has ended has already told everybody the worst.
-        if self.orders.as_ref().is_some_and(|orders| orders.send(up).is_ok()) {
+        if self.orders.as_ref().is_some_and(|orders| orders.send(Order { up, said }).is_ok()) {
             let _ = self.waker.wake();
         }
     }
@@ -206,7 +234,7 @@ impl Drop for Watch {
             let _ = self.waker.wake();
             return;
         }
-        self.order(Up::Leave);
+        self.order(Up::Leave, None);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -232,7 +260,9 @@ struct Watching {
     inbox: Arc<Inbox>,
     wake: Arc<OwnedFd>,
     subscribers: Subscribers,
-    commands: mpsc::Receiver<Up>,
+    commands: mpsc::Receiver<Order>,
+    /// Whoever waits for the backlog to be gone.
+    unsaid: Vec<mpsc::SyncSender<()>>,
 }
 
 impl Watching {
@@ -294,7 +324,10 @@ impl Watching {
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(up) => {
+                // Words for people are left out where others do not get through either.
+                Ok(Order { up: Up::Words(_), .. }) if self.backlog.len() > MAX_BACKLOG => {}
+                Ok(Order { up, said }) => {
+                    self.unsaid.extend(said);
                     let leaving = up == Up::Leave;
                     if let (Up::Doomed(doom), None) = (&up, &self.hub) {
                         self.casualties.agree(doom.clone()); // Nobody is left who could say otherwise.
@@ -330,6 +363,13 @@ impl Watching {
     }
 
     fn flush(&mut self) {
+        self.write();
+        if self.backlog.is_empty() {
+            self.unsaid.clear();
+        }
+    }
+
+    fn write(&mut self) {
         let Some(hub) = &mut self.hub else { return self.backlog.clear() };
         while !self.backlog.is_empty() {
             match hub.write(&self.backlog) {

@@ -9,7 +9,7 @@ use phalanx_net::{
     auth::{Acceptor, Caller, Connector, Purpose},
     discover::discover,
     frame::{self, Decoder, HEADER},
-    hub::message::{Down, MAX_FRAME, Member, Up},
+    hub::message::{Down, FailureKind, MAX_FRAME, Member, Up, Words},
     lost::{Cause, Doom, Lost},
     secret::Secret,
 };
@@ -95,6 +95,8 @@ fn frames<T: Serialize + DeserializeOwned>(seed: u64, messages: &[T]) {
 fn what_ranks_say_to_the_hub_may_be_anything() {
     let mut messages = vec![Up::Join(member(1)), Up::Alive, Up::Leave];
     messages.extend(dooms().into_iter().map(Up::Doomed));
+    messages.push(Up::Words(Words::Notice("x\u{1b}".into())));
+    messages.push(Up::Words(Words::Failure { kind: FailureKind::Own, text: "Traceback".into() }));
     frames(1, &messages);
 }
 

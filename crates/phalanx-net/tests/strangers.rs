@@ -9,7 +9,7 @@ use phalanx_net::{
     auth::{Caller, Connector, Purpose, fresh_nonce},
     discover::{Identity, Meeting},
     frame,
-    hub::message::Up,
+    hub::message::{FailureKind, Up, Words},
     lost::Cause,
     secret::Secret,
 };
@@ -192,6 +192,27 @@ fn a_crowd_at_the_door_is_kept_small_and_does_not_keep_the_ranks_out() {
     ranks.greet_each_other(0);
     drop(crowd);
     ranks.greet_each_other(1);
+}
+
+#[test]
+fn words_for_people_are_heard_from_members_only_and_made_plain() {
+    let job = Job::of(2);
+    let ranks = Ranks::join(&job);
+    // One that knows the secret, but is no rank of this world, and one in the name of a rank that sits there already.
+    for (rank, member) in [(7, 1), (1, 1)] {
+        let (mut stream, _) = shake(job.address, &job.secret, Purpose::Hub, rank);
+        let forged = Up::Words(Words::Notice("forged".into()));
+        // It is shown out for joining, which it says last: by then the rest was heard.
+        for up in [forged, Up::Join(ranks.introduction(member))] {
+            stream.write_all(&frame::encode(&up).expect("a word is small")).expect("the hub listens");
+        }
+        assert!(is_shown_out(&mut stream));
+    }
+    assert!(ranks.world(0).tell_failure(FailureKind::Own, "first\x1b[2J\n"));
+    let text = "first\u{fffd}[2J\n".to_string();
+    assert_eq!(job.hear(), (Rank(0), Words::Failure { kind: FailureKind::Own, text }));
+    assert!(ranks.world(1).tell_launcher("second"));
+    assert_eq!(job.hear(), (Rank(1), Words::Notice("second".into())));
 }
 
 #[test]

@@ -61,6 +61,12 @@ pub fn enter<T: Send + 'static>(
     answer.expect("there is no other deadline").map_err(|panic| panicked(py, &*panic))
 }
 
+/// Panics behind the gate, so that a test can see what Python makes of it.
+#[pyfunction]
+pub fn _panic(py: Python<'_>, text: String) -> PyResult<()> {
+    enter(py, "panic", move || panic!("{text}"))
+}
+
 fn panicked(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");

@@ -1,7 +1,8 @@
 //! The Python module `phalanx._phalanx`: converts, calls the engine, converts back. What it means is decided elsewhere: in the engine below and in
 //! `python/phalanx` above. No other crate names pyo3.
 //!
-//! - PY-1: no thread of the engine ever takes the GIL. What it drops of Python's is put aside by pyo3 until some thread of Python's comes by.
+//! - PY-1: no thread that the engine's work needs ever takes the GIL; the one that asks Python where it is ([`stack`]) does nothing else. What they drop of Python's is put aside by pyo3
+//!   until some thread of Python's comes by.
 //! - PY-2: whoever waits has released the GIL and looks for signals every [`gate::SLICE`].
 //! - PY-3: [`state`] is locked only by a thread that holds the GIL, and never while it waits; so a fork, which also holds the GIL, finds it free.
 
@@ -12,6 +13,7 @@ mod error;
 mod gate;
 mod lent;
 mod operation;
+mod stack;
 mod state;
 mod submit;
 mod world;
@@ -24,12 +26,14 @@ mod _phalanx {
     use crate::{
         array::Array,
         command::run_command,
+        gate::_panic,
         operation::Operation,
+        stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
         world::{
-            add_process_set, counters, is_homogeneous, last_stall, place, process_sets, remove_process_set,
-            start_timeline, stop_timeline,
+            add_process_set, counters, is_homogeneous, is_strict, last_stall, place, process_sets,
+            remove_process_set, start_timeline, stop_timeline,
         },
     };
 

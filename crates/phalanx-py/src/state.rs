@@ -1,12 +1,12 @@
 //! The one engine of this process, and the communicator that outlives it (PY-3).
 
-use crate::{error, gate};
+use crate::{error, gate, stack};
 use phalanx_collective::{
     Communicator, Error,
-    engine::{Engine, EngineError, Options},
+    engine::{Engine, EngineError, Options, Whereabouts},
 };
 use phalanx_core::Config;
-use phalanx_net::NetError;
+use phalanx_net::{NetError, World};
 use pyo3::prelude::*;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -54,9 +54,10 @@ pub fn is_initialized() -> bool {
 }
 
 /// Joins the world if this process has not, and starts its engine if it does not run. Reads the environment. Says whether it did anything.
+/// `whereabouts` gives (file, line, function) of where the program is, innermost first; another thread calls it when other ranks wait for this one.
 #[pyfunction]
-#[pyo3(signature = (process_sets = Vec::new()))]
-pub fn init(py: Python<'_>, process_sets: Vec<Vec<u32>>) -> PyResult<bool> {
+#[pyo3(signature = (process_sets = Vec::new(), whereabouts = None))]
+pub fn init(py: Python<'_>, process_sets: Vec<Vec<u32>>, whereabouts: Option<Py<PyAny>>) -> PyResult<bool> {
     let idle = {
         let mut state = lock();
         if state.owner != std::process::id() {
@@ -71,7 +72,8 @@ pub fn init(py: Python<'_>, process_sets: Vec<Vec<u32>>) -> PyResult<bool> {
         state.changing = true;
         state.idle.take()
     };
-    let started = gate::enter(py, "init", move || start(idle, process_sets));
+    let whereabouts = whereabouts.map(stack::whereabouts);
+    let started = gate::enter(py, "init", move || start(idle, process_sets, whereabouts));
     let mut state = lock();
     state.changing = false;
     match started? {
@@ -93,7 +95,11 @@ enum Refusal {
     Engine(EngineError),
 }
 
-fn start(idle: Option<Communicator>, process_sets: Vec<Vec<u32>>) -> Result<Engine, Refusal> {
+fn start(
+    idle: Option<Communicator>,
+    process_sets: Vec<Vec<u32>>,
+    whereabouts: Option<Whereabouts>,
+) -> Result<Engine, Refusal> {
     // Nothing more can be done in a world that is over.
     let usable = |comm: &Communicator| comm.world().casualties().doomed().is_none();
     let (communicator, options) = match idle.filter(usable) {
@@ -111,7 +117,8 @@ fn start(idle: Option<Communicator>, process_sets: Vec<Vec<u32>>) -> Result<Engi
             (communicator, options)
         }
     };
-    Engine::start_with(communicator, Options { process_sets, ..options }).map_err(Refusal::Engine)
+    Engine::start_with(communicator, Options { process_sets, whereabouts, ..options })
+        .map_err(Refusal::Engine)
 }
 
 /// Ends the engine on every rank, and keeps the world for the next one.
@@ -152,6 +159,9 @@ pub fn shutdown(py: Python<'_>) -> PyResult<()> {
 /// Leaves the world, too; the next `init` joins it anew, if it can.
 #[pyfunction]
 pub fn close(py: Python<'_>) -> PyResult<()> {
+    if lock().owner == std::process::id() {
+        stack::close(py)?;
+    }
     shutdown(py)?;
     let idle = lock().idle.take();
     gate::enter(py, "close", move || drop(idle))
@@ -159,9 +169,30 @@ pub fn close(py: Python<'_>) -> PyResult<()> {
 
 /// Leaves everything as it is for the process to end: the others shall learn of its end, not of a shutdown.
 #[pyfunction]
-pub fn abandon() {
+pub fn abandon(py: Python<'_>) -> PyResult<()> {
     let mut state = lock();
+    let is_ours = state.owner == std::process::id();
     std::mem::forget((state.engine.take(), state.idle.take()));
+    drop(state);
+    if is_ours { stack::close(py) } else { Ok(()) }
+}
+
+/// Asks the world of this process something, with or without a running engine.
+pub fn with_world<T>(ask: impl FnOnce(&World) -> T) -> Option<T> {
+    let mut state = lock();
+    if state.owner != std::process::id() {
+        return None;
+    }
+    if let Some(engine) = state.engine.clone() {
+        drop(state);
+        return Some(ask(engine.world()));
+    }
+    // Taken out and put back, because the answer may take a while.
+    let idle = state.idle.take()?;
+    drop(state);
+    let answer = ask(idle.world());
+    lock().idle.get_or_insert(idle);
+    Some(answer)
 }
 
 /// The engine, once no other thread has it.

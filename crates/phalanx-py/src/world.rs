@@ -21,6 +21,12 @@ pub fn is_homogeneous(py: Python<'_>) -> PyResult<bool> {
     Ok(state::engine(py)?.world().topology().even().is_some())
 }
 
+/// Whether objects must not travel pickled: `PHALANX_STRICT`, which is the same on all ranks of a world.
+#[pyfunction]
+pub fn is_strict(py: Python<'_>) -> PyResult<bool> {
+    Ok(state::engine(py)?.world().config().strict)
+}
+
 /// Numbers and ranks of all process sets.
 #[pyfunction]
 pub fn process_sets(py: Python<'_>) -> PyResult<Vec<(u32, Vec<u32>)>> {

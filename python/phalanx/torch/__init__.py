@@ -28,6 +28,7 @@ from phalanx.exceptions import FailureError, MismatchError, PhalanxError, RankLo
 from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
 from phalanx.timeline import start_timeline, stop_timeline
+from phalanx.torch import elastic
 from phalanx.torch._build import (
     ccl_built,
     cuda_built,
@@ -122,6 +123,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

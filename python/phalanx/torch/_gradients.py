@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import ProcessSet
 from phalanx.reductions import Average
 from phalanx.torch import _handles, _submit
@@ -46,6 +47,18 @@ class Travel:
             _handles.forget(self._handle)
 
 
+def wait_for_all(travels: Iterable[Travel]) -> None:
+    """Waits for all of them, also after one has failed; then raises what failed first."""
+    failure: PhalanxError | None = None
+    for travel in travels:
+        try:
+            travel.wait()
+        except PhalanxError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
 def gradient_of(p: torch.Tensor) -> torch.Tensor:
     """The gradient; zeros where there is none."""
     if p.grad is None:
@@ -59,7 +72,11 @@ def send_sparse(p: torch.Tensor, name: str, manner: Manner) -> Travel:
     if not grad.is_sparse:
         # Nothing was computed for it this time, while other ranks may have rows.
         grad = torch.sparse_coo_tensor(
-            torch.empty(1, 0, dtype=torch.int64), p.new_empty(0, *p.shape[1:]), p.shape, device=p.device
+            torch.empty(1, 0, dtype=torch.int64),
+            p.new_empty(0, *p.shape[1:]),
+            p.shape,
+            device=p.device,
+            check_invariants=False,
         )
     op = Average if manner.op == Average else manner.op
     result = sparse_allreduce_async(grad, name, op, manner.process_set)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from phalanx import _phalanx
+from phalanx._arguments import checked_op, checked_splits
 from phalanx.process_sets import ProcessSet, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _handles
@@ -24,7 +25,7 @@ def chosen_op(op: int | None, average: bool | None) -> int:
     if op is not None:
         if average is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        return op
+        return checked_op(op)
     if average is not None:
         warnings.warn("Parameter `average` is replaced by `op`.", DeprecationWarning, stacklevel=3)
         return Average if average else Sum
@@ -108,6 +109,7 @@ def scatter(
     wire: torch.dtype | None = None,
 ) -> int:
     """Reducescatter, of one tensor or a group."""
+    op = checked_op(op)
     tensors = _check_group(tensors)
     operation = _phalanx.submit(
         "reducescatter",
@@ -166,17 +168,11 @@ def alltoall(
 ) -> int:
     """Alltoall; the result is what was received, and how many rows came from each rank."""
     check(tensor)
-    if isinstance(splits, torch.Tensor):
-        if splits.dim() != 1:
-            raise ValueError("alltoall expects a 1D splits tensor")
-        if splits.dtype != torch.int32:
-            raise ValueError("alltoall expects a splits tensor of 32-bit integers")
-        splits = splits.tolist()
     operation = _phalanx.submit(
         "alltoall",
         [lend(on_host(tensor))],
         name=full_name("alltoall", name),
-        splits=splits,
+        splits=checked_splits(splits),
         process_set=set_id(process_set),
         device=device_of(tensor),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from phalanx import _phalanx
+from phalanx import _phalanx, _world
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _autograd, _submit
@@ -107,6 +107,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As :func:`allreduce_`, without waiting."""
+    _autograd.refuse_in_place([tensor])
     return _submit.reduce(
         [tensor],
         in_place=True,
@@ -189,6 +190,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As :func:`grouped_allreduce_`, without waiting."""
+    tensors = list(tensors)
+    _autograd.refuse_in_place(tensors)
     return _submit.reduce(
         tensors,
         in_place=True,
@@ -235,7 +238,8 @@ def sparse_allreduce_async(
         all_indices, all_values = synchronize(handle)
         if op == Average:
             all_values /= len(process_set.ranks)
-        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.size())
+        # What ranks brought was checked when it was made; checking it again would read all of it.
+        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.size(), check_invariants=False)
 
     return result
 
@@ -311,6 +315,8 @@ def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """As :func:`broadcast_`, without waiting."""
+    # Parameters are given their first values like this, which is no mistake.
+    _autograd.refuse_in_place([tensor], leaves=False)
     return _submit.broadcast(tensor, root_rank, in_place=True, name=name, process_set=process_set)
 
 
@@ -460,8 +466,7 @@ def join(device: int = -1) -> int:
 
     Meanwhile this rank takes part in the others' allreduces with zeros. ``device`` has no meaning here.
     """
-    last = _phalanx.join().wait_joined()
-    return -1 if last is None else last
+    return _world.join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
+from phalanx._accord import Accord
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.reductions import Average
-from phalanx.torch._gradients import Manner, Travel, send
+from phalanx.torch._gradients import Manner, Travel, send, wait_for_all
 from phalanx.torch._hooks import on_gradient
 from phalanx.torch.compression import Compression, Compressor
-from phalanx.torch.functions import broadcast_parameters
+from phalanx.torch.functions import broadcast_parameters, broadcast_tensors, described
 
 
 class DistributedDataParallel(torch.nn.Module):
@@ -46,6 +47,8 @@ class DistributedDataParallel(torch.nn.Module):
         self.process_set = process_set
         self._manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=True, process_set=process_set)
         self._is_syncing = True
+        #: The backward pass that gradients belong to.
+        self._task = -1
         self._hooks: list[Any] = []
         self._buckets: list[list[torch.Tensor]] = []
         self._bucket_of: dict[torch.Tensor, int] = {}
@@ -53,11 +56,17 @@ class DistributedDataParallel(torch.nn.Module):
         self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
         if self._is_alone:
             return
+        # Buckets are filled in the order of parameters, which therefore must be the same, too.
+        Accord("DistributedDataParallel", self._order, process_set).wait()
         broadcast_parameters(module.state_dict(), self._root, process_set)
         self._fill_buckets(int(bucket_cap_mb * (1 << 20)))
         self._reset()
         for p in self._bucket_of:
             self._hooks.append(on_gradient(p, self._on_gradient))
+
+    def _order(self) -> list[str]:
+        named = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
+        return [described(f"parameter {i}, {name}", p) for i, (name, p) in enumerate(named)]
 
     def _fill_buckets(self, cap: int) -> None:
         n_bytes = 0
@@ -78,6 +87,13 @@ class DistributedDataParallel(torch.nn.Module):
     def _on_gradient(self, p: torch.Tensor) -> None:
         if not self._is_syncing:
             return
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            # The pass before this one may have ended by an exception, and then nothing was finished.
+            unfinished = list(self._travels.values())
+            self._reset()
+            self._task = task
+            wait_for_all(unfinished)
         if not self._is_queued:
             self._is_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -113,7 +129,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self.broadcast_buffers and self.training and self._is_syncing and not self._is_alone:
             buffers = dict(self.module.named_buffers())
             if buffers:
-                broadcast_parameters({f"ddp.{k}": b for k, b in buffers.items()}, self._root, self.process_set)
+                broadcast_tensors([(f"ddp.{k}", b) for k, b in buffers.items()], self._root, self.process_set)
         return self.module(*args, **kwargs)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from phalanx import _phalanx
+from phalanx._accord import Accord
 from phalanx.objects import allgather_object, broadcast_object
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.torch._handles import synchronize
@@ -35,10 +36,22 @@ def broadcast_parameters(
         named = [p if isinstance(p, tuple) else (None, p) for p in params]
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
-    _broadcast([(name, t) for name, t in named if isinstance(t, torch.Tensor)], root_rank, process_set)
+    tensors = [(name, t) for name, t in named if isinstance(t, torch.Tensor)]
+    if len(process_set.ranks) > 1:
+        lines = [described(name or i, t) for i, (name, t) in enumerate(tensors)]
+        Accord("broadcast_parameters", lambda: lines, process_set).wait()
+    broadcast_tensors(tensors, root_rank, process_set)
 
 
-def _broadcast(named: list[tuple[str | None, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
+def described(name: object, tensor: torch.Tensor) -> str:
+    """A tensor in the words in which ranks compare them."""
+    return f"{name} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def broadcast_tensors(
+    named: Sequence[tuple[str | None, torch.Tensor]], root_rank: int, process_set: ProcessSet
+) -> None:
+    """Gives every rank the tensors of one, in place; they have the same names everywhere."""
     under_way = []
     for name, tensor in named:
         contiguous = tensor.detach().contiguous()
@@ -77,6 +90,8 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     is_root = _phalanx.place()[0] == root_rank
+    if len(process_set.ranks) > 1:
+        Accord("broadcast_optimizer_state", lambda: _groups(optimizer), process_set).wait()
     tensors: list[torch.Tensor] = []
     state = _hollow(optimizer.state_dict(), tensors) if is_root else None
     state = broadcast_object(state, root_rank, "optimizer_state", process_set)
@@ -84,9 +99,18 @@ def broadcast_optimizer_state(
         holes: dict[int, _Hole] = {}
         _filled(state, lambda hole: holes.setdefault(hole.index, hole))
         tensors = [torch.empty(holes[i].shape, dtype=holes[i].dtype) for i in range(len(holes))]
-    _broadcast([(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)], root_rank, process_set)
+    broadcast_tensors([(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)], root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(_filled(state, lambda hole: tensors[hole.index]))
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
+    """What must be equal for one optimizer to take over the state of another."""
+    return [
+        described(f"parameter {i}.{j}", p)
+        for i, group in enumerate(optimizer.param_groups)
+        for j, p in enumerate(group["params"])
+    ]
 
 
 def _hollow(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -16,21 +16,36 @@ True
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from phalanx import _phalanx
+from phalanx import _phalanx, _world
+from phalanx._accord import Accord
+from phalanx._arguments import checked_op
+from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.reductions import Adasum, Average
-from phalanx.torch._gradients import Manner, Travel, gradient_of, send, send_sparse
+from phalanx.torch._gradients import Manner, Travel, gradient_of, send, send_sparse, wait_for_all
 from phalanx.torch._hooks import on_gradient
 from phalanx.torch.adasum_optimizer import AdasumOptimizer
 from phalanx.torch.compression import Compression, Compressor
+from phalanx.torch.functions import described
 
 _Parameter = torch.Tensor
+_alive: weakref.WeakSet[_DistributedOptimizer] = weakref.WeakSet()
+
+
+def _forget_travels() -> None:
+    """What was under way ended with the engine."""
+    for optimizer in _alive:
+        optimizer._reset()
+
+
+_world._at_shutdown.append(_forget_travels)
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -58,6 +73,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._should_synchronize = True
         self._is_syncing = True
         self._hooks: list[Any] = []
+        self._accord = Accord("DistributedOptimizer", self._lines, manner.process_set)
+        _alive.add(self)
         if manner.process_set.included() and len(manner.process_set.ranks) > 1:
             self._register_hooks()
 
@@ -68,6 +85,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     self._requires_update.append(p)
                     self._allreduce_delay[p] = self.backward_passes_per_step
                     self._hooks.append(on_gradient(p, self._on_gradient))
+
+    def _lines(self) -> list[str]:
+        """What must be equal on all ranks."""
+        groups = {p: f", group {self._members[p]}" if p in self._members else "" for p in self._requires_update}
+        return [described(self._parameter_names[p], p) + group for p, group in groups.items()]
 
     def _on_gradient(self, p: _Parameter) -> None:
         if not self._is_syncing:
@@ -82,12 +104,20 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._allreduce_delay[p] -= 1
         self._handles[p] = None
         if self._allreduce_delay[p] == 0:
-            self._send(p)
-        if len(self._handles) == len(self._requires_update) and all(self._handles.values()):
+            try:
+                self._send(p)
+            except PhalanxError:
+                # The next pass begins anew.
+                self._reset()
+                raise
+        if len(self._handles) == len(self._requires_update) and not any(self._allreduce_delay.values()):
             # Whoever clips or unscales gradients after backward() finds them reduced.
             torch.autograd.Variable._execution_engine.queue_callback(self._wait)
 
     def _send(self, p: _Parameter) -> None:
+        if not self._accord.is_reached():
+            # The first time only; whoever waits for it sends it.
+            return
         if p in self._sparse and not self._manner.sparse_as_dense:
             self._handles[p] = send_sparse(p, self._parameter_names[p], self._manner)
             return
@@ -101,24 +131,32 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._handles.update(dict.fromkeys(group, travel))
 
     def _wait(self) -> None:
-        for travel in self._handles.values():
-            if travel is not None:
-                travel.wait()
+        try:
+            self._accord.wait()
+            for p in [p for p, travel in self._handles.items() if travel is None and self._allreduce_delay[p] == 0]:
+                if self._handles[p] is None:
+                    self._send(p)
+            wait_for_all(travel for travel in self._handles.values() if travel is not None)
+        except PhalanxError:
+            # The next pass begins anew.
+            self._reset()
+            raise
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced. :meth:`step` does it, unless it is in :meth:`skip_synchronize`."""
         if not self._requires_update:
             self._synchronized = True
             return
-        late = [p for p in self._requires_update if self._handles.get(p) is None]
-        for p in late:
-            # Other ranks may have computed it; and whoever waits for the passes that are missing waits for nothing.
-            gradient_of(p)
-            self._allreduce_delay[p] = 0
-        for p in late:
-            if self._handles.get(p) is None:
-                self._send(p)
         try:
+            self._accord.wait()
+            late = [p for p in self._requires_update if self._handles.get(p) is None]
+            for p in late:
+                # Other ranks may have computed it; and whoever waits for the passes that are missing waits for nothing.
+                gradient_of(p)
+                self._allreduce_delay[p] = 0
+            for p in late:
+                if self._handles.get(p) is None:
+                    self._send(p)
             self._wait()
         finally:
             self._reset()
@@ -223,6 +261,7 @@ def DistributedOptimizer(
     """
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
+    op = checked_op(op)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     names = _names(optimizer, named_parameters)

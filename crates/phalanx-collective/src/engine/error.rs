@@ -1,7 +1,7 @@
 //! What the engine answers instead of a result. Mistakes and failures are different variants: recovery must never retry a mistake.
 
 use super::{
-    negotiate::message::{Fault, ranks_text},
+    negotiate::{message::Fault, report::ranks_text},
     timeline::TimelineError,
 };
 use crate::error::Error;
@@ -33,10 +33,16 @@ pub enum EngineError {
     #[error("rank {rank} has shut its engine down, and with it everybody's")]
     ShutDown { rank: Rank },
     #[error(
-        "{name} waited {waited_s:.1} s for {}, which is longer than PHALANX_STALL_ABORT allows",
+        "{name} waited {waited_s:.1} s for {}, which is longer than PHALANX_STALL_ABORT allows{seen}",
         ranks_text(missing)
     )]
-    Stalled { name: String, missing: Vec<Rank>, waited_s: f64 },
+    Stalled {
+        name: String,
+        missing: Vec<Rank>,
+        waited_s: f64,
+        /// What the missing ranks did instead, as the end of a sentence.
+        seen: String,
+    },
     #[error("the engine belongs to the process that started it; start one after fork(), not before")]
     Forked,
     #[error("the answer was taken already")]

@@ -37,6 +37,7 @@ pub mod spec;
 mod tensor;
 mod timeline;
 mod tune;
+mod whereabouts;
 
 pub use counters::Counters;
 pub use error::{EngineError, Invalid};
@@ -46,11 +47,12 @@ pub use request::Request;
 pub use sparse::{Sparse, SparseHandle};
 pub use tensor::{ShapeError, Tensor};
 pub use timeline::TimelineError;
+pub use whereabouts::{Frame, Spot, Whereabouts};
 
 use crate::{communicator::Communicator, error::Error};
 use control::Control;
 use mover::Mover;
-use negotiate::{Input, message::Report};
+use negotiate::{Input, report::Report};
 use phalanx_core::{Rank, config::Autotune};
 use phalanx_net::World;
 use set::Set;
@@ -62,6 +64,7 @@ use std::{
     sync::Arc,
     thread::JoinHandle,
 };
+use whereabouts::Asker;
 
 /// Named, asynchronous, fused collectives of one rank.
 #[derive(Debug)]
@@ -91,6 +94,9 @@ impl Engine {
             .collect::<Result<_, _>>()?;
         let stream = communicator.next_engine();
         let shared = Arc::new(Shared::new(communicator.world_arc(), options)?);
+        if let Some(whereabouts) = &shared.options.whereabouts {
+            shared.take_asker(Asker::start(whereabouts.clone(), Arc::downgrade(&shared))?);
+        }
         let config = shared.world.config();
         if let Some(path) = &config.timeline {
             let path = timeline::path_of_rank(path.as_ref(), communicator.rank());

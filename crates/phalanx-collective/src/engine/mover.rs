@@ -44,6 +44,7 @@ impl Mover {
             replay: shared.options.replay,
             stall_ms: shared.options.stall_ms,
             abort_ms: shared.options.abort_ms,
+            says_where: shared.options.whereabouts.is_some(),
         };
         let bell = Bell::new(shared.world.arena().cloned());
         let set = Arc::new(Set::new(id, comm.number, setup, comm.board(), bell));

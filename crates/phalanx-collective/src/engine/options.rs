@@ -1,6 +1,6 @@
 //! What can be set about an engine. Rank 0's values hold for all ranks, because all must decide alike.
 
-use super::negotiate::fuse::Limits;
+use super::{negotiate::fuse::Limits, whereabouts::Whereabouts};
 use phalanx_core::Config;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Options {
     pub abort_ms: Option<u64>,
     /// Process sets to begin with, besides that of all ranks.
     pub process_sets: Vec<Vec<u32>>,
+    /// How to ask this rank's program where it is when it keeps others waiting. Each rank has its own, or none.
+    pub whereabouts: Option<Whereabouts>,
 }
 
 /// Larger tensors gain nothing from company.
@@ -32,6 +34,7 @@ impl Options {
             stall_ms: ms(config.stall_warn),
             abort_ms: ms(config.stall_abort),
             process_sets: Vec::new(),
+            whereabouts: None,
         }
     }
 

@@ -13,6 +13,7 @@ use super::{
         Input, Node, Output, Setup,
         message::{End, Message, Tuning},
         replay::View,
+        report::{Report, seen_text},
     },
     shared::Shared,
     spec::{Kind, Name, Spec},
@@ -42,13 +43,16 @@ pub(crate) enum Job {
     End,
 }
 
-/// Answers that are due once the lock is gone.
+/// What is due once the lock is gone: answers, and words for people, who may be slow to take them.
 #[derive(Debug, Default)]
-pub(crate) struct Due(Vec<(Arc<Slot>, Result<Outcome, EngineError>)>);
+pub(crate) struct Due {
+    answers: Vec<(Arc<Slot>, Result<Outcome, EngineError>)>,
+    reports: Vec<Report>,
+}
 
 impl Due {
     pub fn answer(self) {
-        self.0.into_iter().for_each(|(slot, answer)| slot.answer(answer));
+        self.answers.into_iter().for_each(|(slot, answer)| slot.answer(answer));
     }
 }
 
@@ -201,6 +205,7 @@ impl Set {
         if wake_control {
             shared.wake_control();
         }
+        due.reports.drain(..).for_each(|report| shared.report(self.me == 0, report));
         due.answer();
     }
 
@@ -224,21 +229,22 @@ impl Set {
                     add(&shared.tally.failed, 1);
                     shared.timeline.refused(self.id, &name);
                     let name = name.to_string();
-                    due.0.push((submission.slot, Err(EngineError::Mismatch { name, fault })));
+                    due.answers.push((submission.slot, Err(EngineError::Mismatch { name, fault })));
                 }
             }
             Output::AllJoined { last } => {
                 desk.unnamed.clear();
                 if let Some(slot) = desk.join.take() {
-                    due.0.push((slot, Ok(Outcome { last_joined: Some(last), ..Outcome::default() })));
+                    due.answers.push((slot, Ok(Outcome { last_joined: Some(last), ..Outcome::default() })));
                 }
             }
             Output::Tune(tuning) => self.enqueue(desk, Job::Tune(tuning)),
             Output::Over { rank, why } => {
                 let error = match why {
                     End::ShutDown => EngineError::ShutDown { rank },
-                    End::Stalled { name, missing, waited_ms } => EngineError::Stalled {
+                    End::Stalled { name, missing, waited_ms, missed } => EngineError::Stalled {
                         name: name.to_string(),
+                        seen: seen_text(&missed, &missing),
                         missing,
                         waited_s: waited_ms as f64 / 1e3,
                     },
@@ -250,7 +256,8 @@ impl Set {
                 let board = self.board.as_ref().expect("a node shows only if it was told of a board");
                 board.show(u64::from(generation) << 48 | if frozen { FROZEN } else { 0 } | count & COUNT);
             }
-            Output::Report(report) => shared.report(self.me == 0, &report),
+            Output::Locate => shared.ask_where(self.id),
+            Output::Report(report) => due.reports.push(report),
         }
     }
 
@@ -273,9 +280,9 @@ impl Set {
         }
         desk.ended = Some(error.clone());
         for (_, submission) in std::mem::take(&mut desk.pending) {
-            due.0.push((submission.slot, Err(error.clone())));
+            due.answers.push((submission.slot, Err(error.clone())));
         }
-        due.0.extend(desk.join.take().map(|slot| (slot, Err(error))));
+        due.answers.extend(desk.join.take().map(|slot| (slot, Err(error))));
         self.enqueue(desk, Job::End);
     }
 

@@ -1,8 +1,8 @@
 //! What the engine's threads and the program's threads have in common.
 
 use super::{
-    counters::Tally, error::EngineError, negotiate::message::Report, options::Options, set::Set,
-    timeline::Timeline,
+    counters::Tally, error::EngineError, negotiate::report::Report, options::Options, set::Set,
+    timeline::Timeline, whereabouts::Asker,
 };
 use crate::error::Error;
 use phalanx_core::Rank;
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     /// Movers of sets other than the first; a lock because another mover starts them.
     pub movers: Mutex<Vec<JoinHandle<()>>>,
     last_report: Mutex<Option<Report>>,
+    /// A lock because it comes after the rest and goes before it; held only to pass a question on, which never waits.
+    asker: Mutex<Option<Asker>>,
 }
 
 impl Shared {
@@ -93,6 +95,7 @@ impl Shared {
             sets: Mutex::default(),
             movers: Mutex::default(),
             last_report: Mutex::default(),
+            asker: Mutex::default(),
         })
     }
 
@@ -146,6 +149,7 @@ impl Shared {
     /// The control thread ends: every set does, those to come included.
     pub fn close_sets(&self, error: &EngineError) {
         self.sets().closed.get_or_insert(error.clone());
+        *self.asker() = None;
         self.own_sets().iter().for_each(|set| set.end(error.clone()));
     }
 
@@ -190,14 +194,26 @@ impl Shared {
         self.give_up(doom)
     }
 
-    /// Tells people who keeps whom waiting.
-    pub fn report(&self, aloud: bool, report: &Report) {
-        if aloud {
-            phalanx_net::voice::warn(&report.to_string());
-        } else {
-            tracing::warn!("{report}");
+    fn asker(&self) -> MutexGuard<'_, Option<Asker>> {
+        self.asker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn take_asker(&self, asker: Asker) {
+        *self.asker() = Some(asker);
+    }
+
+    /// Asks this rank's program where it is, on behalf of a set.
+    pub fn ask_where(&self, set: u32) {
+        if let Some(asker) = &*self.asker() {
+            asker.ask(set);
         }
-        *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
+    }
+
+    /// Tells people who keeps whom waiting: the launcher all of it, once, or where there is none the first rank of the set; every other log one line.
+    pub fn report(&self, is_first: bool, report: Report) {
+        let all = is_first && !self.world.tell_launcher(&report.to_string());
+        phalanx_net::voice::warn(&if all { report.to_string() } else { report.line() });
+        *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 
     pub fn last_report(&self) -> Option<Report> {

@@ -23,6 +23,46 @@ fn a_stall_is_reported_with_the_missing_rank_the_tensor_and_what_ran_last() {
     }
 }
 
+/// What the report of a stall says about the missing rank, on every rank, if its program answers like this.
+fn seen(where_it_is: &str, expected: &[&str]) {
+    for hosts in [&[3u32][..], &[1, 1]] {
+        let spec = Spec::new(hosts)
+            .with("PHALANX_TEST_SCENE", "stalling")
+            .with("PHALANX_TEST_VICTIM", 1)
+            .with("PHALANX_TEST_WHERE", where_it_is)
+            .with("PHALANX_STALL_WARN", 0.3)
+            // Long enough that a report comes before.
+            .with("PHALANX_STALL_ABORT", 3);
+        let mut job = Job::start(spec);
+        let all: Vec<usize> = (0..job.n_ranks()).collect();
+        for said in job.hear(&all, "report") {
+            let parts: Vec<&str> = said.rest.split(';').map(str::trim).collect();
+            assert!(expected.iter().all(|e| parts.contains(e)), "{expected:?} {}", job.story());
+        }
+        // WHERE-1: the engine ends, whatever the program does.
+        job.hear(&all, "later");
+        job.finish();
+    }
+}
+
+#[test]
+fn a_report_says_where_the_missing_ranks_program_is() {
+    seen(
+        "says",
+        &[
+            "rank 1: waits in other",
+            "rank 1: is at train.rs:7 in step\u{fffd}[2J",
+            "called from train.rs:40 in step\u{fffd}[2J",
+        ],
+    );
+}
+
+#[test]
+fn a_program_that_never_says_where_it_is_delays_nobody_for_long() {
+    let silent = "rank 1: did not answer where it is: its Python is inside native code";
+    seen("never", &["rank 1: waits in other", silent]);
+}
+
 #[test]
 fn a_stall_that_lasts_too_long_ends_everything_on_all_ranks_and_names_who_was_missing() {
     for hosts in [&[3u32][..], &[2, 1]] {

@@ -4,7 +4,7 @@
 use super::{forked, processes::worker::MARK};
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, EngineError, Handle, Request, Tensor},
+    engine::{Engine, EngineError, Frame, Handle, Options, Request, Tensor, Whereabouts},
 };
 use phalanx_core::ReduceOp;
 use rustix::process::Signal;
@@ -47,7 +47,10 @@ pub fn main() {
     }
     // Also when the test itself is killed, no rank outlives it.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    let engine = Engine::start(Communicator::from_env().expect("a world forms")).expect("an engine starts");
+    let communicator = Communicator::from_env().expect("a world forms");
+    let options = Options::from_config(communicator.world().config());
+    let options = Options { whereabouts: whereabouts(), ..options };
+    let engine = Engine::start_with(communicator, options).expect("an engine starts");
     match var("PHALANX_TEST_SCENE").as_str() {
         "waiting" => wait_for_the_victim(engine),
         "replaying" => step_until_something_happens(engine, 0),
@@ -56,6 +59,20 @@ pub fn main() {
         "idle" => idle(&engine),
         "forking" => forked::fork_with(engine),
         other => panic!("no scene {other:?}"),
+    }
+}
+
+/// `PHALANX_TEST_WHERE`: "says" where it is, or "never" returns.
+fn whereabouts() -> Option<Whereabouts> {
+    let frame = |line| Frame { file: "train.rs".into(), line, function: "step\x1b[2J".into() };
+    match var("PHALANX_TEST_WHERE").as_str() {
+        "says" => Some(Whereabouts::new(move || vec![frame(7), frame(40)])),
+        "never" => Some(Whereabouts::new(|| {
+            loop {
+                std::thread::park();
+            }
+        })),
+        _ => None,
     }
 }
 

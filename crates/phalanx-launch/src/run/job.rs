@@ -6,17 +6,20 @@
 use super::{
     News, RunError,
     agents::{Agent, Gone},
+    failures::{Failure, Failures},
     meeting::Meeting,
     policy::{Action, Cause, Input, Policy},
     printer::Tails,
     report::{Ended, summary},
     route::Route,
+    tell,
 };
 use crate::{
     place::WorldPlan,
     wire::{Down, Ending, Sig, Up},
 };
 use phalanx_core::Rank;
+use phalanx_net::hub::message::Words;
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use std::{
     sync::{
@@ -24,6 +27,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::Receiver,
     },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -51,6 +55,10 @@ pub struct Job {
     pub hosts: Vec<HostState>,
     pub pids: Vec<Option<u32>>,
     pub tails: Option<Tails>,
+    /// Why ranks said that they end.
+    pub failures: Failures,
+    /// Writes the last notice.
+    pub showing: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -184,11 +192,26 @@ impl Job {
             News::Signal(SIGUSR2) => self.forward(Sig::Usr2),
             News::Signal(signal) => Some(Input::Asked(signal)),
             News::OutputClosed => Some(Input::OutputClosed),
+            News::Words { words: Words::Notice(text), .. } => {
+                self.show(format!("phalanx: {text}\n"));
+                None
+            }
+            News::Words { rank, words: Words::Failure { kind, text } } => {
+                self.failures.add(Failure { rank, kind, text });
+                None
+            }
             News::Printed(tails) => {
                 self.tails = Some(tails);
                 None
             }
         })
+    }
+
+    /// Shows a notice. A console that takes nothing must not keep the main thread (JOB-2): what comes meanwhile is left out.
+    fn show(&mut self, text: String) {
+        if self.showing.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.showing = Some(thread::spawn(move || tell(&text)));
+        }
     }
 
     fn forward(&self, sig: Sig) -> Option<Input> {
@@ -258,6 +281,16 @@ impl Job {
         }
     }
 
+    /// Whoever failed because of another rank said so, and is not the cause if that other rank is known.
+    pub fn ask_ranks_who_was_first(&self, policy: &mut Policy) {
+        if let Cause::Failed { rank, .. } = policy.cause() {
+            let first = self.failures.first(rank);
+            if first != rank {
+                policy.blame(first);
+            }
+        }
+    }
+
     /// What to tell the user about a job that ran.
     pub fn report(&self, policy: &Policy) -> String {
         let host_words = match policy.cause() {
@@ -272,6 +305,7 @@ impl Job {
             tails: self.tails.as_ref(),
             host_words,
             blamed: policy.blamed(),
+            failures: &self.failures,
             after: policy.caused_at(),
         })
     }

@@ -5,7 +5,7 @@
 use super::RunError;
 use phalanx_core::Rank;
 use phalanx_net::{
-    hub::Hub,
+    hub::{Hub, message::Words},
     secret::Secret,
     socket::{self, AddressError},
 };
@@ -26,12 +26,16 @@ pub struct Guests<'a> {
     pub interface: Option<&'a str>,
 }
 
-/// Opens the meeting for the ranks of one job.
-pub fn open(guests: &Guests<'_>, secret: &Secret) -> Result<Meeting, RunError> {
+/// Opens the meeting for the ranks of one job. `hear` gets what they say to people, and must not wait.
+pub fn open(
+    guests: &Guests<'_>,
+    secret: &Secret,
+    hear: impl FnMut(Rank, Words) + Send + 'static,
+) -> Result<Meeting, RunError> {
     let ips = choose(guests).map_err(RunError::Interface)?;
     let listeners =
         ips.into_iter().map(|ip| socket::listen(ip, 0)).collect::<Result<_, _>>().map_err(RunError::Port)?;
-    let hub = Hub::start(listeners, secret.clone(), guests.n_ranks)
+    let hub = Hub::start_hearing(listeners, secret.clone(), guests.n_ranks, hear)
         .map_err(|why| RunError::System { what: "the meeting point", why })?;
     tracing::debug!(n_ranks = guests.n_ranks, addresses = ?hub.addresses(), "meeting opened");
     Ok(Meeting { hub })

@@ -1,12 +1,13 @@
 //! `phalanx run`: starts a command as the ranks of one world, on this machine and others.
 //!
 //! Pure decisions: [`crate::hosts`], [`crate::place`], [`crate::environment`], [`policy`], [`lines`], [`prefix`],
-//! [`report`], [`describe`], [`route`]. Threads: one hears and one speaks to each agent, one prints, one takes signals;
+//! [`report`], [`describe`], [`failures`], [`route`]. Threads: one hears and one speaks to each agent, one prints, one takes signals;
 //! the main thread ([`job`]) decides.
 
 mod agents;
 mod describe;
 mod error;
+mod failures;
 mod files;
 mod job;
 mod lines;
@@ -23,6 +24,8 @@ mod signals;
 use crate::{cli::RunArgs, wire::Up};
 use agents::Gone;
 pub use error::RunError;
+use phalanx_core::Rank;
+use phalanx_net::hub::message::Words;
 use policy::Cause;
 use printer::Tails;
 pub use route::Route;
@@ -36,10 +39,21 @@ use std::{
 /// What the main thread learns. Few for each host and rank: output goes straight to the printer.
 #[derive(Debug)]
 pub enum News {
-    Said { host: usize, up: Up },
-    Gone { host: usize, gone: Gone },
+    Said {
+        host: usize,
+        up: Up,
+    },
+    Gone {
+        host: usize,
+        gone: Gone,
+    },
     Signal(i32),
     OutputClosed,
+    /// What a rank says to people, through the meeting point.
+    Words {
+        rank: Rank,
+        words: Words,
+    },
     Printed(Tails),
 }
 
@@ -64,7 +78,7 @@ fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
         let cores: Vec<u32> = job.hosts.iter().map(|h| h.cores).collect();
         tell(&describe::cores(&job.plan, &cores));
     }
-    let policy = match job.supervise() {
+    let mut policy = match job.supervise() {
         Ok(policy) => policy,
         Err(error) => {
             job.dismiss();
@@ -73,6 +87,7 @@ fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
     };
     let after = job.started.elapsed();
     let cut_short = job.finish(policy.cause());
+    job.ask_ranks_who_was_first(&mut policy);
     tell(&job.report(&policy));
     Ok(match (policy.cause(), cut_short) {
         (Cause::Success, Some(signal)) => Cause::Asked(signal).exit_code(),

@@ -14,8 +14,8 @@ use std::{
 };
 
 const WAITING: usize = 64;
-/// How much of a failed rank's stderr the summary repeats.
-const TAIL_LINES: usize = 15;
+/// How much of a failed rank's stderr is kept: the summary repeats the end of it, or a traceback.
+const TAIL_LINES: usize = 100;
 
 /// Output of a rank, or the end of a stream when there are no bytes.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! What a person reads when a job did not end well. Text only.
 
 use super::{
+    failures::Failures,
     policy::{Cause, RankEnd},
     printer::Tails,
 };
@@ -12,6 +13,10 @@ use phalanx_core::Rank;
 use std::{fmt::Write, time::Duration};
 
 const SIGKILL: i32 = Sig::Kill.number();
+/// How many lines of a failed rank's stderr are repeated, unless a traceback begins before.
+const TAIL_LINES: usize = 15;
+/// How Python begins to say why it ends.
+const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// All that is known about a job that ended.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ pub struct Ended<'a> {
     pub host_words: &'a [String],
     /// Whom the ranks themselves hold to be lost.
     pub blamed: Option<Rank>,
+    /// What ranks said about their own ends.
+    pub failures: &'a Failures,
     pub after: Duration,
 }
 
@@ -39,10 +46,6 @@ pub fn summary(ended: &Ended<'_>) -> String {
             let pid = ended.pids[rank.index()].map(|pid| format!(" (pid {pid})")).unwrap_or_default();
             let host = ended.plan.host_name(rank);
             let _ = writeln!(text, "phalanx: rank {rank} on {host}{pid} {ending} after {seconds:.1} s");
-            if let Some(tail) = ended.tails.map(|t| &t[rank.index()]).filter(|t| !t.is_empty()) {
-                text.push_str("  its last lines on stderr:\n");
-                tail.iter().for_each(|line| quote(&mut text, line));
-            }
         }
         Cause::HostLost { host } => {
             let host = &ended.plan.hosts()[host];
@@ -61,7 +64,26 @@ pub fn summary(ended: &Ended<'_>) -> String {
     if !others.is_empty() {
         let _ = writeln!(text, "phalanx: {others}");
     }
+    if let Cause::Failed { rank, .. } = ended.cause {
+        last_words(&mut text, ended, rank);
+    }
     text
+}
+
+/// The last thing on the screen: why the first rank failed, in its own words, or else in its last ones on stderr.
+fn last_words(text: &mut String, ended: &Ended<'_>, rank: Rank) {
+    // A rank that could not be the cause, because we ended it, may still have failed first.
+    let first = ended.failures.first(rank);
+    let host = ended.plan.host_name(first);
+    if let Some(failure) = ended.failures.of(first) {
+        let _ = writeln!(text, "phalanx: the first failure was on rank {first} on {host}:");
+        return failure.text.trim_end().lines().for_each(|line| quote(text, line));
+    }
+    let Some(tail) = ended.tails.map(|t| &t[rank.index()]).filter(|t| !t.is_empty()) else { return };
+    let traceback = tail.iter().rposition(|line| line == TRACEBACK);
+    let from = traceback.unwrap_or(tail.len().saturating_sub(TAIL_LINES));
+    let _ = writeln!(text, "phalanx: the last lines of rank {rank} on {host} on stderr:");
+    tail.iter().skip(from).for_each(|line| quote(text, line));
 }
 
 fn quote(text: &mut String, line: &str) {
@@ -169,13 +191,18 @@ pub fn list(ranks: impl IntoIterator<Item = u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::parse_list;
+    use crate::{hosts::parse_list, run::failures::Failure};
+    use phalanx_net::hub::message::FailureKind;
 
     fn end(ending: Ending, asked: Option<Sig>, early: bool) -> Option<RankEnd> {
         Some(RankEnd { ending: Some(ending), asked, early })
     }
 
     fn report(cause: Cause, ends: &[Option<RankEnd>], tail: &[&str]) -> String {
+        report_with(cause, ends, tail, &Failures::default())
+    }
+
+    fn report_with(cause: Cause, ends: &[Option<RankEnd>], tail: &[&str], failures: &Failures) -> String {
         let plan = WorldPlan::fill(&parse_list("n0:2,n1:8").unwrap(), ends.len() as u32, "-H").unwrap();
         let mut tails = vec![Default::default(); ends.len()];
         tails[1] = tail.iter().map(|l| l.to_string()).collect();
@@ -187,6 +214,7 @@ mod tests {
             tails: Some(&tails),
             host_words: &["connection reset".to_string()],
             blamed: Some(Rank(2)),
+            failures,
             after: Duration::from_millis(1234),
         })
     }
@@ -206,12 +234,44 @@ mod tests {
         assert_eq!(
             text,
             "phalanx: rank 1 on n0 (pid 77) exited with code 3 after 1.2 s\n\
-             \x20 its last lines on stderr:\n\
-             \x20 | Traceback\n\
-             \x20 | Boom\n\
              phalanx: rank 0 had already exited with code 0; ranks 2,4 exited with code 1; \
-             rank 3 ended on request (SIGTERM); rank 5 did not confirm the end\n"
+             rank 3 ended on request (SIGTERM); rank 5 did not confirm the end\n\
+             phalanx: the last lines of rank 1 on n0 on stderr:\n\
+             \x20 | Traceback\n\
+             \x20 | Boom\n"
         );
+    }
+
+    #[test]
+    fn the_last_words_are_those_of_the_first_failure() {
+        let ends = [end(Ending::Code(1), None, true), end(Ending::Code(1), None, false)];
+        let cause = Cause::Failed { rank: Rank(1), ending: Ending::Code(1) };
+        let mut failures = Failures::default();
+        let lost = FailureKind::FollowsAnother;
+        failures.add(Failure { rank: Rank(1), kind: lost, text: "rank 0 is lost\n".into() });
+        let text = report_with(cause, &ends, &["on stderr"], &failures);
+        assert!(
+            text.ends_with("phalanx: the first failure was on rank 1 on n0:\n  | rank 0 is lost\n"),
+            "{text}"
+        );
+        let text_of_0 = "Traceback (most recent call last):\n  File 1\nKeyError: 'x'\n";
+        failures.add(Failure { rank: Rank(0), kind: FailureKind::Own, text: text_of_0.into() });
+        let text = report_with(cause, &ends, &["on stderr"], &failures);
+        let last = "phalanx: the first failure was on rank 0 on n0:\n  | Traceback (most recent call last):\n  |   File 1\n  | KeyError: 'x'\n";
+        assert!(text.ends_with(last) && !text.contains("stderr"), "FIRST-1: {text}");
+    }
+
+    #[test]
+    fn a_traceback_on_stderr_is_repeated_whole_and_other_words_are_cut() {
+        let ends = [end(Ending::Code(0), None, true), end(Ending::Code(1), None, true)];
+        let cause = Cause::Failed { rank: Rank(1), ending: Ending::Code(1) };
+        let mut tail = vec!["progress"; 30];
+        let shown =
+            |tail: &[&str]| report(cause, &ends, tail).lines().filter(|l| l.starts_with("  |")).count();
+        assert_eq!(shown(&tail), 15);
+        tail.push("Traceback (most recent call last):");
+        tail.extend(["  File"; 40]);
+        assert_eq!(shown(&tail), 41);
     }
 
     #[test]
@@ -252,6 +312,7 @@ mod tests {
             tails: None,
             host_words: &[],
             blamed: None,
+            failures: &Failures::default(),
             after: Duration::ZERO,
         });
         assert_eq!(text, "phalanx: rank 0 on n0 was killed by SIGKILL after 0.0 s\n");

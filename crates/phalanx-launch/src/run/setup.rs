@@ -58,12 +58,16 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         all_here: !routes.iter().any(Route::is_remote),
         interface: args.interface.as_deref(),
     };
-    let meeting = meeting::open(&guests, &secret)?;
+    let (news_to, news) = sync_channel(256);
+    let words_to = news_to.clone();
+    let meeting = meeting::open(&guests, &secret, move |rank, words| {
+        // The hub's thread must not wait; where there is too much news, words for people are what can be missed.
+        let _ = words_to.try_send(News::Words { rank, words });
+    })?;
     if args.verbose {
         tell(&describe::world(&plan, &routes, meeting.addresses()));
     }
 
-    let (news_to, news) = sync_channel(256);
     signals::watch(news_to.clone())?;
     let printer = start_printer(args, &plan, files, news_to.clone());
     let ears = Ears {
@@ -97,6 +101,8 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         hosts: routes.iter().map(|_| HostState::default()).collect(),
         pids: vec![None; plan.n_ranks() as usize],
         tails: None,
+        failures: Default::default(),
+        showing: None,
         timeout: args.timeout,
         plan,
         routes,

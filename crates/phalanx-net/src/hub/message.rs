@@ -44,6 +44,53 @@ pub enum Up {
     Leave,
     /// An operation failed here for this reason; everybody should know.
     Doomed(Doom),
+    /// For the person before the launcher, not for other ranks.
+    Words(Words),
+}
+
+/// What a rank says to the person before the launcher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Words {
+    /// Something to show now.
+    Notice(String),
+    /// Why this rank is about to end, to be shown if it is the first that failed.
+    Failure { kind: FailureKind, text: String },
+}
+
+/// Whose failure it is, as far as the rank itself can tell. The later ones are better reasons than the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// It failed because another rank did.
+    FollowsAnother,
+    /// One thread of the program failed; the others went on.
+    OfThread,
+    Own,
+}
+
+/// More than a person reads: the longest text of a rank's words.
+pub const MAX_WORDS: usize = 16 << 10;
+
+impl Words {
+    /// As a terminal may show it: no longer than [`MAX_WORDS`] bytes, and no control characters but ends of lines and tabs. What is left out of a
+    /// long text is its middle.
+    pub fn plain(self) -> Words {
+        match self {
+            Words::Notice(text) => Words::Notice(plain(&text)),
+            Words::Failure { kind, text } => Words::Failure { kind, text: plain(&text) },
+        }
+    }
+}
+
+fn plain(text: &str) -> String {
+    let plain = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    let text: String = text.chars().map(plain).collect();
+    if text.len() <= MAX_WORDS {
+        return text;
+    }
+    let whole = |i: &usize| text.is_char_boundary(*i);
+    let head = (0..=MAX_WORDS / 4).rev().find(whole).unwrap_or(0);
+    let tail = (text.len() - MAX_WORDS / 2..text.len()).find(whole).unwrap_or(text.len());
+    format!("{}\n... {} bytes are left out ...\n{}", &text[..head], tail - head, &text[tail..])
 }
 
 /// From the hub to a rank.
@@ -58,4 +105,18 @@ pub enum Down {
     Alive,
     /// The hub is alive and waits for these ranks before the world can form.
     Missing(Vec<Rank>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_made_short_and_plain() {
+        let text = format!("first\x1b[2J\r\n\t{}last", "ä".repeat(MAX_WORDS));
+        let Words::Notice(said) = Words::Notice(text).plain() else { panic!("a notice stays one") };
+        assert!(said.len() <= MAX_WORDS, "{}", said.len());
+        assert!(said.starts_with("first\u{fffd}[2J\u{fffd}\n\tä") && said.ends_with("last"), "{said}");
+        assert!(said.contains("bytes are left out"));
+    }
 }

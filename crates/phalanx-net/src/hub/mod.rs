@@ -11,7 +11,7 @@ use crate::{
     secret::Secret,
     socket,
 };
-use message::{Down, MAX_FRAME, Up};
+use message::{Down, MAX_FRAME, Up, Words};
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use phalanx_core::Rank;
 use socket2::Socket;
@@ -52,8 +52,18 @@ enum Order {
 }
 
 impl Hub {
-    /// Serves a world of `n_ranks` on these listeners.
+    /// Serves a world of `n_ranks` on these listeners, with nobody who would hear the ranks' words.
     pub fn start(listeners: Vec<TcpListener>, secret: Secret, n_ranks: u32) -> io::Result<Hub> {
+        Hub::start_hearing(listeners, secret, n_ranks, |_, _| {})
+    }
+
+    /// The same, for a launcher. `hear` gets what ranks say to people, made plain; it is called by the hub's thread, and must not wait.
+    pub fn start_hearing(
+        listeners: Vec<TcpListener>,
+        secret: Secret,
+        n_ranks: u32,
+        hear: impl FnMut(Rank, Words) + Send + 'static,
+    ) -> io::Result<Hub> {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
@@ -72,6 +82,7 @@ impl Hub {
             conns: BTreeMap::new(),
             seats: BTreeMap::new(),
             membership: Membership::new(n_ranks, 0),
+            hear: Box::new(hear),
             start,
             inbox,
             closes_by: None,
@@ -134,6 +145,7 @@ struct Serving {
     /// The connection of each rank that has one.
     seats: BTreeMap<Rank, usize>,
     membership: Membership,
+    hear: Box<dyn FnMut(Rank, Words) + Send>,
     start: Instant,
     inbox: mpsc::Receiver<Order>,
     /// Set when it ends as soon as nobody needs it any more.
@@ -236,6 +248,12 @@ impl Serving {
         let joins = matches!(up, Up::Join(_));
         let seated = *self.seats.entry(rank).or_insert(token);
         if seated != token && !joins {
+            return;
+        }
+        if let Up::Words(words) = up {
+            if self.membership.has_joined(rank) {
+                (self.hear)(rank, words.plain());
+            }
             return;
         }
         let mut out = Vec::new();

@@ -74,6 +74,11 @@ impl Membership {
         self.formed
     }
 
+    /// Whether this rank is or was one of the world.
+    pub fn has_joined(&self, rank: Rank) -> bool {
+        self.members.get(rank.index()).is_some_and(Option::is_some)
+    }
+
     /// Whether nobody needs the hub any more: all have left or are lost, or know why the world is over.
     pub fn over(&self) -> bool {
         self.doom.is_some() || !self.seats.iter().any(|s| matches!(s, Seat::Joined { .. }))
@@ -163,7 +168,7 @@ impl Membership {
                 // Rank 0 last: it may serve this hub, and end as soon as it hears.
                 out.reverse();
             }
-            Up::Alive | Up::Join(_) | Up::Doomed(_) => {}
+            Up::Alive | Up::Join(_) | Up::Doomed(_) | Up::Words(_) => {}
         }
     }
 

@@ -42,12 +42,13 @@ pub(super) fn introduce(
         trial_address: offer.trial_address(),
         build: env!("CARGO_PKG_VERSION").to_string(),
         settings: format!(
-            "transport={:?} links={} tiers={} algorithm={} segment={}",
+            "transport={:?} links={} tiers={} algorithm={} segment={} strict={}",
             config.transport,
             config.links.as_deref().unwrap_or_default(),
             config.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
             config.algorithm.as_deref().unwrap_or_default(),
-            config.segment_bytes
+            config.segment_bytes,
+            u8::from(config.strict)
         ),
     }
 }

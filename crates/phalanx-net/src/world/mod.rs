@@ -13,7 +13,7 @@ use crate::{
     frame::{self, Decoder},
     hub::{
         Hub,
-        message::{MAX_FRAME, Member, Up},
+        message::{FailureKind, MAX_FRAME, Member, Up, Words},
     },
     link::{self, Link, LinkAddress, Site},
     lost::{Casualties, Doom},
@@ -41,6 +41,9 @@ const LINK_PATIENCE: Duration = Duration::from_secs(10);
 const HANDSHAKE: Duration = Duration::from_secs(1);
 /// How long the hub has to say what everybody shall name as the reason of a failure.
 const AGREEMENT: Duration = Duration::from_millis(250);
+
+/// How long a rank that ends waits for its last words to be taken.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// One rank's place in a world, with all it needs to talk to the others.
 #[derive(Debug)]
@@ -287,6 +290,20 @@ impl World {
         }
         self.links.lock().unwrap_or_else(PoisonError::into_inner).values().for_each(|link| link.shut());
         agreed
+    }
+
+    /// Shows the person before the launcher a notice; false where there is no launcher.
+    pub fn tell_launcher(&self, text: &str) -> bool {
+        self.say(Words::Notice(text.to_string()), Duration::ZERO)
+    }
+
+    /// Tells the launcher why this rank is about to end. Returns once that is on its way, or cannot be for now; false where there is no launcher.
+    pub fn tell_failure(&self, kind: FailureKind, text: &str) -> bool {
+        self.say(Words::Failure { kind, text: text.to_string() }, LAST_WORDS)
+    }
+
+    fn say(&self, words: Words, at_most: Duration) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.tell_launcher(words, at_most))
     }
 
     /// The link number `stream` to a rank; opened when it is first wanted. The higher rank connects, the lower one accepts.

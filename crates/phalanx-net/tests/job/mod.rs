@@ -7,7 +7,7 @@ use phalanx_net::{
     frame::Decoder,
     hub::{
         Hub,
-        message::{Down, MAX_FRAME, Member},
+        message::{Down, MAX_FRAME, Member, Words},
     },
     secret::Secret,
 };
@@ -15,6 +15,7 @@ use rustix::net::AddressFamily;
 use std::{
     io::{IoSlice, Read},
     net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -30,6 +31,8 @@ pub struct Job {
     n_ranks: u32,
     /// What carries links, and how many ranks a host has.
     links: (&'static str, u32),
+    /// A lock because ranks are threads that share this.
+    words: Mutex<mpsc::Receiver<(Rank, Words)>>,
     _hub: Hub,
 }
 
@@ -43,8 +46,17 @@ impl Job {
     pub fn with_links(transport: &'static str, per_host: u32, n_ranks: u32) -> Job {
         let secret = Secret::random();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-        let hub = Hub::start(vec![listener], secret.clone(), n_ranks).expect("a hub starts");
-        Job { secret, address: hub.addresses()[0], n_ranks, links: (transport, per_host), _hub: hub }
+        let (said, words) = mpsc::channel();
+        let hear = move |rank, words| drop(said.send((rank, words)));
+        let hub = Hub::start_hearing(vec![listener], secret.clone(), n_ranks, hear).expect("a hub starts");
+        let address = hub.addresses()[0];
+        Job { secret, address, n_ranks, links: (transport, per_host), words: Mutex::new(words), _hub: hub }
+    }
+
+    /// What a rank said next to the person before the launcher.
+    pub fn hear(&self) -> (Rank, Words) {
+        let words = self.words.lock().expect("no test panics with it");
+        words.recv_timeout(deadline()).expect("a rank has said something")
     }
 
     /// Joins as this rank.
@@ -69,6 +81,10 @@ impl Ranks {
             let joining: Vec<_> = (0..job.n_ranks).map(|r| scope.spawn(move || job.join(r))).collect();
             Ranks(joining.into_iter().map(|j| j.join().expect("every rank joins")).collect())
         })
+    }
+
+    pub fn world(&self, rank: usize) -> &World {
+        &self.0[rank]
     }
 
     /// What a rank says about itself.

@@ -8,9 +8,22 @@
 
 from __future__ import annotations
 
+import os
+
 from horovod.runner import run
 
 #: The interface is that of this version.
 __version__ = "0.28.1"
+
+
+def _tell_rank() -> None:
+    """Scripts read who they are from the variables that Horovod's launcher sets."""
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+    for name in names:
+        if f"PHALANX_{name}" in os.environ:
+            os.environ.setdefault(f"HOROVOD_{name}", os.environ[f"PHALANX_{name}"])
+
+
+_tell_rank()
 
 __all__ = ["__version__", "run"]

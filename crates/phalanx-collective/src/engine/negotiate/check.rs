@@ -19,7 +19,11 @@ impl Node {
     pub(super) fn check(&self, from: usize, message: &Message) -> Result<(), Nonsense> {
         let is_child = self.tree.children().contains(&from);
         match message {
-            Message::Announce(_) | Message::Ready { .. } | Message::Final { .. } | Message::Waiting(_)
+            Message::Announce(_)
+            | Message::Ready { .. }
+            | Message::Final { .. }
+            | Message::Waiting(_)
+            | Message::Located(_)
                 if !is_child =>
             {
                 Err("what ranks below say, from one that is not below")

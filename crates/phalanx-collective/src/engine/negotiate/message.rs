@@ -1,7 +1,13 @@
 //! What nodes tell each other. All of it crosses the wire.
 
-use super::agree::Conflict;
-use crate::engine::spec::{Name, Spec};
+use super::{
+    agree::Conflict,
+    report::{Missed, Report},
+};
+use crate::engine::{
+    spec::{Name, Spec},
+    whereabouts::Spot,
+};
 use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -30,6 +36,8 @@ pub enum Message {
     Waiting(Vec<Status>),
     /// Downward: everybody say what you wait for.
     Roll,
+    /// Upward: where the programs of these places are.
+    Located(Vec<(u32, Spot)>),
     /// Downward: what the roll call found.
     Report(Report),
 }
@@ -128,7 +136,7 @@ pub enum Fault {
 }
 
 /// Why nothing runs any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum End {
     ShutDown,
     /// These ranks kept the named tensor waiting longer than allowed.
@@ -136,6 +144,8 @@ pub enum End {
         name: Name,
         missing: Vec<Rank>,
         waited_ms: u64,
+        /// What they do instead.
+        missed: Vec<Missed>,
     },
 }
 
@@ -155,21 +165,8 @@ pub struct Status {
     pub waiting: Vec<(Name, u64)>,
     /// The last operation that ran there, and when.
     pub last: Option<(Name, u64)>,
-}
-
-/// Who is missing what.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    pub tensors: Vec<Missing>,
-    /// Of ranks that are missed somewhere: their last operation, and how many milliseconds ago it ran.
-    pub last: Vec<(Rank, Option<(Name, u64)>)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Missing {
-    pub name: Name,
-    pub ranks: Vec<Rank>,
-    pub waited_ms: u64,
+    /// Whether it will say where its program is.
+    pub says_where: bool,
 }
 
 impl fmt::Display for Fault {
@@ -187,29 +184,4 @@ impl fmt::Display for Fault {
             }
         }
     }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "some ranks have submitted tensors for which others keep them waiting:")?;
-        for Missing { name, ranks, waited_ms } in &self.tensors {
-            let seconds = *waited_ms as f64 / 1e3;
-            write!(f, "\n  {name}: waiting {seconds:.1} s for {}", ranks_text(ranks))?;
-        }
-        for (rank, last) in &self.last {
-            match last {
-                Some((name, ago)) => {
-                    write!(f, "\n  rank {rank}: last ran {name}, {:.1} s ago", *ago as f64 / 1e3)?;
-                }
-                None => write!(f, "\n  rank {rank}: has run nothing yet")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// "rank 3" or "ranks 1, 2".
-pub fn ranks_text(ranks: &[Rank]) -> String {
-    let list = ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    if ranks.len() == 1 { format!("rank {list}") } else { format!("ranks {list}") }
 }

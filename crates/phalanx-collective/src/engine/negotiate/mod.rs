@@ -13,6 +13,7 @@ mod merge;
 pub mod message;
 pub mod predict;
 pub mod replay;
+pub mod report;
 mod roll;
 mod root;
 #[cfg(test)]
@@ -21,15 +22,17 @@ pub mod table;
 mod tree;
 mod unison;
 
-use super::spec::{Name, Spec};
+use super::{
+    spec::{Name, Spec},
+    whereabouts::Spot,
+};
 use agree::conflict;
 use check::Nonsense;
 use fuse::{Batch, Limits};
-use message::{
-    Agreed, Announce, Announced, End, Fault, Generation, Item, Merged, Message, Report, Response, Tuning,
-};
+use message::{Agreed, Announce, Announced, End, Fault, Generation, Item, Merged, Message, Response, Tuning};
 use phalanx_core::Rank;
 use replay::{Replay, View};
+use report::Report;
 use roll::Roll;
 use root::Root;
 use std::{
@@ -55,6 +58,8 @@ pub struct Setup {
     pub stall_ms: Option<u64>,
     /// After so many it ends.
     pub abort_ms: Option<u64>,
+    /// Whether the program of this rank can be asked where it is; the only value that differs between ranks.
+    pub says_where: bool,
 }
 
 /// What happens to a node.
@@ -80,6 +85,8 @@ pub enum Input {
     Ran(u64),
     /// At the root: everybody shall use these values from some moment on.
     Tune(Tuning),
+    /// Where this rank's program is, as was asked.
+    Located(Spot),
     /// Announce what has gathered; look at the clock.
     Flush,
 }
@@ -113,6 +120,8 @@ pub enum Output {
         count: u64,
         frozen: bool,
     },
+    /// Ask this rank's program where it is; [`Input::Located`] is the answer.
+    Locate,
     Report(Report),
 }
 
@@ -245,6 +254,7 @@ impl Node {
                     self.freeze(now_us, out);
                 }
             }
+            Input::Located(spot) => self.locate(vec![(self.tree.me as u32, spot)], out),
             Input::Flush => self.look(now_us, out),
         }
         self.respond(now_us, out);
@@ -358,6 +368,7 @@ impl Node {
                 }
             }
             Message::Waiting(statuses) => self.roll.hear(now_us, statuses, self.tree, out),
+            Message::Located(spots) => self.locate(spots, out),
             Message::Roll => self.call_roll(now_us, out),
             Message::Report(report) => self.tell(report, out),
             word => self.hear_replaying(now_us, from, word, out),

@@ -88,6 +88,7 @@ impl Simulated {
                 replay,
                 stall_ms: None,
                 abort_ms: None,
+                says_where: false,
             })
         };
         Simulated {

@@ -1,7 +1,10 @@
 //! Many nodes, a network that delays and reorders between pairs, and random programs: the same code as in the engine, with time in our hands.
 
-use super::{agree::Conflict, fuse::Limits, message::*, replay::View, *};
-use crate::engine::spec::{Form, Kind, Spec};
+use super::{agree::Conflict, fuse::Limits, message::*, replay::View, report::Missed, *};
+use crate::engine::{
+    spec::{Form, Kind, Spec},
+    whereabouts::Frame,
+};
 use phalanx_core::DType;
 use std::collections::BTreeMap;
 
@@ -41,6 +44,8 @@ struct Net {
     dead: Vec<bool>,
     /// Operations that have run or failed on each rank.
     n_finished: Vec<usize>,
+    /// How often each program was to say where it is, and has not been asked yet.
+    asked: Vec<u64>,
 }
 
 impl Net {
@@ -55,6 +60,7 @@ impl Net {
                 replay: true,
                 stall_ms: None,
                 abort_ms: None,
+                says_where: false,
             };
             change(&mut setup);
             Node::new(setup)
@@ -72,6 +78,7 @@ impl Net {
             n_messages: 0,
             dead: vec![false; n],
             n_finished: vec![0; n],
+            asked: vec![0; n],
         }
     }
 
@@ -102,6 +109,7 @@ impl Net {
                 Output::Over { rank, .. } => self.events[me].push(Event::Over(rank)),
                 Output::Show { generation, count, frozen } => self.boards[me] = (generation, count, frozen),
                 Output::Report(report) => self.reports.push(report),
+                Output::Locate => self.asked[me] += 1,
                 Output::Tune(_) => {}
             }
         }
@@ -371,7 +379,8 @@ fn a_stall_names_who_is_missing_and_can_end_everything() {
     (0..40_000).for_each(|_| net.happen());
     let first = &net.reports[0];
     assert_eq!(first.tensors[0].ranks, [Rank(2), Rank(5)]);
-    assert_eq!(first.last, [(Rank(2), None), (Rank(5), None)]);
+    let told: Vec<(Rank, bool)> = first.missed.iter().map(|m| (m.rank, m.answered)).collect();
+    assert_eq!(told, [(Rank(2), true), (Rank(5), true)]);
     assert!(net.events.iter().all(|e| e.last() == Some(&Event::Over(Rank(2)))), "{:?}", net.events);
 }
 
@@ -533,7 +542,8 @@ fn nonsense(chance: &mut Chance, generation: Generation) -> Message {
         5 => Response::NewTable,
         _ => Response::Over { rank: Rank(b as u32), why: End::ShutDown },
     };
-    let status = Status { place: a as u32, waiting: vec![("t0".into(), b)], last: None };
+    let status = Status { place: a as u32, waiting: vec![("t0".into(), b)], last: None, says_where: a == 1 };
+    let spot = Spot { frames: Vec::new(), elsewhere: vec![(0, "t0".into()); 9] };
     match chance.below(8) {
         0 | 1 => Message::Announce(Announce { generation, submitted, joined, leaving }),
         2 | 3 => Message::Respond { generation, responses: vec![response] },
@@ -544,7 +554,9 @@ fn nonsense(chance: &mut Chance, generation: Generation) -> Message {
         6 => [Message::Commit { generation, count: a }, Message::Freeze { generation }]
             [chance.below(2) as usize]
             .clone(),
-        _ => [Message::Waiting(vec![status]), Message::Roll][chance.below(2) as usize].clone(),
+        _ => [Message::Waiting(vec![status]), Message::Located(vec![(a as u32, spot)]), Message::Roll]
+            [chance.below(3) as usize]
+            .clone(),
     }
 }
 
@@ -573,4 +585,43 @@ fn nonsense_from_a_neighbour_is_noticed_or_harmless_and_never_a_panic() {
         noticed += net.nodes.iter().filter(|node| node.garbage().is_some()).count();
     }
     assert!(noticed > 300, "CHECK-1: {noticed}");
+}
+
+fn spot(line: u32) -> Spot {
+    Spot { frames: vec![Frame { file: "train.py".into(), line, function: "step".into() }], ..Spot::default() }
+}
+
+#[test]
+fn a_report_waits_for_programs_to_say_where_they_are_but_not_for_ever() {
+    // Rank 3 cannot be asked; rank 5 can, and does not answer.
+    let mut net = Net::new(6, 23, |s| (s.stall_ms, s.says_where) = (Some(100), s.me != 3));
+    for me in [0, 1, 4] {
+        net.submit(me, "late", spec(Kind::Allreduce, 4));
+    }
+    net.submit(2, "another", spec(Kind::Allgather, 4));
+    let mut left = 400_000;
+    while net.reports.is_empty() {
+        net.happen();
+        for me in [0, 1, 2, 4] {
+            if std::mem::take(&mut net.asked[me]) > 0 {
+                net.step(me, Input::Located(spot(me as u32)));
+            }
+        }
+        left -= 1;
+        assert!(left > 0, "no report");
+    }
+    let late = net.reports[0].tensors.iter().find(|t| &*t.name == "late").unwrap();
+    assert_eq!(late.ranks, [Rank(2), Rank(3), Rank(5)]);
+    let of = |rank: u32| net.reports[0].missed.iter().find(|m| m.rank == Rank(rank)).unwrap();
+    let Missed { spot: at, waits_in, .. } = of(2);
+    assert_eq!((at, waits_in), (&Some(spot(2)), &vec!["another".into()]));
+    assert_eq!((of(3).says_where, &of(3).spot), (false, &None));
+    assert_eq!(
+        (of(5).says_where, &of(5).spot),
+        (true, &None),
+        "it was asked, and the report came all the same"
+    );
+    let (waited_ms, now_ms) = (late.waited_ms, net.now_us / 1000);
+    assert!(waited_ms >= 1000, "it had its time to answer: {waited_ms}");
+    assert!(waited_ms <= now_ms, "it was submitted {now_ms} ms ago, not {waited_ms}");
 }

@@ -10,15 +10,8 @@ True
 
 from __future__ import annotations
 
+from phalanx.exceptions import HostsUpdatedInterrupt
 from phalanx.exceptions import PhalanxError as HorovodInternalError
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts were added to or removed from an elastic job."""
-
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__()
-        self.skip_sync = skip_sync
 
 
 class HorovodVersionMismatchError(ImportError):

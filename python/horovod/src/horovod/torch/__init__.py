@@ -13,4 +13,7 @@ from horovod.common.exceptions import HorovodInternalError
 from phalanx.torch import *  # noqa: F403
 from phalanx.torch import __all__ as _names
 
-__all__ = [*_names, "HorovodInternalError"]
+# After the star: these are the modules with Horovod's names.
+from horovod.torch import elastic, mpi_ops  # isort: skip
+
+__all__ = [*_names, "HorovodInternalError", "elastic", "mpi_ops"]

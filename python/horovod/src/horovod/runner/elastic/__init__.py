@@ -1,0 +1,1 @@
+"""What workers of an elastic job are told."""

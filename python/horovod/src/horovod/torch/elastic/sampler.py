@@ -1,0 +1,7 @@
+"""Which samples a rank takes, under Horovod's module name."""
+
+from __future__ import annotations
+
+from phalanx.torch.elastic.sampler import ElasticSampler
+
+__all__ = ["ElasticSampler"]

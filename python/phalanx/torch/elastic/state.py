@@ -1,0 +1,185 @@
+"""State of a training: models, optimizers and samplers know how to be saved; anything else is pickled."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from phalanx import _world
+from phalanx.elastic import ObjectState
+from phalanx.objects import broadcast_object
+from phalanx.torch.elastic.sampler import ElasticSampler
+from phalanx.torch.functions import broadcast_optimizer_state, broadcast_parameters
+
+
+class StateHandler:
+    """How one kind of value is saved, restored and made equal on all ranks."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        """Keeps the value as it is now."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to what was saved."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Takes over rank 0's."""
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Another value takes its place, and is what will be restored."""
+        self.value = value
+        self.save()
+
+
+class _DictHandler(StateHandler):
+    """For whatever has ``state_dict()``."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        # A copy: optimizers go on in the very tensors that they load.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+
+class ModelStateHandler(_DictHandler):
+    """Models: their parameters and buffers."""
+
+    def sync(self) -> None:
+        """Takes over rank 0's."""
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(_DictHandler):
+    """Optimizers: their state and options."""
+
+    def restore(self) -> None:
+        """Goes back to what was saved."""
+        super().restore()
+        # Gradients may be those of a step that failed halfway.
+        self.value.zero_grad()
+
+    def sync(self) -> None:
+        """Takes over rank 0's."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(_DictHandler):
+    """Samplers, and what else has a small ``state_dict()``: how far they are."""
+
+    def sync(self) -> None:
+        """Takes over rank 0's."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
+        self.save()
+
+
+_handler_registry: list[tuple[type, type[StateHandler]]] = [
+    (ElasticSampler, SamplerStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (torch.nn.Module, ModelStateHandler),
+    # As objects they would bring along copies of the optimizer that they belong to.
+    (torch.optim.lr_scheduler.LRScheduler, SamplerStateHandler),
+    (torch.amp.GradScaler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """Which values get which handler; the first that fits."""
+    return _handler_registry
+
+
+def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
+    """Replaces the list; states made from now on use it."""
+    global _handler_registry
+    _handler_registry = registry
+
+
+def _handler(value: Any) -> StateHandler | None:
+    fitting = (handler for kind, handler in _handler_registry if isinstance(value, kind))
+    kind = next(fitting, None)
+    return None if kind is None else kind(value)
+
+
+class TorchState(ObjectState):
+    """A model, an optimizer, and anything else, as attributes.
+
+    >>> import torch
+    >>> import phalanx.torch as hvd
+    >>> hvd.init()
+    >>> model = torch.nn.Linear(1, 1)
+    >>> state = hvd.elastic.TorchState(model, batch=0)
+    >>> before = model.weight.item()
+    >>> state.batch = 7
+    >>> with torch.no_grad(): _ = model.weight.add_(1)
+    >>> state.restore()
+    >>> state.batch, model.weight.item() == before
+    (0, True)
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
+    ) -> None:
+        if model is not None:
+            kwargs["model"] = model
+        if optimizer is not None:
+            kwargs["optimizer"] = optimizer
+        handlers = {name: _handler(value) for name, value in kwargs.items()}
+        self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
+        for name, handler in self._handlers.items():
+            super().__setattr__(name, handler.value)
+        plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
+        super().__init__(broadcast_object, _world.rank, **plain)
+
+    def save(self) -> None:
+        """Keeps everything as it is now."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to what was saved."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Takes over rank 0's."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        """Samplers divide the data among the ranks that are there now."""
+        for handler in self._handlers.values():
+            if isinstance(handler.value, ElasticSampler):
+                handler.value.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None:
+            handler.set_value(value)
+        super().__setattr__(name, value)
+
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
