@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: the project's main job on this machine.
 
+mod lenet;
 mod torch;
 
 use crate::{
@@ -12,31 +13,41 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     match args {
-        [] => gradients(shell),
+        [] => lenet::run(shell),
         [which] if which == "torch" => torch::run(shell),
-        other => Err(format!("there is `demo` and `demo torch`, not `demo {}`", other.join(" "))),
+        [which] if which == "gradients" => gradients(shell),
+        other => {
+            let other = other.join(" ");
+            Err(format!("there is `demo`, `demo gradients` and `demo torch`, not `demo {other}`"))
+        }
     }
 }
 
 fn gradients(shell: &Shell) -> Result<(), String> {
+    build(shell)?;
+    show(shell, "gradients", 4, &[])?;
+    eprintln!();
+    show(shell, "overlap", 2, &[]).map(drop)
+}
+
+fn build(shell: &Shell) -> Result<(), String> {
     eprintln!(
         "building the phalanx command and the examples, optimised, in {} (the first time takes a few minutes) ...",
         short(shell, &shell.target())
     );
-    examples::build(shell)?;
-    show(shell, "gradients", "4")?;
-    eprintln!();
-    show(shell, "overlap", "2")
+    examples::build(shell)
 }
 
-/// Runs one example as a world of so many ranks.
-fn show(shell: &Shell, example: &str, n_ranks: &str) -> Result<(), String> {
+/// Runs one example as a world of so many ranks; gives what it wrote.
+fn show(shell: &Shell, example: &str, n_ranks: u32, args: &[&str]) -> Result<String, String> {
     let phalanx = shell.release("phalanx");
     let example = shell.release("examples").join(example);
     let mut command = shell.command(&phalanx);
-    command.args(["run", "-np", n_ranks, "--tag-output", "never", "--"]).arg(&example);
-    eprintln!("$ {} run -np {n_ranks} -- {}\n", short(shell, &phalanx), short(shell, &example));
-    shell.must(&mut command, Output::Shown, LIMIT).map(drop).map_err(|why| {
+    command.args(["run", "-np", &n_ranks.to_string(), "--tag-output", "never", "--"]);
+    command.arg(&example).args(args);
+    let shown = format!("{} {}", short(shell, &example), args.join(" "));
+    eprintln!("$ {} run -np {n_ranks} -- {}\n", short(shell, &phalanx), shown.trim_end());
+    shell.must(&mut command, Output::Both, LIMIT).map(|done| done.text).map_err(|why| {
         format!(
             "{why}\n  `{} doctor` looks for what is missing on this machine;\n  \
              PHALANX_TRANSPORT=tcp cargo xtask demo does without shared memory;\n  \

@@ -1,4 +1,4 @@
-//! The examples: every file in `crates/*/examples` is built and run. Those of the facade run as a world of one and of several.
+//! The examples: every file in `crates/*/examples` is built and run. Those that communicate run as a world of one and of several.
 
 use crate::process::{Output, Shell};
 use std::{fs, io::IsTerminal, path::Path, time::Duration};
@@ -6,6 +6,11 @@ use std::{fs, io::IsTerminal, path::Path, time::Duration};
 const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 const WORLDS: [u32; 2] = [1, 3];
+/// Packages whose examples are ranks.
+const COMMUNICATING: [&str; 2] = ["phalanx", "phalanx-train"];
+/// Examples that would train for long, and what makes them short.
+const SHORT: [(&str, &[&str]); 2] =
+    [("lenet", &["--epochs", "1", "--batch", "48"]), ("words", &["--steps", "20", "--words", "500"])];
 
 /// Builds the `phalanx` command and all examples, optimised. On a terminal cargo shows how far it is; elsewhere it would only fill a log.
 pub fn build(shell: &Shell) -> Result<(), String> {
@@ -20,7 +25,7 @@ pub fn build(shell: &Shell) -> Result<(), String> {
 pub fn run(shell: &Shell) -> Result<(u64, Vec<String>), String> {
     let (mut n_passed, mut failed) = (0, Vec::new());
     for (package, name) in list(&shell.root)? {
-        let worlds: &[u32] = if package == "phalanx" { &WORLDS } else { &[0] };
+        let worlds: &[u32] = if COMMUNICATING.contains(&package.as_str()) { &WORLDS } else { &[0] };
         for &n_ranks in worlds {
             if shell.interrupted() {
                 return Err("was interrupted".into());
@@ -54,6 +59,9 @@ fn run_one(shell: &Shell, name: &str, n_ranks: u32) -> Result<(), String> {
             command
         }
     };
+    if let Some((_, args)) = SHORT.iter().find(|(short, _)| *short == name) {
+        command.args(*args);
+    }
     shell.must(&mut command, Output::Kept, RUN_LIMIT).map(drop)
 }
 

@@ -21,7 +21,8 @@ cargo xtask COMMAND
   test           everything that must hold: check, integration tests, examples, doc tests
   tidy           what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md,
                  --verbose lists the invariants that no test cites
-  demo           four ranks reduce the gradients of a ResNet-50 on this machine
+  demo           two processes train LeNet on handwritten digits, and get the bits that one process gets
+  demo gradients four ranks reduce the gradients of a ResNet-50 on this machine
   demo torch     two ranks train on handwritten digits with PyTorch, and get what one process gets
   python         builds and installs the Python package into an environment of this clone, and says where it is
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more

@@ -1,10 +1,12 @@
 //! Static training programs: written for one device, checked before they run, planned once, run many times.
 //!
 //! A [`Program`] is made with a [`Builder`]; [`Optimizer::minimize`] adds gradients and updates to it as operations; an
-//! [`Executor`] plans its memory and runs it on a [`Store`], which holds what lives from run to run.
+//! [`Executor`] plans its memory and runs it on a [`Store`], which holds what lives from run to run. A
+//! [`ParallelExecutor`] runs it on several replicas at once, and with other processes through a [`Collective`].
 
 pub mod exec;
 pub mod grad;
+pub mod graph;
 pub mod ir;
 pub mod kernel;
 pub mod layers;
@@ -12,8 +14,12 @@ pub mod op;
 pub mod optimizer;
 pub mod plan;
 
-pub use exec::{Executor, Options, RunError, Store, Tensor, TensorError};
-pub use grad::{append_backward, append_gradients};
+pub use exec::{
+    Collective, CollectiveError, Executor, Feed, Fetch, Fetched, Merge, Options, ParallelExecutor, RunError,
+    Setup, Store, Tensor, TensorError,
+};
+pub use grad::{append_backward, append_gradients, recompute};
+pub use graph::{BuildError, BuildStrategy, ExecutionStrategy, GradientScale, ReduceStrategy};
 pub use ir::{BATCH, Dim, GraphError, Init, Learn, Program, Role, Shape, Sig, VarId, VarKind};
 pub use layers::{Act, Builder};
 pub use op::Schedule;

@@ -310,6 +310,20 @@ fn every_rule_of_every_operation() {
         let x = n.signed(&[2, 3, 4]);
         n.b.attention(x, 2, None)
     });
+    for reverse in [false, true] {
+        case("lstm", &|n| {
+            let d = [n.roll(1, 3), n.roll(1, 4), 2];
+            let x = n.signed(&d);
+            let h = n.roll(1, 3);
+            n.b.lstm(x, h, reverse)
+        });
+        case("gru", &|n| {
+            let d = [n.roll(1, 3), n.roll(1, 4), 2];
+            let x = n.signed(&d);
+            let h = n.roll(1, 3);
+            n.b.gru(x, h, reverse)
+        });
+    }
     case("fully connected, shared input", &|n| {
         let x = n.signed(&[3, 4]);
         let y = n.b.fc(x, 4, Act::Tanh)?;
@@ -334,6 +348,15 @@ fn every_rule_of_every_operation() {
         "BatchNormFixed",
         "BatchNormGrad",
         "LayerNormGrad",
+        "LstmGrad",
+        "GruGrad",
+        // Put into programs that have their gradients already.
+        "SyncSum",
+        "ChannelSum",
+        "ChannelSquares",
+        "SyncNorm",
+        "SyncNormSlopes",
+        "SyncNormGrad",
         "EmbeddingGrad",
         "EmbeddingRows",
         "MergeRows",

@@ -1,4 +1,4 @@
-//! Which crate may know which: core <- net <- collective <- launch; the facade sees all.
+//! Which crate may know which: core <- net <- collective <- launch; core <- graph; graph and collective meet in train.
 
 use super::{Complaint, source::Source};
 
@@ -11,7 +11,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("phalanx-graph", &["phalanx-core"]),
-    ("phalanx-py", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-launch"]),
+    ("phalanx-train", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-graph"]),
+    (
+        "phalanx-py",
+        &[
+            "phalanx-core",
+            "phalanx-net",
+            "phalanx-collective",
+            "phalanx-launch",
+            "phalanx-graph",
+            "phalanx-train",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

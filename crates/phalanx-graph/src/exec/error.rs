@@ -1,5 +1,6 @@
 //! What can go wrong with a run: before it, with variable and both sides; within it, with operation and place.
 
+use super::parallel::CollectiveError;
 use crate::{
     ir::{Sig, Site},
     kernel::KernelError,
@@ -38,4 +39,28 @@ pub enum RunError {
     Panicked { op: &'static str, site: Site, inputs: String, why: String },
     #[error("`{op}` at {site} gave {value} in `{var}`, element {at}")]
     NotFinite { op: &'static str, site: Site, var: String, at: usize, value: f64 },
+    #[error("in replica {replica}: {error}")]
+    Replica { replica: usize, error: Box<RunError> },
+    #[error("between processes: {0}")]
+    Collective(#[from] CollectiveError),
+    #[error("{what} over replicas failed: {why}")]
+    Collectively { what: String, why: String },
+    #[error("`{var}` is fed for {got} replicas, but there are {wanted}")]
+    FeedReplicas { var: String, wanted: usize, got: usize },
+    #[error("`{var}` gives replica {replica} {got} samples, and `{other}` gives it {wanted}")]
+    Shares { var: String, other: String, replica: usize, wanted: usize, got: usize },
+    #[error("`{var}` does not depend on the batch and cannot be given to replicas one by one; replicate it")]
+    NotPerReplica { var: String },
+    #[error("there are no samples, so there is nothing to learn from")]
+    NoSamples,
+    #[error("`{var}` must be fed for each replica, or once for all: {wanted} or 1 numbers, got {got}")]
+    Scales { var: String, wanted: usize, got: usize },
+    #[error("replicas have `{var}` in different shapes, {a:?} and {b:?}; fetch it unmerged")]
+    Unlike { var: String, a: Vec<usize>, b: Vec<usize> },
+    #[error("`{var}` is {dtype}; only f32 and f64 have a mean or a sum")]
+    NotReal { var: String, dtype: DType },
+    #[error("process {process} could not run, it says why; nothing has changed here")]
+    Elsewhere { process: usize },
+    #[error("a worker of the executor was lost: {why}")]
+    Broken { why: String },
 }

@@ -1,16 +1,19 @@
 //! One replica, one operation after the other.
 //! - EXEC-1: feeds and fetches are checked before any operation runs.
-//! - EXEC-2: a run whose batch and fetches were seen before allocates nothing, apart from what `gemm` packs.
+//! - EXEC-2: a run whose batch and fetches were seen before allocates nothing.
 //! - EXEC-3: after a failed run the executor and the store can be used as before.
 
 use super::{error::RunError, store::Store, tensor::Tensor};
 use crate::{
-    ir::{Dim, GraphError, Op, OpId, Program, VarId, VarKind},
+    ir::{Dim, GraphError, Op, OpId, Program, Var, VarId, VarKind},
     kernel::{Arena, Call, Env, Memory, Operand, Place},
     plan::{MemoryPlan, Reuse},
 };
 use phalanx_core::DType;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -33,6 +36,10 @@ pub struct Executor {
     feeds: Vec<VarId>,
     plans: Vec<Planned>,
     arena: Arena,
+    /// Which of its variables it writes.
+    written: Vec<bool>,
+    /// The store's state when the plans were made.
+    seen: Option<(Arc<()>, u64)>,
 }
 
 #[derive(Debug)]
@@ -45,7 +52,9 @@ impl Executor {
     pub fn new(program: Program, options: Options) -> Result<Executor, GraphError> {
         program.verify()?;
         let feeds = program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(id, _)| id).collect();
-        Ok(Executor { program, options, feeds, plans: Vec::new(), arena: Arena::new(0) })
+        let mut written = vec![false; program.vars.len()];
+        program.ops.iter().flat_map(|op| &op.outputs).for_each(|id| written[id.index()] = true);
+        Ok(Executor { program, options, feeds, plans: Vec::new(), arena: Arena::new(0), written, seen: None })
     }
 
     pub fn program(&self) -> &Program {
@@ -91,12 +100,12 @@ impl Executor {
             self.arena.as_slice::<u8>()[operand.range()].copy_from_slice(value.bytes());
         }
         let env = Env { seed: store.seed, run: store.runs, first_sample: 0, loss_scale: 1.0 };
-        let mut memory = Memory::new(&mut self.arena, &mut store.buffers);
+        let mut memory = Memory::new(&mut self.arena, store.buffers_mut());
         for (id, op) in self.program.ops() {
             step(&self.program, op, id, &planned.plan, &mut memory, env)?;
             if self.options.check_finite {
                 finite(&self.program, op, &planned.plan, &mut self.arena, store)?;
-                memory = Memory::new(&mut self.arena, &mut store.buffers);
+                memory = Memory::new(&mut self.arena, store.buffers_mut());
             }
         }
         store.runs += 1;
@@ -179,9 +188,12 @@ impl Executor {
                 && p.fetched.len() == fetch.len()
                 && p.fetched.iter().zip(fetch).all(|(&id, name)| self.program.find(name) == Some(id))
         };
-        let known = self.plans.iter().position(named);
-        if known.is_none() {
+        let mut known = self.plans.iter().position(named);
+        if !store.is_state(&self.seen) {
             store.admit(&self.program)?;
+            self.claim(store);
+            self.plans.clear();
+            (self.seen, known) = (Some(store.state()), None);
         }
         self.initialised(store)?;
         if let Some(known) = known {
@@ -189,7 +201,11 @@ impl Executor {
         }
         let program = &self.program;
         let fetched: Vec<VarId> = fetch.iter().filter_map(|name| program.find(name)).collect();
-        let at = |id: VarId| store.find(&program.var(id).name).expect("admitted");
+        let mut places = vec![0; program.vars.len()];
+        for (id, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
+            places[id.index()] = store.view(store.find(&var.name).expect("admitted"));
+        }
+        let at = |id: VarId| places[id.index()];
         let plan = MemoryPlan::new(program, batch, &fetched, self.options.reuse, at);
         if let Some(lost) = fetched.iter().find(|id| plan.operand(**id).is_none()) {
             return Err(RunError::Unplanned { var: program.var(*lost).name.clone() });
@@ -201,10 +217,22 @@ impl Executor {
         Ok(self.plans.len() - 1)
     }
 
-    fn initialised(&self, store: &Store) -> Result<(), RunError> {
+    /// One buffer for each variable that it writes.
+    fn claim(&self, store: &mut Store) {
+        let ours = |(id, v): &(VarId, &Var)| v.is_persistable() && self.written[id.index()];
+        for (_, var) in self.program.vars().filter(ours) {
+            store.claim(store.find(&var.name).expect("admitted"), 1, false);
+        }
+    }
+
+    /// Everything has a value, and what replicas have apart is merged.
+    fn initialised(&self, store: &mut Store) -> Result<(), RunError> {
         for (_, var) in self.program.vars().filter(|(_, v)| v.is_persistable()) {
-            let is_set = store.find(&var.name).is_some_and(|at| store.is_set(at));
-            if !is_set {
+            let entry = store.find(&var.name).expect("admitted");
+            if store.is_apart(entry) {
+                store.view(entry);
+            }
+            if !store.is_set(entry) {
                 let (wanted, site) = (var.sig.clone(), var.site.clone());
                 return Err(RunError::Uninitialised { var: var.name.clone(), wanted, site });
             }
@@ -247,7 +275,8 @@ fn step(
 fn bytes<'a>(operand: &Operand, arena: &'a mut Arena, store: &'a mut Store) -> &'a [u8] {
     match operand.place {
         Place::Arena => &arena.as_slice::<u8>()[operand.range()],
-        Place::Store(at) => &store.buffers[at].as_slice::<u8>()[operand.range()],
+        Place::Shared => unreachable!("one replica shares with nobody"),
+        Place::Store(at) => &store.buffers_mut()[at].as_slice::<u8>()[operand.range()],
     }
 }
 

@@ -2,10 +2,15 @@
 
 mod error;
 mod executor;
+mod parallel;
 mod store;
 mod tensor;
 
 pub use error::RunError;
 pub use executor::{Executor, Options};
+pub use parallel::{
+    Alone, Collective, CollectiveError, DryRun, Feed, Fetch, Fetched, Merge, ParallelExecutor, Setup,
+    Threads, tree,
+};
 pub use store::Store;
 pub use tensor::{Tensor, TensorError};

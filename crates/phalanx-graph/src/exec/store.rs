@@ -1,4 +1,6 @@
 //! What lives from run to run: parameters and states, by name.
+//! - STORE-1: a variable that several replicas write has a buffer for each; whoever reads it from outside sees one value.
+//! - STORE-2: where the buffers may differ (statistics, parameters that are not reduced) that value is their mean.
 
 use super::{error::RunError, tensor::Tensor};
 use crate::{
@@ -6,30 +8,52 @@ use crate::{
     kernel::{Arena, Stream},
 };
 use phalanx_core::DType;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Parameters and states by name. Programs that name the same variable share it: a test program sees what training
 /// left at the end of its last run.
 #[derive(Debug)]
 pub struct Store {
-    pub(super) buffers: Vec<Arena>,
+    /// Behind an `Arc`, because workers hold it as long as a run lasts; between runs nobody else does.
+    buffers: Arc<Vec<Arena>>,
     entries: Vec<Entry>,
     names: BTreeMap<String, usize>,
-    pub(super) seed: u64,
+    /// Buffers that no entry has any more.
+    free: Vec<usize>,
+    pub(in crate::exec) seed: u64,
     /// Runs so far.
-    pub(super) runs: u64,
+    pub(in crate::exec) runs: u64,
+    /// Grows whenever a variable moves to other buffers: plans that named the old ones are void.
+    moves: u64,
+    /// Tells stores from each other.
+    token: Arc<()>,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     sig: Sig,
     is_set: bool,
+    /// Its buffers, one for each replica that writes its own.
+    copies: Vec<usize>,
+    /// Whether the copies go different ways. Then its value is their mean.
+    apart: bool,
+    /// Where that mean is put for those who only read.
+    merged: Option<usize>,
 }
 
 impl Store {
     /// Everything random in it and in the runs on it comes from the seed.
     pub fn new(seed: u64) -> Store {
-        Store { buffers: Vec::new(), entries: Vec::new(), names: BTreeMap::new(), seed, runs: 0 }
+        Store {
+            buffers: Arc::new(Vec::new()),
+            entries: Vec::new(),
+            names: BTreeMap::new(),
+            free: Vec::new(),
+            seed,
+            runs: 0,
+            moves: 0,
+            token: Arc::new(()),
+        }
     }
 
     /// Names and what is stored under them, in the order of names.
@@ -37,30 +61,49 @@ impl Store {
         self.names.keys().map(String::as_str)
     }
 
+    /// The value of a variable: that of all replicas, or their mean where each learns its own (STORE-2).
     pub fn get(&mut self, name: &str) -> Option<Tensor> {
-        let &at = self.names.get(name)?;
-        let sig = &self.entries[at].sig;
+        let &entry = self.names.get(name)?;
+        let at = self.view(entry);
+        let sig = &self.entries[entry].sig;
         let mut tensor = Tensor::zeros(sig.dtype, &sig.shape.at(0));
-        tensor.bytes_mut().copy_from_slice(self.buffers[at].as_slice());
+        tensor.bytes_mut().copy_from_slice(self.buffers_mut()[at].as_slice());
+        Some(tensor)
+    }
+
+    /// The value that one replica has.
+    pub fn get_copy(&mut self, name: &str, replica: usize) -> Option<Tensor> {
+        let entry = &self.entries[*self.names.get(name)?];
+        let at = *entry.copies.get(replica).or(entry.copies.first().filter(|_| !entry.apart))?;
+        let mut tensor = Tensor::zeros(entry.sig.dtype, &entry.sig.shape.at(0));
+        tensor.bytes_mut().copy_from_slice(self.buffers_mut()[at].as_slice());
         Some(tensor)
     }
 
     pub fn set(&mut self, name: &str, value: &Tensor) -> Result<(), RunError> {
-        let Some(&at) = self.names.get(name) else {
+        let Some(&entry) = self.names.get(name) else {
             return Err(RunError::UnknownState { var: name.to_string() });
         };
-        let wanted = &self.entries[at].sig;
+        let wanted = &self.entries[entry].sig;
         if wanted.dtype != value.dtype() || wanted.shape.at(0) != value.dims() {
             let (wanted, got) = (Box::new(wanted.clone()), Box::new(Sig::dense(value.dtype(), value.dims())));
             return Err(RunError::StateMisfit { var: name.to_string(), wanted, got });
         }
-        self.buffers[at].as_slice::<u8>().copy_from_slice(value.bytes());
-        self.entries[at].is_set = true;
+        self.fill_all(entry, value.bytes());
+        self.entries[entry].is_set = true;
         Ok(())
     }
 
+    fn fill_all(&mut self, entry: usize, bytes: &[u8]) {
+        let copies = std::mem::take(&mut self.entries[entry].copies);
+        for &at in &copies {
+            self.buffers_mut()[at].as_slice::<u8>().copy_from_slice(bytes);
+        }
+        self.entries[entry].copies = copies;
+    }
+
     /// Makes room for the program's variables that are not there yet, and gives them their first values.
-    pub(super) fn admit(&mut self, program: &Program) -> Result<(), RunError> {
+    pub(in crate::exec) fn admit(&mut self, program: &Program) -> Result<(), RunError> {
         for (_, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
             match self.names.get(&var.name) {
                 Some(&at) if self.entries[at].sig != var.sig => {
@@ -78,11 +121,73 @@ impl Store {
         let (VarKind::State(init) | VarKind::Parameter(crate::ir::Learn { init, .. })) = var.kind else {
             return;
         };
+        let at = self.room(var.sig.bytes(0));
         let mut buffer = Arena::new(var.sig.bytes(0));
         self.begin(&var.name, &var.sig, init, &mut buffer);
-        self.names.insert(var.name.clone(), self.buffers.len());
-        self.entries.push(Entry { sig: var.sig.clone(), is_set: init != Init::Given });
-        self.buffers.push(buffer);
+        self.buffers_mut()[at] = buffer;
+        self.names.insert(var.name.clone(), self.entries.len());
+        let (sig, is_set) = (var.sig.clone(), init != Init::Given);
+        self.entries.push(Entry { sig, is_set, copies: vec![at], apart: false, merged: None });
+    }
+
+    /// A buffer of this size.
+    fn room(&mut self, bytes: usize) -> usize {
+        let buffers = Arc::get_mut(&mut self.buffers).expect(IDLE);
+        match self.free.pop() {
+            Some(at) => {
+                buffers[at] = Arena::new(bytes);
+                at
+            }
+            None => {
+                buffers.push(Arena::new(bytes));
+                buffers.len() - 1
+            }
+        }
+    }
+
+    /// Gives a variable one buffer for each of the replicas that write it, all with its value. `apart` says that they
+    /// will go different ways.
+    pub(in crate::exec) fn claim(&mut self, entry: usize, n: usize, apart: bool) {
+        let has = &self.entries[entry];
+        if has.copies.len() == n && has.apart == apart {
+            return;
+        }
+        let from = self.view(entry);
+        let bytes = self.entries[entry].sig.bytes(0);
+        let value = self.buffers_mut()[from].as_slice::<u8>().to_vec();
+        while self.entries[entry].copies.len() > n {
+            let gone = self.entries[entry].copies.pop().expect("longer than n");
+            self.buffers_mut()[gone] = Arena::new(0);
+            self.free.push(gone);
+        }
+        while self.entries[entry].copies.len() < n {
+            let at = self.room(bytes);
+            self.entries[entry].copies.push(at);
+        }
+        self.entries[entry].apart = apart;
+        self.fill_all(entry, &value);
+        self.moves += 1;
+    }
+
+    /// The buffer that holds the value of a variable for those who only read it.
+    pub(in crate::exec) fn view(&mut self, entry: usize) -> usize {
+        let has = &self.entries[entry];
+        if !has.apart || has.copies.len() == 1 {
+            return has.copies[0];
+        }
+        let (bytes, dtype) = (has.sig.bytes(0), has.sig.dtype);
+        let to = match has.merged {
+            Some(at) => at,
+            None => {
+                let at = self.room(bytes);
+                self.entries[entry].merged = Some(at);
+                at
+            }
+        };
+        let copies = std::mem::take(&mut self.entries[entry].copies);
+        mean(self.buffers_mut(), &copies, to, dtype);
+        self.entries[entry].copies = copies;
+        to
     }
 
     fn begin(&self, name: &str, sig: &Sig, init: Init, buffer: &mut Arena) {
@@ -112,12 +217,65 @@ impl Store {
         }
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<usize> {
+    /// The entry of a variable.
+    pub(in crate::exec) fn find(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }
 
-    pub(super) fn is_set(&self, at: usize) -> bool {
-        self.entries[at].is_set
+    pub(in crate::exec) fn is_set(&self, entry: usize) -> bool {
+        self.entries[entry].is_set
+    }
+
+    pub(in crate::exec) fn copy(&self, entry: usize, replica: usize) -> usize {
+        self.entries[entry].copies[replica]
+    }
+
+    /// Changes whenever buffers may be others than before, and differs from store to store.
+    pub(in crate::exec) fn state(&self) -> (Arc<()>, u64) {
+        (self.token.clone(), self.moves)
+    }
+
+    pub(in crate::exec) fn is_state(&self, state: &Option<(Arc<()>, u64)>) -> bool {
+        state.as_ref().is_some_and(|(token, moves)| Arc::ptr_eq(token, &self.token) && *moves == self.moves)
+    }
+
+    pub(in crate::exec) fn is_apart(&self, entry: usize) -> bool {
+        self.entries[entry].apart
+    }
+
+    pub(in crate::exec) fn buffers_mut(&mut self) -> &mut [Arena] {
+        Arc::get_mut(&mut self.buffers).expect(IDLE)
+    }
+
+    /// For the workers of a run, who give it back before the run ends.
+    pub(in crate::exec) fn lend(&self) -> Arc<Vec<Arena>> {
+        self.buffers.clone()
+    }
+}
+
+const IDLE: &str = "workers give the store back before a run ends, and runs borrow the store";
+
+/// The mean of what the replicas have. Integers are not averaged: the first has the value.
+fn mean(buffers: &mut [Arena], copies: &[usize], to: usize, dtype: DType) {
+    let n = copies.len() as f64;
+    let mut wide = vec![0.0; buffers[to].len() / dtype.size()];
+    match dtype {
+        DType::F32 => {
+            for &at in copies {
+                wide.iter_mut().zip(buffers[at].as_slice::<f32>()).for_each(|(w, v)| *w += f64::from(*v));
+            }
+            fill(buffers[to].as_slice::<f32>(), |i| (wide[i] / n) as f32);
+        }
+        DType::F64 => {
+            for &at in copies {
+                wide.iter_mut().zip(buffers[at].as_slice::<f64>()).for_each(|(w, v)| *w += *v);
+            }
+            fill(buffers[to].as_slice::<f64>(), |i| wide[i] / n);
+        }
+        _ => {
+            let first = buffers[copies[0]].as_slice::<u8>().to_vec();
+            buffers[to].as_slice::<u8>().copy_from_slice(&first);
+        }
     }
 }
 

@@ -56,7 +56,7 @@ impl Tensor {
         &bytemuck::cast_slice(&self.words)[..self.n_bytes()]
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.n_bytes();
         &mut bytemuck::cast_slice_mut(&mut self.words)[..n]
     }
@@ -85,7 +85,7 @@ impl Tensor {
     }
 
     /// Makes it a tensor of this type and these dimensions; keeps its memory where that suffices.
-    pub(super) fn reform(&mut self, dtype: DType, dims: &[usize]) {
+    pub(crate) fn reform(&mut self, dtype: DType, dims: &[usize]) {
         if self.dtype == dtype && self.dims == dims {
             return;
         }

@@ -14,6 +14,8 @@ use std::ops::Range;
 pub enum Place {
     /// The replica's arena.
     Arena,
+    /// The arena that the replicas of a process have in common: gradients and what is made of them.
+    Shared,
     /// A buffer of the store.
     Store(usize),
 }
@@ -56,15 +58,15 @@ impl Operand {
 pub struct Step {
     inputs: Vec<Operand>,
     outputs: Vec<Operand>,
-    workspace: Range<usize>,
+    scratch: Operand,
 }
 
 impl Step {
     /// # Panics
     /// If the plan broke MEMPLAN-1.
-    pub fn new(inputs: Vec<Operand>, outputs: Vec<Operand>, workspace: Range<usize>) -> Step {
+    pub fn new(inputs: Vec<Operand>, outputs: Vec<Operand>, place: Place, workspace: Range<usize>) -> Step {
         let scratch = Operand {
-            place: Place::Arena,
+            place,
             offset: workspace.start,
             bytes: workspace.len(),
             dtype: DType::U8,
@@ -78,7 +80,8 @@ impl Step {
             assert!(apart && once && same, "MEMPLAN-1: output {o} lies over another operand");
         }
         assert!(inputs.iter().all(|i| !i.overlaps(&scratch)), "MEMPLAN-1: workspace lies over an input");
-        Step { inputs, outputs, workspace }
+        assert!(outputs.len() <= MAX_OUTPUTS, "outputs are counted by bits");
+        Step { inputs, outputs, scratch }
     }
 
     pub fn inputs(&self) -> &[Operand] {
@@ -89,8 +92,9 @@ impl Step {
         &self.outputs
     }
 
-    pub fn workspace(&self) -> Range<usize> {
-        self.workspace.clone()
+    /// The memory that only this step uses.
+    pub fn scratch(&self) -> &Operand {
+        &self.scratch
     }
 }
 
@@ -110,13 +114,20 @@ pub struct Env {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory<'a> {
     arena: &'a Arena,
+    shared: Option<&'a Arena>,
     store: &'a [Arena],
 }
 
 impl<'a> Memory<'a> {
     /// Exclusive access, from which steps take their slices one after another.
     pub(crate) fn new(arena: &'a mut Arena, store: &'a mut [Arena]) -> Memory<'a> {
-        Memory { arena, store }
+        Memory { arena, shared: None, store }
+    }
+
+    /// Access that several workers have at once. Whoever makes one runs a schedule that was proved to keep MEMPLAN-2:
+    /// LOWER-1 says that every schedule is, before its first run.
+    pub(crate) fn common(arena: &'a Arena, shared: &'a Arena, store: &'a [Arena]) -> Memory<'a> {
+        Memory { arena, shared: Some(shared), store }
     }
 }
 
@@ -126,7 +137,7 @@ pub struct Call<'a> {
     step: &'a Step,
     memory: Memory<'a>,
     /// Outputs that were handed out, one bit each; the last bit is the workspace.
-    taken: u64,
+    taken: [u64; 4],
     pub env: Env,
 }
 
@@ -137,12 +148,19 @@ pub enum Pair<'a, T> {
     Apart(&'a [T], &'a mut [T]),
 }
 
-const WORKSPACE: usize = 63;
+const WORKSPACE: usize = 255;
+/// The most outputs a step can have.
+pub(crate) const MAX_OUTPUTS: usize = WORKSPACE;
 
 impl<'a> Call<'a> {
     /// One step of a run that owns its memory; the mutable borrow keeps steps after one another (MEMPLAN-2).
     pub(crate) fn new<'m: 'a>(step: &'a Step, memory: &'a mut Memory<'m>, env: Env) -> Call<'a> {
-        Call { step, memory: *memory, taken: 0, env }
+        Call { step, memory: *memory, taken: [0; 4], env }
+    }
+
+    /// One task of a schedule, while others run (MEMPLAN-2).
+    pub(crate) fn of_task(step: &'a Step, memory: Memory<'a>, env: Env) -> Call<'a> {
+        Call { step, memory, taken: [0; 4], env }
     }
 
     pub fn dims(&self, input: usize) -> &'a [usize] {
@@ -172,13 +190,15 @@ impl<'a> Call<'a> {
     fn arena(&self, place: Place) -> &'a Arena {
         match place {
             Place::Arena => self.memory.arena,
+            Place::Shared => self.memory.shared.expect("only plans for several replicas name it"),
             Place::Store(i) => &self.memory.store[i],
         }
     }
 
     fn take(&mut self, bit: usize) {
-        assert!(self.taken & (1 << bit) == 0, "a kernel takes each output once");
-        self.taken |= 1 << bit;
+        let (word, bit) = (bit / 64, 1 << (bit % 64));
+        assert!(self.taken[word] & bit == 0, "a kernel takes each output once");
+        self.taken[word] |= bit;
     }
 
     /// The elements of an input that no output takes the place of.
@@ -191,8 +211,8 @@ impl<'a> Call<'a> {
     fn values<T: Pod>(&self, operand: &Operand) -> &'a [T] {
         assert_eq!(size_of::<T>(), operand.dtype.size(), "a kernel reads the type it was chosen for");
         let (begin, n) = extent(operand);
-        // SAFETY: no output of this step lies here (checked by the callers), and no step that runs meanwhile writes
-        // here (MEMPLAN-2).
+        // SAFETY: no output of this step lies here, or its kernel has ended (the callers see to that), and no step that
+        // runs meanwhile writes here (MEMPLAN-2).
         unsafe { self.arena(operand.place).part(begin, n) }
     }
 
@@ -222,6 +242,11 @@ impl<'a> Call<'a> {
         }
         assert!(self.step.inputs.iter().all(|i| !i.overlaps(o)), "only this input may share this output");
         Pair::Apart(self.input(input), self.values_mut(output))
+    }
+
+    /// What an output holds after the kernel has ended.
+    pub(crate) fn result<T: Pod>(&self, output: usize) -> &'a [T] {
+        self.values(&self.step.outputs[output])
     }
 
     /// An output that already holds the input's value.
@@ -258,10 +283,10 @@ impl<'a> Call<'a> {
     /// The scratch memory that the operation asked for.
     pub fn workspace<T: Pod>(&mut self) -> &'a mut [T] {
         self.take(WORKSPACE);
-        let range = &self.step.workspace;
+        let scratch = &self.step.scratch;
         // SAFETY: handed out once; no operand of this step lies here (MEMPLAN-1), no other step uses it meanwhile
         // (MEMPLAN-2).
-        unsafe { self.memory.arena.part_mut(range.start, range.len() / size_of::<T>()) }
+        unsafe { self.arena(scratch.place).part_mut(scratch.offset, scratch.bytes / size_of::<T>()) }
     }
 }
 

@@ -9,12 +9,12 @@ mod sum;
 mod walk;
 
 pub use arena::Arena;
-pub(crate) use call::Memory;
 pub use call::{Call, Env, Operand, Pair, Place, Step};
-pub use gemm::{Gemm, Mat, Size};
+pub(crate) use call::{MAX_OUTPUTS, Memory};
+pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned};
 pub use number::Real;
 pub use random::Stream;
-pub use sum::{dot, fast, sum};
+pub use sum::{dot, fast, largest, sum, total};
 pub use walk::{Strides, Walk, stretched, strides};
 
 use phalanx_core::DType;

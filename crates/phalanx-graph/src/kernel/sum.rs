@@ -41,6 +41,34 @@ pub fn dot<T: Real>(x: &[T], y: &[T]) -> T {
     xt.iter().zip(yt).fold(fold(lanes), |s, (&a, &b)| s + a * b)
 }
 
+/// `f(0) + f(1) + ...`, in the same order as the others.
+#[inline(always)]
+pub fn total<T: Real>(n: usize, f: impl Fn(usize) -> T) -> T {
+    let body = n / LANES * LANES;
+    let mut lanes = [T::ZERO; LANES];
+    let mut at = 0;
+    while at < body {
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane += f(at + i);
+        }
+        at += LANES;
+    }
+    (body..n).fold(fold(lanes), |s, i| s + f(i))
+}
+
+/// The largest element; NaN counts as smaller than anything.
+#[inline(always)]
+pub fn largest<T: Real>(x: &[T]) -> T {
+    let (body, tail) = x.as_chunks::<LANES>();
+    let mut lanes = [T::LOWEST; LANES];
+    for chunk in body {
+        for (lane, &v) in lanes.iter_mut().zip(chunk) {
+            *lane = lane.larger(v);
+        }
+    }
+    lanes.iter().chain(tail).fold(T::LOWEST, |top, &v| top.larger(v))
+}
+
 /// Runs a loop with the widest vector unit of the machine. Bits do not depend on it: nothing here fuses a product with
 /// a sum.
 #[inline(always)]
@@ -60,6 +88,8 @@ mod tests {
             assert!((f64::from(sum(&x)) - exact).abs() < 1e-4);
             assert_eq!(sum(&x).to_bits(), fast(|| sum(&x)).to_bits());
             assert_eq!(dot(&x, &x).to_bits(), fast(|| dot(&x, &x)).to_bits());
+            assert_eq!(dot(&x, &x).to_bits(), fast(|| total(n, |i| x[i] * x[i])).to_bits());
+            assert_eq!(largest(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod loss;
 mod network;
+mod recurrent;
 
 use crate::{
     ir::{GraphError, Init, Learn, Program, Role, Shape, Sig, Site, VarId, VarKind},

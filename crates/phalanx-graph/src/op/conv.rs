@@ -1,12 +1,18 @@
-//! Convolutions of images, as matrix products of unrolled windows.
+//! Convolutions of images, as matrix products: with the image itself, moved (`taps`), or with its windows, unrolled
+//! (`windows`).
+
+mod taps;
+mod windows;
 
 use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Shape, Sig},
-    kernel::{Call, Gemm, KernelError, Mat, Real, Size, real},
+    kernel::{Call, Gemm, KernelError, Size, real},
 };
 use serde::{Deserialize, Serialize};
+use taps::Moved;
+use windows::Windows;
 
 /// Images `[n, c, h, w]` with filters `[o, c / groups, kh, kw]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,86 +88,9 @@ impl Geometry {
         (self.c * self.kernel[0] * self.kernel[1], self.out[0] * self.out[1])
     }
 
-    /// Whether windows are the image itself.
-    fn is_plain(&self) -> bool {
-        let Conv2d { stride, padding, .. } = self.conv;
-        self.kernel == [1, 1] && stride == [1, 1] && padding == [0, 0]
-    }
-
-    fn scratch(&self, element: usize) -> usize {
-        let (k, n) = self.window();
-        if self.is_plain() { 0 } else { k * n * element }
-    }
-
-    /// Visits every row of the unrolled windows: its place there, its channel, and for each output row the row of the
-    /// image it comes from, if any.
-    fn rows(&self, mut f: impl FnMut(usize, usize, Option<usize>)) {
-        let [kh, kw] = self.kernel;
-        for c in 0..self.c {
-            for ky in 0..kh {
-                for kx in 0..kw {
-                    let row = (c * kh + ky) * kw + kx;
-                    for oy in 0..self.out[0] {
-                        let y = (oy * self.conv.stride[0] + ky * self.conv.dilation[0])
-                            .checked_sub(self.conv.padding[0]);
-                        let y = y.filter(|&y| y < self.image[0]);
-                        f(
-                            (row * self.out[0] + oy) * self.out[1],
-                            kx,
-                            y.map(|y| (c * self.image[0] + y) * self.image[1]),
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    /// Which output columns of a row see the image through this column of the kernel, and where the first looks.
-    fn columns(&self, kx: usize) -> (usize, usize, usize) {
-        let (stride, pad, at) = (self.conv.stride[1], self.conv.padding[1], kx * self.conv.dilation[1]);
-        let begin = pad.saturating_sub(at).div_ceil(stride).min(self.out[1]);
-        let end = (self.image[1] + pad).saturating_sub(at).div_ceil(stride).clamp(begin, self.out[1]);
-        (begin, end, (begin * stride + at).saturating_sub(pad))
-    }
-
-    fn unroll<T: Real>(&self, image: &[T], windows: &mut [T]) {
-        let (width, stride) = (self.out[1], self.conv.stride[1]);
-        self.rows(|at, kx, from| {
-            let out = &mut windows[at..at + width];
-            let Some(from) = from else { return out.fill(T::ZERO) };
-            let (begin, end, x) = self.columns(kx);
-            out[..begin].fill(T::ZERO);
-            out[end..].fill(T::ZERO);
-            if begin < end {
-                let line = &image[from + x..from + self.image[1]];
-                match stride {
-                    1 => out[begin..end].copy_from_slice(&line[..end - begin]),
-                    _ => {
-                        out[begin..end]
-                            .iter_mut()
-                            .zip(line.iter().step_by(stride))
-                            .for_each(|(o, &v)| *o = v);
-                    }
-                }
-            }
-        });
-    }
-
-    /// Adds windows back to where they came from.
-    fn roll<T: Real>(&self, windows: &[T], image: &mut [T]) {
-        let (width, stride) = (self.out[1], self.conv.stride[1]);
-        self.rows(|at, kx, to| {
-            let Some(to) = to else { return };
-            let (begin, end, x) = self.columns(kx);
-            if begin < end {
-                let line = &mut image[to + x..to + self.image[1]];
-                let from = &windows[at..at + width][begin..end];
-                match stride {
-                    1 => line.iter_mut().zip(from).for_each(|(o, &v)| *o += v),
-                    _ => line.iter_mut().step_by(stride).zip(from).for_each(|(o, &v)| *o += v),
-                }
-            }
-        });
+    /// Elements of one image's group of channels.
+    fn volume(&self) -> usize {
+        self.c * self.image[0] * self.image[1]
     }
 
     /// Pieces of image, filter and output for each image and group.
@@ -192,22 +121,22 @@ impl Operator for Conv2d {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        self.geometry(dims[0], dims[1]).scratch(element)
+        let geo = self.geometry(dims[0], dims[1]);
+        in_bytes(element, |e| match Moved::new(geo) {
+            Some(moved) => moved.scratch(e),
+            None => Windows(geo).scratch(e),
+        })
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let geo = self.geometry(call.dims(0), call.dims(1));
-        let (k, n) = geo.window();
-        let image = geo.c * geo.image[0] * geo.image[1];
         real!(call.dtype(0), T => {
             let (x, f, y) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            geo.each(|[xi, fi, yi]| {
-                let x = &x[xi..xi + image];
-                let windows = if geo.is_plain() { x } else { geo.unroll(x, scratch); &*scratch };
-                let y = &mut y[yi..yi + geo.o * n];
-                T::gemm(Size { m: geo.o, n, k }, Mat::new(&f[fi..fi + geo.o * k], k), Mat::new(windows, n), y, false);
-            });
+            match Moved::new(geo) {
+                Some(moved) => moved.forward(x, f, y, scratch),
+                None => Windows(geo).forward(x, f, y, scratch),
+            }
         });
         Ok(())
     }
@@ -241,31 +170,23 @@ impl Operator for Conv2dInputGrad {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        // One image is unrolled at a time, so that their number does not matter.
-        let x = self.shape.at(1);
-        self.conv.geometry(&x, dims[0]).scratch(element)
+        // One image is at work at a time, so that their number does not matter.
+        let geo = self.conv.geometry(&self.shape.at(1), dims[0]);
+        in_bytes(element, |e| match Moved::backwards(geo) {
+            Some(moved) => moved.turned_scratch(e),
+            None => Windows(geo).scratch(e),
+        })
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let geo = self.conv.geometry(call.out_dims(0), call.dims(0));
-        let (k, n) = geo.window();
-        let image = geo.c * geo.image[0] * geo.image[1];
         real!(call.dtype(0), T => {
             let (f, dy, dx) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            geo.each(|[xi, fi, yi]| {
-                let dx = &mut dx[xi..xi + image];
-                let f = Mat::new(&f[fi..fi + geo.o * k], k).t();
-                let dy = Mat::new(&dy[yi..yi + geo.o * n], n);
-                let size = Size { m: k, n, k: geo.o };
-                if geo.is_plain() {
-                    T::gemm(size, f, dy, dx, false);
-                } else {
-                    T::gemm(size, f, dy, scratch, false);
-                    dx.fill(T::ZERO);
-                    geo.roll(scratch, dx);
-                }
-            });
+            match Moved::backwards(geo) {
+                Some(moved) => moved.turned(dy, f, dx, scratch),
+                None => Windows(geo).input_grad(f, dy, dx, scratch),
+            }
         });
         Ok(())
     }
@@ -292,25 +213,33 @@ impl Operator for Conv2dFilterGrad {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        self.conv.geometry(dims[0], &self.shape.at(1)).scratch(element)
+        let geo = self.conv.geometry(dims[0], &self.shape.at(1));
+        in_bytes(element, |e| match Moved::new(geo) {
+            Some(moved) => moved.filter_scratch(e),
+            None => Windows(geo).scratch(e),
+        })
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let geo = self.conv.geometry(call.dims(0), call.out_dims(0));
-        let (k, n) = geo.window();
-        let image = geo.c * geo.image[0] * geo.image[1];
         real!(call.dtype(0), T => {
             let (x, dy, df) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            df.fill(T::ZERO);
-            geo.each(|[xi, fi, yi]| {
-                let x = &x[xi..xi + image];
-                let windows = if geo.is_plain() { x } else { geo.unroll(x, scratch); &*scratch };
-                let dy = Mat::new(&dy[yi..yi + geo.o * n], n);
-                let df = &mut df[fi..fi + geo.o * k];
-                T::gemm(Size { m: geo.o, n: k, k: n }, dy, Mat::new(windows, n).t(), df, true);
-            });
+            match Moved::new(geo) {
+                Some(moved) => moved.filter_grad(x, dy, df, scratch),
+                None => Windows(geo).filter_grad(x, dy, df, scratch),
+            }
         });
         Ok(())
     }
 }
+
+/// How much scratch memory a product wants, for an element type that is known by its size.
+type Wanted = fn(Size) -> usize;
+
+fn in_bytes(element: usize, elements: impl Fn(Wanted) -> usize) -> usize {
+    element * elements(if element == size_of::<f32>() { f32::scratch } else { f64::scratch })
+}
+
+#[cfg(test)]
+mod tests;

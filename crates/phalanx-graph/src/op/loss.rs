@@ -4,7 +4,7 @@ use super::{Arith, Binary, Operator, check, softmax::normalise};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Pair, Real, fast, real},
+    kernel::{Call, KernelError, Pair, Real, fast, largest, real},
 };
 use serde::{Deserialize, Serialize};
 
@@ -135,9 +135,13 @@ impl Operator for SoftmaxCrossEntropy {
                 // The score of the class, before the row becomes probabilities: its loss stays finite where the
                 // probability is too small to write down.
                 let score = class.map(|c| row[c]);
-                let top = row.iter().fold(T::LOWEST, |top, &v| top.larger(v));
-                let total = fast(#[inline(always)] || normalise(row));
-                row.iter_mut().for_each(|v| *v /= total);
+                let (top, total) = fast(#[inline(always)] || {
+                    let top = largest(row);
+                    let total = normalise(row);
+                    let part = T::ONE / total;
+                    row.iter_mut().for_each(|v| *v *= part);
+                    (top, total)
+                });
                 loss[i] = score.map_or(T::ZERO, |s| total.ln() - (s - top));
             }
         });
@@ -184,7 +188,8 @@ impl Operator for SoftmaxCrossEntropyGrad {
                 match label(i, l, n, self.of.ignored)? {
                     Some(c) => {
                         row[c] -= T::ONE;
-                        row.iter_mut().for_each(|v| *v *= d[i]);
+                        let by = d[i];
+                        fast(#[inline(always)] || row.iter_mut().for_each(|v| *v *= by));
                     }
                     None => row.fill(T::ZERO),
                 }

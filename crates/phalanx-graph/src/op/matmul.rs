@@ -22,6 +22,21 @@ fn sides(shape: &Shape, transposed: bool) -> (Dim, Dim) {
     if transposed { (cols, rows) } else { (rows, cols) }
 }
 
+impl MatMul {
+    /// The size of one product, and how many there are.
+    fn size(&self, a: &[usize], b: &[usize]) -> (Size, usize) {
+        let sides = |d: &[usize], transposed| {
+            let (rows, cols) = (d[d.len() - 2], d[d.len() - 1]);
+            if transposed { (cols, rows) } else { (rows, cols) }
+        };
+        let ((m, k), (_, n)) = (sides(a, self.trans_a), sides(b, self.trans_b));
+        let count = a[..a.len() - 2].iter().product();
+        // One matrix on the right serves all on the left: they are one tall matrix.
+        let one = b.len() == 2 && !self.trans_a;
+        if one { (Size { m: m * count, n, k }, 1) } else { (Size { m, n, k }, count) }
+    }
+}
+
 impl Operator for MatMul {
     fn name(&self) -> &'static str {
         "matmul"
@@ -51,21 +66,22 @@ impl Operator for MatMul {
         Ok(vec![Sig::dense(a.dtype, dims)])
     }
 
+    fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
+        let (size, _) = self.size(dims[0], dims[1]);
+        element * if element == size_of::<f32>() { f32::scratch(size) } else { f64::scratch(size) }
+    }
+
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let (a_dims, b_dims, c_dims) = (call.dims(0), call.dims(1), call.out_dims(0));
-        let n = c_dims[c_dims.len() - 1];
+        let (a_dims, b_dims) = (call.dims(0), call.dims(1));
         let (a_width, b_width) = (a_dims[a_dims.len() - 1], b_dims[b_dims.len() - 1]);
-        let k = if self.trans_b { b_width } else { b_dims[b_dims.len() - 2] };
-        // One matrix on the right serves all on the left: they are one tall matrix.
-        let one = b_dims.len() == 2 && !self.trans_a;
-        let m = if one { c_dims[..c_dims.len() - 1].iter().product() } else { c_dims[c_dims.len() - 2] };
-        let count = if one { 1 } else { c_dims[..c_dims.len() - 2].iter().product::<usize>() };
+        let (Size { m, n, k }, count) = self.size(a_dims, b_dims);
         real!(call.dtype(0), T => {
             let (a, b, c) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
+            let scratch = call.workspace::<T>();
             for i in 0..count {
                 let a = Mat::new(&a[i * m * k..(i + 1) * m * k], a_width).t_if(self.trans_a);
                 let b = Mat::new(&b[i * k * n..(i + 1) * k * n], b_width).t_if(self.trans_b);
-                T::gemm(Size { m, n, k }, a, b, &mut c[i * m * n..(i + 1) * m * n], false);
+                T::gemm(Size { m, n, k }, a, b, &mut c[i * m * n..(i + 1) * m * n], false, scratch);
             }
         });
         Ok(())

@@ -8,16 +8,20 @@ mod dropout;
 mod embedding;
 mod fill;
 mod gather;
+mod gru;
 mod layout;
 mod loss;
+mod lstm;
 mod matmul;
 mod metric;
 mod norm;
 mod pool;
 mod rate;
+mod recurrent;
 mod reduce;
 mod rows;
 mod softmax;
+mod sync_norm;
 mod unary;
 mod update;
 
@@ -34,10 +38,12 @@ pub use dropout::{Dropout, DropoutGrad, Random};
 pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
 pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
 pub use gather::{Gather, GatherGrad, OneHot};
+pub use gru::{Gru, GruGrad};
 pub use layout::{Concat, Expand, Reshape, Slice, SliceGrad, Transpose};
 pub use loss::{
     CrossEntropy, CrossEntropyGrad, SigmoidCrossEntropy, SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad,
 };
+pub use lstm::{Lstm, LstmGrad};
 pub use matmul::MatMul;
 pub use metric::{Accuracy, ArgMax, TopK};
 pub use norm::{BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad};
@@ -46,6 +52,7 @@ pub use rate::{Rate, Schedule};
 pub use reduce::{Reduce, ReduceGrad, Reduction};
 pub use rows::{MergeRows, RowsToDense};
 pub use softmax::{Softmax, SoftmaxGrad};
+pub use sync_norm::{ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncSum};
 pub use unary::{Func, Unary, UnaryGrad};
 pub use update::{Adagrad, Adam, ClipFactor, Decay, LarsRate, Momentum, RmsProp, ScaleBy, Sgd, SquaredNorm};
 
@@ -122,6 +129,8 @@ operators! {
     Softmax, SoftmaxGrad, CrossEntropy, CrossEntropyGrad, SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, SigmoidCrossEntropy,
     Conv2d, Conv2dInputGrad, Conv2dFilterGrad, Pool2d, Pool2dGrad,
     BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad,
+    SyncSum, ChannelSum, ChannelSquares, SyncNorm, SyncNormSlopes, SyncNormGrad,
+    Lstm, LstmGrad, Gru, GruGrad,
     Embedding, EmbeddingGrad, EmbeddingRows, MergeRows, RowsToDense,
     TopK, ArgMax, Accuracy,
     Sgd, Momentum, Adam, Adagrad, RmsProp, LarsRate, SquaredNorm, ClipFactor, ScaleBy, Decay, Rate,

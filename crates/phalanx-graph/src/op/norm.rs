@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Op, Shape, Sig},
-    kernel::{Call, KernelError, Real, dot, real, sum},
+    kernel::{Call, KernelError, Real, dot, fast, real, sum, total},
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,35 @@ fn runs(dims: &[usize], c: usize) -> impl Iterator<Item = std::ops::Range<usize>
     let (n, channels) = (dims[0], dims[1]);
     let inner: usize = dims[2..].iter().product();
     (0..n).map(move |i| (i * channels + c) * inner..(i * channels + c + 1) * inner)
+}
+
+/// The sum of the squares of the distances from `m`.
+fn spread<T: Real>(x: &[T], m: T) -> T {
+    fast(
+        #[inline(always)]
+        || {
+            total(
+                x.len(),
+                #[inline(always)]
+                |i| (x[i] - m) * (x[i] - m),
+            )
+        },
+    )
+}
+
+/// The sum of the distances from `m`, times `d`.
+fn along<T: Real>(x: &[T], m: T, d: &[T]) -> T {
+    let d = &d[..x.len()];
+    fast(
+        #[inline(always)]
+        || {
+            total(
+                x.len(),
+                #[inline(always)]
+                |i| (x[i] - m) * d[i],
+            )
+        },
+    )
 }
 
 /// Input, scale, shift, running mean and variance; gives the output, the running statistics (written in place), and mean and
@@ -58,16 +87,16 @@ impl Operator for BatchNorm {
             let count = T::of((x.len() / dims[1].max(1)) as f64);
             let keep = T::of(self.momentum);
             for c in 0..dims[1] {
-                let m = runs(dims, c).fold(T::ZERO, |s, r| s + sum(&x[r])) / count;
-                let square = |r: std::ops::Range<usize>| x[r].iter().fold(T::ZERO, |s, &v| s + (v - m) * (v - m));
-                let v = runs(dims, c).fold(T::ZERO, |s, r| s + square(r)) / count;
+                let m = runs(dims, c).fold(T::ZERO, |s, r| s + fast(#[inline(always)] || sum(&x[r]))) / count;
+                let v = runs(dims, c).fold(T::ZERO, |s, r| s + spread(&x[r], m)) / count;
                 let inv = T::ONE / (v + T::of(self.epsilon)).sqrt();
                 mean[c] = keep * mean[c] + (T::ONE - keep) * m;
                 var[c] = keep * var[c] + (T::ONE - keep) * v;
                 (batch_mean[c], batch_inv[c]) = (m, inv);
                 let (a, b) = (scale[c] * inv, shift[c]);
                 for r in runs(dims, c) {
-                    y[r.clone()].iter_mut().zip(&x[r]).for_each(|(y, &x)| *y = (x - m) * a + b);
+                    let all = y[r.clone()].iter_mut().zip(&x[r]);
+                    fast(#[inline(always)] || all.for_each(#[inline(always)] |(y, &x)| *y = (x - m) * a + b));
                 }
             }
         });
@@ -120,8 +149,10 @@ impl Operator for BatchNormFixed {
             let y = call.update::<T>(0, 0);
             for c in 0..dims[1] {
                 let a = scale[c] / (var[c] + T::of(self.epsilon)).sqrt();
+                let (m, b) = (mean[c], shift[c]);
                 for r in runs(dims, c) {
-                    y[r].iter_mut().for_each(|y| *y = (*y - mean[c]) * a + shift[c]);
+                    let y = &mut y[r];
+                    fast(#[inline(always)] || y.iter_mut().for_each(#[inline(always)] |y| *y = (*y - m) * a + b));
                 }
             }
         });
@@ -157,17 +188,15 @@ impl Operator for BatchNormGrad {
             let count = T::of((x.len() / dims[1].max(1)) as f64);
             for c in 0..dims[1] {
                 let (m, i) = (mean[c], inv[c]);
-                let total = runs(dims, c).fold(T::ZERO, |s, r| s + sum(&dy[r]));
-                let along = |r: std::ops::Range<usize>| {
-                    x[r.clone()].iter().zip(&dy[r]).fold(T::ZERO, |s, (&x, &d)| s + (x - m) * d)
-                };
-                let slant = runs(dims, c).fold(T::ZERO, |s, r| s + along(r)) * i;
-                (dscale[c], dshift[c]) = (slant, total);
-                let a = scale[c] * i;
+                let level = runs(dims, c).fold(T::ZERO, |s, r| s + fast(#[inline(always)] || sum(&dy[r])));
+                let slant = runs(dims, c).fold(T::ZERO, |s, r| s + along(&x[r.clone()], m, &dy[r])) * i;
+                (dscale[c], dshift[c]) = (slant, level);
+                let (a, mean_level, mean_slant) = (scale[c] * i, level / count, i * slant / count);
                 for r in runs(dims, c) {
-                    for ((o, &x), &d) in dx[r.clone()].iter_mut().zip(&x[r.clone()]).zip(&dy[r]) {
-                        *o = a * (d - total / count - (x - m) * i * slant / count);
-                    }
+                    let all = dx[r.clone()].iter_mut().zip(&x[r.clone()]).zip(&dy[r]);
+                    fast(#[inline(always)] || all.for_each(#[inline(always)] |((o, &x), &d)| {
+                        *o = a * (d - mean_level - (x - m) * mean_slant);
+                    }));
                 }
             }
         });
@@ -210,15 +239,18 @@ impl Operator for LayerNorm {
             let [x, scale, shift] = [0, 1, 2].map(|i| call.input::<T>(i));
             let (y, mean, inv) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
             let count = T::of(n as f64);
-            for (row, (x, y)) in x.chunks_exact(n.max(1)).zip(y.chunks_exact_mut(n.max(1))).enumerate() {
-                let m = sum(x) / count;
-                let v = x.iter().fold(T::ZERO, |s, &v| s + (v - m) * (v - m)) / count;
-                let i = T::ONE / (v + T::of(self.epsilon)).sqrt();
-                (mean[row], inv[row]) = (m, i);
-                for (k, (y, &x)) in y.iter_mut().zip(x).enumerate() {
-                    *y = (x - m) * i * scale[k] + shift[k];
+            let epsilon = T::of(self.epsilon);
+            fast(#[inline(always)] || {
+                for (row, (x, y)) in x.chunks_exact(n.max(1)).zip(y.chunks_exact_mut(n.max(1))).enumerate() {
+                    let m = sum(x) / count;
+                    let v = total(n, #[inline(always)] |i| (x[i] - m) * (x[i] - m)) / count;
+                    let i = T::ONE / (v + epsilon).sqrt();
+                    (mean[row], inv[row]) = (m, i);
+                    for (((y, &x), &scale), &shift) in y.iter_mut().zip(x).zip(scale).zip(shift) {
+                        *y = (x - m) * i * scale + shift;
+                    }
                 }
-            }
+            });
         });
         Ok(())
     }
@@ -265,21 +297,20 @@ impl Operator for LayerNormGrad {
             dshift.fill(T::ZERO);
             let count = T::of(n as f64);
             let width = n.max(1);
-            for (row, ((x, d), o)) in x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width)).enumerate() {
+            let scale = &scale[..n];
+            let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
+            fast(#[inline(always)] || for (row, ((x, d), o)) in rows.enumerate() {
                 let (m, i) = (mean[row], inv[row]);
-                let total = dot(d, scale) / count;
-                let mut slant = T::ZERO;
-                for k in 0..n {
-                    let normal = (x[k] - m) * i;
-                    slant += d[k] * scale[k] * normal;
-                    dscale[k] += d[k] * normal;
-                    dshift[k] += d[k];
+                let level = dot(d, scale) / count;
+                let slant = total(n, #[inline(always)] |k| d[k] * scale[k] * ((x[k] - m) * i)) / count;
+                let sums = dscale.iter_mut().zip(dshift.iter_mut());
+                for (((x, d), o), ((&scale, dscale), dshift)) in x.iter().zip(d).zip(o).zip(scale.iter().zip(sums).map(#[inline(always)] |(s, (a, b))| ((s, a), b))) {
+                    let normal = (*x - m) * i;
+                    *dscale += *d * normal;
+                    *dshift += *d;
+                    *o = i * (*d * scale - level - normal * slant);
                 }
-                let slant = slant / count;
-                for k in 0..n {
-                    o[k] = i * (d[k] * scale[k] - total - (x[k] - m) * i * slant);
-                }
-            }
+            });
         });
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, KernelError, Real, fast, real},
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,16 @@ pub struct Pool2d {
 }
 
 impl Pool2d {
+    /// The most common pool: the largest of each two by two, nothing left over.
+    fn is_halving(&self, image: [usize; 2]) -> bool {
+        let fits = image.iter().all(|n| n.is_multiple_of(2));
+        self.op == Pool::Max
+            && self.kernel == [2, 2]
+            && self.stride == [2, 2]
+            && self.padding == [0, 0]
+            && fits
+    }
+
     /// Calls `f` with the index of each output element of one plane and the part of the plane that it sees.
     fn windows(&self, image: [usize; 2], out: [usize; 2], mut f: impl FnMut(usize, [usize; 2], [usize; 2])) {
         let range = |o: usize, side: usize| {
@@ -74,6 +84,10 @@ impl Operator for Pool2d {
         let (image, out) = ([d[2], d[3]], [o[2], o[3]]);
         real!(call.dtype(0), T => {
             let (x, y) = (call.input::<T>(0), call.output::<T>(0));
+            if self.is_halving(image) {
+                halve(x, y, d[3]);
+                return Ok(());
+            }
             for (x, y) in x.chunks_exact(d[2] * d[3]).zip(y.chunks_exact_mut(o[2] * o[3])) {
                 self.windows(image, out, |at, [y0, y1], [x0, x1]| {
                     let lines = (y0..y1).map(|r| &x[r * d[3] + x0..r * d[3] + x1]);
@@ -93,6 +107,44 @@ impl Operator for Pool2d {
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
         grad.give(0, Pool2dGrad { pool: *self }, &[grad.x(0), grad.y(0), grad.dy(0)])
     }
+}
+
+/// The largest of each two by two, for planes of even sides.
+fn halve<T: Real>(x: &[T], y: &mut [T], width: usize) {
+    fast(
+        #[inline(always)]
+        || {
+            for (rows, y) in x.chunks_exact(2 * width).zip(y.chunks_exact_mut(width / 2)) {
+                let (upper, lower) = rows.split_at(width);
+                let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
+                for (y, (&[a, b], &[c, d])) in y.iter_mut().zip(pairs) {
+                    *y = T::LOWEST.larger(a).larger(b).larger(c).larger(d);
+                }
+            }
+        },
+    );
+}
+
+/// The gradient for the first of each two by two that is the largest, zero for the others.
+fn halve_grad<T: Real>([x, y, dy]: [&[T]; 3], dx: &mut [T], width: usize) {
+    let outs = y.chunks_exact(width / 2).zip(dy.chunks_exact(width / 2));
+    let rows = x.chunks_exact(2 * width).zip(dx.chunks_exact_mut(2 * width));
+    fast(
+        #[inline(always)]
+        || {
+            for ((x, dx), (y, dy)) in rows.zip(outs) {
+                let ((upper, lower), (up, low)) = (x.split_at(width), dx.split_at_mut(width));
+                let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
+                let to = up.as_chunks_mut::<2>().0.iter_mut().zip(low.as_chunks_mut::<2>().0);
+                for (((&[a, b], &[c, d]), (up, low)), (&y, &g)) in pairs.zip(to).zip(y.iter().zip(dy)) {
+                    let is = [a == y, b == y, c == y, d == y];
+                    let pick = |i: bool| if i { g } else { T::ZERO };
+                    *up = [pick(is[0]), pick(is[1] & !is[0])];
+                    *low = [pick(is[2] & !is[0] & !is[1]), pick(is[3] & !is[0] & !is[1] & !is[2])];
+                }
+            }
+        },
+    );
 }
 
 /// From input, output and its gradient; a maximum gives it to the first that reached it.
@@ -120,6 +172,10 @@ impl Operator for Pool2dGrad {
         real!(call.dtype(0), T => {
             let (x, y, dy) = (call.input::<T>(0), call.input::<T>(1), call.input::<T>(2));
             let dx = call.output::<T>(0);
+            if self.pool.is_halving(image) {
+                halve_grad([x, y, dy], dx, d[3]);
+                return Ok(());
+            }
             dx.fill(T::ZERO);
             let (plane, out_plane) = (d[2] * d[3], o[2] * o[3]);
             for i in 0..d[0] * d[1] {
@@ -142,5 +198,22 @@ impl Operator for Pool2dGrad {
             }
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_equals_gets_the_gradient_and_nan_is_passed_over() {
+        let x = [1.0, 3.0, 5.0, 5.0, 3.0, 2.0, 5.0, f32::NAN, 0.0, 0.0, -1.0, -2.0, 0.0, 0.0, -4.0, -1.5];
+        let mut y = [0.0; 4];
+        halve(&x, &mut y, 4);
+        assert_eq!(y, [3.0, 5.0, 0.0, -1.0]);
+        let mut dx = [f32::NAN; 16];
+        halve_grad([&x, &y, &[1.0, 2.0, 3.0, 4.0]], &mut dx, 4);
+        let wanted = [0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(dx, wanted);
     }
 }

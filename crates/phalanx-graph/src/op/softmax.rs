@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Pair, Real, dot, fast, real, sum},
+    kernel::{Call, KernelError, Pair, Real, dot, fast, largest, real, sum, total},
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +42,11 @@ impl Operator for Softmax {
                 for row in out.chunks_exact_mut(n.max(1)) {
                     if self.log {
                         let top = largest(row);
-                        let total = row.iter().fold(T::ZERO, |s, &v| s + (v - top).exp());
-                        let log = top + total.ln();
+                        let log = top + total(row.len(), #[inline(always)] |i| (row[i] - top).exp()).ln();
                         row.iter_mut().for_each(|v| *v -= log);
                     } else {
-                        let total = normalise(row);
-                        row.iter_mut().for_each(|v| *v /= total);
+                        let part = T::ONE / normalise(row);
+                        row.iter_mut().for_each(|v| *v *= part);
                     }
                 }
             });
@@ -62,11 +61,6 @@ impl Operator for Softmax {
     fn shares(&self) -> &'static [(usize, usize)] {
         &[(0, 0)]
     }
-}
-
-#[inline(always)]
-fn largest<T: Real>(row: &[T]) -> T {
-    row.iter().fold(T::LOWEST, |top, &v| top.larger(v))
 }
 
 /// Replaces a row by exp(x - its largest); gives their sum.
@@ -101,8 +95,8 @@ impl Operator for SoftmaxGrad {
             fast(#[inline(always)] || {
                 for (y, d) in y.chunks_exact(n).zip(dx.chunks_exact_mut(n)) {
                     if self.log {
-                        let total = sum(d);
-                        d.iter_mut().zip(y).for_each(|(d, &y)| *d -= y.exp() * total);
+                        let all = sum(d);
+                        d.iter_mut().zip(y).for_each(|(d, &y)| *d -= y.exp() * all);
                     } else {
                         let along = dot(y, d);
                         d.iter_mut().zip(y).for_each(|(d, &y)| *d = y * (*d - along));

@@ -274,6 +274,15 @@ fn map<T: Real>(pair: Pair<'_, T>, func: Func) {
         Func::Square => Func::Square,
         Func::Sqrt => Func::Sqrt,
         Func::Swish => Func::Swish,
+        Func::Gelu => Func::Gelu,
+        Func::Relu6 => Func::Relu6,
+        Func::LeakyRelu { slope } => Func::LeakyRelu { slope },
+        Func::Elu { alpha } => Func::Elu { alpha },
+        Func::HardSigmoid => Func::HardSigmoid,
+        Func::Rsqrt => Func::Rsqrt,
+        Func::Abs => Func::Abs,
+        Func::Reciprocal => Func::Reciprocal,
+        Func::Clip { low, high } => Func::Clip { low, high },
         Func::Scale { a, b } => Func::Scale { a, b },
     );
 }
@@ -323,6 +332,13 @@ impl Operator for UnaryGrad {
                 Func::Relu => times(v, dx, #[inline(always)] |x| Func::Relu.slope(x)),
                 Func::Tanh => times(v, dx, #[inline(always)] |x| Func::Tanh.slope(x)),
                 Func::Sigmoid => times(v, dx, #[inline(always)] |x| Func::Sigmoid.slope(x)),
+                Func::Gelu => times(v, dx, #[inline(always)] |x| Func::Gelu.slope(x)),
+                Func::Swish => times(v, dx, #[inline(always)] |x| Func::Swish.slope(x)),
+                Func::Square => times(v, dx, #[inline(always)] |x| Func::Square.slope(x)),
+                Func::Exp => times(v, dx, #[inline(always)] |x| Func::Exp.slope(x)),
+                Func::Relu6 => times(v, dx, #[inline(always)] |x| Func::Relu6.slope(x)),
+                Func::LeakyRelu { slope } => times(v, dx, #[inline(always)] |x| Func::LeakyRelu { slope }.slope(x)),
+                Func::Elu { alpha } => times(v, dx, #[inline(always)] |x| Func::Elu { alpha }.slope(x)),
                 _ => times(v, dx, |x| func.slope(x)),
             }
         });

@@ -300,6 +300,10 @@ impl Operator for ScaleBy {
         "scale_by"
     }
 
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         check::count(inputs, 2)?;
         check::scalar(inputs, 1, inputs[0].dtype)?;
@@ -333,6 +337,10 @@ pub struct Decay {
 impl Operator for Decay {
     fn name(&self) -> &'static str {
         "decay"
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {

@@ -1,7 +1,10 @@
 //! From where to where in the order of operations each buffer is needed, and which variables share one.
 
-use super::Reuse;
-use crate::ir::{Op, Program, VarId, VarKind};
+use super::Part;
+use crate::{
+    ir::{Op, VarId, VarKind},
+    kernel::Place,
+};
 
 /// A buffer that one or more variables have in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,23 +22,26 @@ pub(super) struct Classes {
     pub of: Vec<Option<usize>>,
 }
 
-pub(super) fn classes(program: &Program, batch: usize, fetched: &[VarId], reuse: Reuse) -> Classes {
-    let n_ops = program.ops.len();
-    let last = last_reads(program, fetched);
+pub(super) fn classes(part: &Part<'_>, outside: &[Option<(Place, usize)>]) -> Classes {
+    let Part { program, batch, .. } = *part;
+    let n_ops = part.ops.len();
+    let last = last_reads(part);
     let mut classes = Classes { all: Vec::new(), of: vec![None; program.vars.len()] };
     // Feeds are copied in before the first operation.
-    for (id, var) in program.vars().filter(|(_, v)| v.kind == VarKind::Feed) {
+    let is_fed = |id: VarId| program.var(id).kind == VarKind::Feed && outside[id.index()].is_none();
+    for (id, var) in program.vars().filter(|(id, _)| is_fed(*id)) {
         let bytes = var.sig.bytes(batch);
         classes.of[id.index()] = Some(classes.all.len());
         classes.all.push(Class { bytes, first: 0, last: last[id.index()].unwrap_or(n_ops) });
     }
-    for (at, op) in program.ops.iter().enumerate() {
+    for (at, &id) in part.ops.iter().enumerate() {
+        let op = program.op(id);
         for (slot, &out) in op.outputs.iter().enumerate() {
-            if program.var(out).kind != VarKind::Temp {
+            if program.var(out).kind != VarKind::Temp || outside[out.index()].is_some() {
                 continue;
             }
             let end = last[out.index()].unwrap_or(at);
-            match taken_over(program, op, slot, at, batch, &classes, reuse) {
+            match taken_over(part, op, slot, at, &classes) {
                 Some(class) => {
                     classes.of[out.index()] = Some(class);
                     let class = &mut classes.all[class];
@@ -51,31 +57,24 @@ pub(super) fn classes(program: &Program, batch: usize, fetched: &[VarId], reuse:
     classes
 }
 
-/// The last operation that reads each variable; what is fetched is read at the very end (MEMPLAN-4).
-fn last_reads(program: &Program, fetched: &[VarId]) -> Vec<Option<usize>> {
-    let mut last = vec![None; program.vars.len()];
-    for (at, op) in program.ops.iter().enumerate() {
-        for id in &op.inputs {
+/// The last operation that reads each variable; what is kept is read at the very end (MEMPLAN-4).
+fn last_reads(part: &Part<'_>) -> Vec<Option<usize>> {
+    let mut last = vec![None; part.program.vars.len()];
+    for (at, &op) in part.ops.iter().enumerate() {
+        for id in &part.program.op(op).inputs {
             last[id.index()] = Some(at);
         }
     }
-    for id in fetched {
-        last[id.index()] = Some(program.ops.len());
+    for id in part.kept {
+        last[id.index()] = Some(part.ops.len());
     }
     last
 }
 
 /// The buffer of an input whose place this output may take.
-fn taken_over(
-    program: &Program,
-    op: &Op,
-    slot: usize,
-    at: usize,
-    batch: usize,
-    classes: &Classes,
-    reuse: Reuse,
-) -> Option<usize> {
-    if !reuse.in_place {
+fn taken_over(part: &Part<'_>, op: &Op, slot: usize, at: usize, classes: &Classes) -> Option<usize> {
+    let Part { program, batch, .. } = *part;
+    if !part.reuse.in_place {
         return None;
     }
     let operator = op.kind.operator();
@@ -100,9 +99,11 @@ fn written_here(op: &Op, slot: usize, class: usize, classes: &Classes) -> bool {
 }
 
 /// Scratch bytes of each operation.
-pub(super) fn scratch(program: &Program, batch: usize) -> Vec<usize> {
-    let mut all = Vec::with_capacity(program.ops.len());
-    for (_, op) in program.ops() {
+pub(super) fn scratch(part: &Part<'_>) -> Vec<usize> {
+    let Part { program, batch, .. } = *part;
+    let mut all = Vec::with_capacity(part.ops.len());
+    for &id in part.ops {
+        let op = program.op(id);
         let dims: Vec<Vec<usize>> = op.inputs.iter().map(|&i| program.sig(i).shape.at(batch)).collect();
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let element = op.inputs.first().map_or(1, |&i| program.sig(i).dtype.size());

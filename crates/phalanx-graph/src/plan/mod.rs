@@ -8,7 +8,7 @@ mod layout;
 mod liveness;
 
 use crate::{
-    ir::{Program, VarId},
+    ir::{OpId, Program, VarId},
     kernel::{Operand, Place, Step},
 };
 
@@ -37,6 +37,22 @@ pub struct MemoryPlan {
     steps: Vec<Step>,
 }
 
+/// What is to be planned: some operations of a program, for one batch size.
+pub(crate) struct Part<'a> {
+    pub program: &'a Program,
+    /// In the order of the program.
+    pub ops: &'a [OpId],
+    pub batch: usize,
+    /// Variables that live to the end.
+    pub kept: &'a [VarId],
+    pub reuse: Reuse,
+    /// Where the arena's own part begins.
+    pub first: usize,
+    pub place: Place,
+    /// Variables that have their place already, and where.
+    pub outside: &'a dyn Fn(VarId) -> Option<(Place, usize)>,
+}
+
 impl MemoryPlan {
     /// `store` says which buffer of the store each persistent variable has.
     pub fn new(
@@ -46,16 +62,35 @@ impl MemoryPlan {
         reuse: Reuse,
         store: impl Fn(VarId) -> usize,
     ) -> MemoryPlan {
-        let classes = liveness::classes(program, batch, fetched, reuse);
-        let scratch = liveness::scratch(program, batch);
-        let laid = layout::lay(&classes, &scratch, program.ops.len(), reuse);
+        let ops: Vec<OpId> = program.ops().map(|(id, _)| id).collect();
+        let outside = |id: VarId| program.var(id).is_persistable().then(|| (Place::Store(store(id)), 0));
+        let place = Place::Arena;
+        MemoryPlan::of(&Part {
+            program,
+            ops: &ops,
+            batch,
+            kept: fetched,
+            reuse,
+            first: 0,
+            place,
+            outside: &outside,
+        })
+    }
+
+    /// `bytes` is the end of the part's memory, counted from the arena's beginning.
+    pub(crate) fn of(part: &Part<'_>) -> MemoryPlan {
+        let Part { program, batch, first, .. } = *part;
+        let outside: Vec<_> = program.vars().map(|(id, _)| (part.outside)(id)).collect();
+        let classes = liveness::classes(part, &outside);
+        let scratch = liveness::scratch(part);
+        let laid = layout::lay(&classes, &scratch, part.ops.len(), part.reuse);
         let operand = |id: VarId| {
             let var = program.var(id);
             let bytes = var.sig.bytes(batch);
-            let (place, offset) = match classes.of[id.index()] {
-                _ if var.is_persistable() => (Place::Store(store(id)), 0),
-                Some(class) => (Place::Arena, laid.classes[class]),
-                None => return None,
+            let (place, offset) = match (outside[id.index()], classes.of[id.index()]) {
+                (Some(given), _) => given,
+                (None, Some(class)) => (part.place, first + laid.classes[class]),
+                (None, None) => return None,
             };
             let (dims, dtype, form) = (var.sig.shape.at(batch), var.sig.dtype, var.sig.form);
             Some(Operand { place, offset, bytes, dtype, dims, form })
@@ -66,11 +101,11 @@ impl MemoryPlan {
                 .map(|id| operands[id.index()].clone().expect("operands of operations are planned"))
                 .collect()
         };
-        let steps = program.ops().map(|(id, op)| {
-            let at = laid.scratch[id.index()];
-            Step::new(pick(&op.inputs), pick(&op.outputs), at..at + scratch[id.index()])
+        let steps = part.ops.iter().enumerate().map(|(at, &id)| {
+            let (op, begin) = (program.op(id), first + laid.scratch[at]);
+            Step::new(pick(&op.inputs), pick(&op.outputs), part.place, begin..begin + scratch[at])
         });
-        MemoryPlan { batch, bytes: laid.bytes, steps: steps.collect(), operands }
+        MemoryPlan { batch, bytes: first + laid.bytes, steps: steps.collect(), operands }
     }
 
     pub fn operand(&self, var: VarId) -> Option<&Operand> {

@@ -1,0 +1,202 @@
+//! Times matrix products, convolutions and training steps on one thread.
+//!
+//! Cases are named on the command line, or line by line on stdin, so that somebody else's runs can go between ours
+//! (`python/oracle/graph_compare.py`). Prints `name, median us, min us, samples/s`, separated by tabs.
+//!
+//! ```text
+//! cargo run --release -p phalanx-graph --example graph_bench -- sgemm_32x200x784 mlp_small
+//! ```
+
+use phalanx_core::DType;
+use phalanx_graph::{
+    Act, BATCH, Builder, Dim, Executor, Init, Learn, Optimizer, Options, Program, Rule, Store, Tensor, VarId,
+    append_gradients,
+    kernel::{Gemm, Mat, Size, Stream},
+    layers::ConvOptions,
+    op::{Pool, Reduction},
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::{error::Error, io::BufRead};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// How long one case is measured, after a quarter of that to warm up.
+const SPAN_US: f64 = 400e3;
+
+/// The time this thread was on a core: what others do on the machine counts less.
+fn now_us() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+fn main() -> Outcome<()> {
+    let named: Vec<String> = std::env::args().skip(1).collect();
+    if !named.is_empty() {
+        return named.iter().try_for_each(|name| measure(name));
+    }
+    for line in std::io::stdin().lock().lines() {
+        measure(line?.trim())?;
+    }
+    Ok(())
+}
+
+fn measure(name: &str) -> Outcome<()> {
+    let (mut step, samples) = case(name)?;
+    let begin = now_us();
+    while now_us() - begin < SPAN_US / 4.0 {
+        step()?;
+    }
+    let mut times = Vec::new();
+    let begin = now_us();
+    while now_us() - begin < SPAN_US || times.len() < 5 {
+        let one = now_us();
+        step()?;
+        times.push(now_us() - one);
+    }
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    println!("{name}\t{median:.1}\t{:.1}\t{:.0}", times[0], samples as f64 * 1e6 / median);
+    Ok(())
+}
+
+type Run = Box<dyn FnMut() -> Outcome<()>>;
+
+fn case(name: &str) -> Outcome<(Run, usize)> {
+    match name {
+        "lenet_20_50" => training(|b| lenet(b, [20, 50], &[500], Act::Relu), &[1, 28, 28], 64, 10),
+        "lenet_6_16" => training(|b| lenet(b, [6, 16], &[120, 84], Act::Relu), &[1, 28, 28], 64, 10),
+        "mlp_small" => training(|b| mlp(b, 784, &[200, 200, 200], 10, Act::Tanh), &[784], 64, 10),
+        "mlp_large" => training(|b| mlp(b, 1024, &[4096, 4096], 1000, Act::Relu), &[1024], 32, 1000),
+        "block" => block(),
+        _ => match name.split_once('_') {
+            Some(("sgemm", rest)) => sgemm(rest),
+            Some(("conv", rest)) => conv(rest),
+            _ => Err(format!("no case is named `{name}`").into()),
+        },
+    }
+}
+
+fn numbers(text: &str) -> Outcome<Vec<usize>> {
+    text.split('x').map(|n| n.parse::<usize>().map_err(|e| format!("`{text}`: {e}").into())).collect()
+}
+
+fn random(n: usize, stream: u64) -> Vec<f32> {
+    let dice = Stream::new(1, stream, 0);
+    (0..n as u64).map(|i| dice.uniform(i) as f32 - 0.5).collect()
+}
+
+/// `MxNxK`, or `MxNxK_nt` and `MxNxK_tn` with the second or first operand transposed.
+fn sgemm(rest: &str) -> Outcome<(Run, usize)> {
+    let (sizes, form) = rest.split_once('_').unwrap_or((rest, "nn"));
+    let &[m, n, k] = numbers(sizes)?.as_slice() else { return Err("wanted MxNxK".into()) };
+    let (a, b) = (random(m * k, 1), random(k * n, 2));
+    let (ta, tb) = (form.starts_with('t'), form.ends_with('t'));
+    let size = Size { m, n, k };
+    let (mut c, mut scratch) = (vec![0f32; m * n], vec![0f32; f32::scratch(size)]);
+    let run = move || {
+        let a = Mat::new(&a, if ta { m } else { k }).t_if(ta);
+        let b = Mat::new(&b, if tb { k } else { n }).t_if(tb);
+        f32::gemm(size, a, b, &mut c, false, &mut scratch);
+        std::hint::black_box(&mut c);
+        Ok(())
+    };
+    Ok((Box::new(run), m))
+}
+
+fn lenet(b: &mut Builder, filters: [usize; 2], hidden: &[usize], act: Act) -> Outcome<(VarId, VarId)> {
+    let d = Dim::Fixed;
+    let x = b.feed("x", DType::F32, [BATCH, d(1), d(28), d(28)])?;
+    let mut y = x;
+    for n in filters {
+        y = b.conv2d(y, ConvOptions { act, ..ConvOptions::new(n, 5) })?;
+        y = b.pool2d(y, Pool::Max, 2, 2)?;
+    }
+    y = b.flatten(y)?;
+    for &n in hidden {
+        y = b.fc(y, n, act)?;
+    }
+    Ok((x, b.fc(y, 10, Act::None)?))
+}
+
+fn mlp(b: &mut Builder, n_in: usize, hidden: &[usize], n_out: usize, act: Act) -> Outcome<(VarId, VarId)> {
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(n_in)])?;
+    let mut y = x;
+    for &n in hidden {
+        y = b.fc(y, n, act)?;
+    }
+    Ok((x, b.fc(y, n_out, Act::None)?))
+}
+
+/// Forward, backward and SGD of a classifier.
+fn training(
+    net: impl Fn(&mut Builder) -> Outcome<(VarId, VarId)>,
+    sample: &[usize],
+    batch: usize,
+    classes: i64,
+) -> Outcome<(Run, usize)> {
+    let mut b = Builder::new();
+    let label = b.feed("label", DType::I64, [BATCH])?;
+    let (_, scores) = net(&mut b)?;
+    let (losses, _) = b.softmax_with_cross_entropy(scores, label)?;
+    let loss = b.mean(losses)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    Optimizer::new(Rule::Sgd, 0.01).minimize(&mut program, loss)?;
+    let mut dims = vec![batch];
+    dims.extend(sample);
+    let labels: Vec<i64> = (0..batch as i64).map(|i| i % classes).collect();
+    let x = Tensor::new(&dims, &random(dims.iter().product(), 3))?;
+    let label = Tensor::new(&[batch], &labels)?;
+    Ok((steps(program, vec![("x", x), ("label", label)])?, batch))
+}
+
+fn steps(program: Program, feeds: Vec<(&'static str, Tensor)>) -> Outcome<Run> {
+    let mut executor = Executor::new(program, Options::default())?;
+    let mut store = Store::new(1);
+    let mut out = vec![Tensor::zeros(DType::F32, &[0])];
+    Ok(Box::new(move || {
+        let feeds: Vec<(&str, &Tensor)> = feeds.iter().map(|(n, t)| (*n, t)).collect();
+        Ok(executor.run_into(&mut store, &feeds, &["loss"], &mut out)?)
+    }))
+}
+
+/// One block of a transformer: attention and two layers, each behind a norm, added to what they read.
+fn block() -> Outcome<(Run, usize)> {
+    let (batch, time, width) = (8, 64, 256);
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(time), Dim::Fixed(width)])?;
+    let y = b.layer_norm(x, 2)?;
+    let y = b.attention(y, 4, None)?;
+    let x = b.add(x, y)?;
+    let y = b.layer_norm(x, 2)?;
+    let y = b.fc(y, 4 * width, Act::Gelu)?;
+    let y = b.fc(y, width, Act::None)?;
+    let y = b.add(x, y)?;
+    let y = b.map(phalanx_graph::op::Func::Square, y)?;
+    let loss = b.mean(y)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    Optimizer::new(Rule::Sgd, 1e-4).minimize(&mut program, loss)?;
+    let x = Tensor::new(&[batch, time, width], &random(batch * time * width, 4))?;
+    Ok((steps(program, vec![("x", x)])?, batch))
+}
+
+/// `BxCxHxOxK`: a convolution of B images of C channels and H x H pixels with O filters of K x K, as large as its
+/// input, and both its gradients.
+fn conv(rest: &str) -> Outcome<(Run, usize)> {
+    let &[batch, c, side, o, k] = numbers(rest)?.as_slice() else { return Err("wanted BxCxHxOxK".into()) };
+    let mut b = Builder::new();
+    let learn = || Learn::from(Init::Normal { mean: 0.0, std: 0.1 });
+    let x = b.parameter("x", [batch, c, side, side], learn())?;
+    let weight = b.feed("weight", DType::F32, [batch, o, side, side])?;
+    let options = ConvOptions { padding: [k / 2; 2], bias: false, ..ConvOptions::new(o, k) };
+    let y = b.conv2d(x, options)?;
+    let y = b.mul(y, weight)?;
+    let loss = b.reduce(Reduction::Sum, y, &[], false)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    let wrt = program.trainable();
+    append_gradients(&mut program, loss, &wrt, &[])?;
+    let weight = Tensor::new(&[batch, o, side, side], &random(batch * o * side * side, 5))?;
+    Ok((steps(program, vec![("weight", weight)])?, batch))
+}

@@ -1,0 +1,148 @@
+//! What a run is asked for, and everything that can be wrong with that (PARA-4).
+
+use super::{Feed, Fetch, ParallelExecutor, RunError};
+use crate::{
+    graph::GradientScale,
+    ir::{VarId, VarKind},
+};
+
+/// What the present run is asked for; its vectors are used again.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub sizes: Vec<usize>,
+    pub other: Vec<usize>,
+    pub fetched: Vec<VarId>,
+    pub scales: Vec<f64>,
+    /// Samples of processes before this one, and of all.
+    pub first: usize,
+    pub total: usize,
+    /// Whether any feed counts samples.
+    pub counts: bool,
+}
+
+impl ParallelExecutor {
+    pub(super) fn one_sample_each(&self, asked: &mut Asked) {
+        let n = self.graph.settings.copies();
+        asked.sizes.clear();
+        asked.sizes.resize(n, 1);
+        (asked.first, asked.total) = (n * self.graph.settings.process, n * self.graph.settings.processes);
+    }
+
+    pub(super) fn check_fetches(&self, fetch: &[Fetch<'_>], asked: &mut Asked) -> Result<(), RunError> {
+        asked.fetched.clear();
+        for f in fetch {
+            let Some(id) = self.graph.program.find(f.name) else {
+                return Err(RunError::UnknownFetch { var: f.name.to_string() });
+            };
+            if !self.graph.program.sig(id).is_dense() {
+                return Err(RunError::SparseFetch { var: f.name.to_string() });
+            }
+            asked.fetched.push(id);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_feeds(&self, feeds: &[(&str, Feed<'_>)], asked: &mut Asked) -> Result<(), RunError> {
+        let (program, n) = (&self.graph.program, self.graph.settings.copies());
+        asked.sizes.clear();
+        asked.sizes.resize(n, 1);
+        asked.other.clear();
+        asked.other.resize(n, 1);
+        asked.counts = false;
+        asked.scales.clear();
+        let mut sized_by = "";
+        for (i, (name, feed)) in feeds.iter().enumerate() {
+            if feeds[..i].iter().any(|(other, _)| other == name) {
+                return Err(RunError::FedTwice { var: name.to_string() });
+            }
+            if self.is_scale(name) {
+                scales(name, feed, n, &mut asked.scales)?;
+                continue;
+            }
+            let known = |id: &VarId| program.var(*id).kind != VarKind::Temp;
+            let Some(id) = program.find(name).filter(known) else {
+                return Err(RunError::UnknownFeed { var: name.to_string() });
+            };
+            let to = if asked.counts { &mut asked.other } else { &mut asked.sizes };
+            if !feed.sizes(program, id, to)? {
+                if matches!(feed, Feed::PerReplica(_)) && program.var(id).is_persistable() {
+                    return Err(RunError::NotPerReplica { var: name.to_string() });
+                }
+                continue;
+            }
+            if !asked.counts {
+                (asked.counts, sized_by) = (true, name);
+                continue;
+            }
+            if let Some(replica) = (0..n).find(|&r| asked.sizes[r] != asked.other[r]) {
+                let (wanted, got) = (asked.sizes[replica], asked.other[replica]);
+                let (var, other) = (name.to_string(), sized_by.to_string());
+                return Err(RunError::Shares { var, other, replica, wanted, got });
+            }
+        }
+        self.check_missing(feeds, asked)
+    }
+
+    pub(super) fn check_missing(&self, feeds: &[(&str, Feed<'_>)], asked: &Asked) -> Result<(), RunError> {
+        let program = &self.graph.program;
+        let missing = |id: VarId, name: &str| {
+            let var = program.var(id);
+            let (wanted, site) = (var.sig.clone(), var.site.clone());
+            Err(RunError::Missing { var: name.to_string(), wanted, site })
+        };
+        for &id in &self.feeds {
+            let name = &program.var(id).name;
+            if !feeds.iter().any(|(fed, _)| fed == name) {
+                return missing(id, name);
+            }
+        }
+        let custom = self.graph.settings.build.gradient_scale == GradientScale::Customized;
+        if let Some(loss) = self.loss.filter(|_| custom && asked.scales.is_empty()) {
+            return missing(loss, &format!("{}@GRAD", program.var(loss).name));
+        }
+        Ok(())
+    }
+
+    /// Whether this is the gradient of the loss, which is fed where the strategy says so.
+    pub(super) fn is_scale(&self, name: &str) -> bool {
+        let custom = self.graph.settings.build.gradient_scale == GradientScale::Customized;
+        let loss = self.loss.filter(|_| custom).map(|id| self.graph.program.var(id).name.as_str());
+        loss.is_some_and(|loss| name.strip_suffix("@GRAD") == Some(loss))
+    }
+
+    /// How many samples there are, here and elsewhere. A process that cannot run says so in place of its number, so that
+    /// nobody waits for it, and all can try again.
+    pub(super) fn count(&self, asked: &mut Asked, checked: Result<(), RunError>) -> Result<(), RunError> {
+        const REFUSED: u64 = u64::MAX;
+        let collective = &self.run.collective;
+        if collective.processes() == 1 {
+            checked?;
+            (asked.first, asked.total) = (0, asked.sizes.iter().sum());
+        } else {
+            let own = if checked.is_ok() { asked.sizes.iter().sum::<usize>() as u64 } else { REFUSED };
+            let all = collective.all_gather(&own.to_le_bytes())?;
+            checked?;
+            let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(REFUSED, u64::from_le_bytes);
+            if let Some(process) = all.iter().position(|bytes| number(bytes) == REFUSED) {
+                return Err(RunError::Elsewhere { process });
+            }
+            let sum = |some: &[Vec<u8>]| some.iter().map(number).sum::<u64>() as usize;
+            (asked.first, asked.total) = (sum(&all[..collective.index()]), sum(&all));
+        }
+        if asked.total == 0 && self.learns { Err(RunError::NoSamples) } else { Ok(()) }
+    }
+}
+
+/// The numbers that the gradient of the loss begins with, one for each replica.
+fn scales(name: &str, feed: &Feed<'_>, n: usize, scales: &mut Vec<f64>) -> Result<(), RunError> {
+    match feed {
+        Feed::Split(value) | Feed::Replicate(value) => scales.extend(value.to_f64()),
+        Feed::PerReplica(values) => values.iter().for_each(|v| scales.extend(v.to_f64())),
+    }
+    match scales.len() {
+        1 => scales.resize(n, scales[0]),
+        got if got != n => return Err(RunError::Scales { var: name.to_string(), wanted: n, got }),
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,391 @@
+//! From a graph to tasks on memory, for one way to split a batch and one set of fetched variables.
+//!
+//! Every replica has an arena for what its network computes. What replicas add up lies in the shared arena, a block for
+//! each replica, so that gradients are born where they are summed: nothing is packed. The sum lands in the first block.
+//! - LOWER-1: every schedule is proved free of races before it runs (MEMPLAN-2).
+//! - LOWER-2: gradients of one bucket lie side by side; a replica without samples contributes zeros.
+
+use super::{
+    memory::{Own, bytes_of, plan_body, plan_tail},
+    schedule::{Access, Drafting, Region, Schedule, Task},
+    shared::Shared,
+    work::{Called, What},
+};
+use crate::{
+    graph::{CHUNK_BYTES, Graph, NodeKind, Summed},
+    ir::{Form, OpId, VarId},
+    kernel::{Operand, Place, Step},
+    plan::MemoryPlan,
+};
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Signature {
+    /// Samples of each replica.
+    pub sizes: Vec<usize>,
+    /// Samples of all replicas of all processes.
+    pub total: usize,
+    pub fetched: Vec<VarId>,
+}
+
+/// Where a fetched variable is found.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    /// For each replica that has it.
+    pub each: Vec<Option<Operand>>,
+    /// Whether all replicas have the same.
+    pub same: bool,
+}
+
+/// Everything that a run needs to know.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub signature: Signature,
+    /// The network's memory, of each replica that has samples.
+    pub bodies: Vec<Option<MemoryPlan>>,
+    pub sources: Vec<Source>,
+    pub calls: Vec<Called>,
+    pub schedule: Schedule,
+    /// Sizes of the arenas.
+    pub arena_bytes: Vec<usize>,
+    pub shared_bytes: usize,
+}
+
+impl Planned {
+    /// A plan that runs nothing.
+    pub(super) fn empty(signature: Signature) -> Planned {
+        Planned {
+            signature,
+            bodies: Vec::new(),
+            sources: Vec::new(),
+            calls: Vec::new(),
+            schedule: Schedule::default(),
+            arena_bytes: Vec::new(),
+            shared_bytes: 0,
+        }
+    }
+}
+
+/// Which buffer of the store each replica has of each variable.
+pub(super) type Places = Vec<Vec<usize>>;
+
+pub(super) fn lower(graph: &Graph, signature: Signature, places: &Places) -> Planned {
+    let mut lowering = Lowering::new(graph, signature, places);
+    for at in 0..graph.nodes.len() {
+        lowering.node(at);
+    }
+    lowering.finish()
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    signature: Signature,
+    shared: Shared,
+    bodies: Vec<Option<MemoryPlan>>,
+    /// Where each operation stands in the plan of its replica.
+    body_at: Vec<Vec<usize>>,
+    tails: Vec<MemoryPlan>,
+    tail_at: Vec<usize>,
+    places: &'a Places,
+    calls: Vec<Called>,
+    draft: Drafting,
+    /// The tasks of each node.
+    tasks_of: Vec<Vec<u32>>,
+    n_threads: usize,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(graph: &'a Graph, signature: Signature, places: &'a Places) -> Lowering<'a> {
+        let mut shared = Shared::new(graph, &signature);
+        let n = signature.sizes.len();
+        let replicas = graph.settings.replicas;
+        let (mut bodies, mut body_at) = (Vec::new(), Vec::new());
+        let own = Own::new(graph, &signature);
+        for replica in 0..n {
+            let ops = ops_of(graph, Some(replica), false);
+            body_at.push(positions(graph, &ops));
+            let body = (signature.sizes[replica] > 0)
+                .then(|| plan_body(graph, &signature, &shared, &own, places, replica, &ops));
+            bodies.push(body);
+        }
+        let by_all = graph.settings.shares_parameters();
+        let tail_ops = ops_of(graph, if by_all { None } else { Some(0) }, true);
+        let mut tails = Vec::new();
+        for (replica, body) in bodies.iter().enumerate().take(if by_all { 1 } else { replicas }) {
+            // Where nothing is reduced, a replica without samples has nothing to update from.
+            let is_idle = !graph.settings.is_reduced() && body.is_none();
+            let ops = if is_idle { &[][..] } else { &tail_ops };
+            let first = bytes_of(&bodies, replica, replicas);
+            let tail = plan_tail(graph, &signature, &shared, places, replica, ops, (body, first));
+            if by_all {
+                shared.bytes = shared.bytes.max(tail.bytes);
+            }
+            tails.push(tail);
+        }
+        Lowering {
+            tail_at: positions(graph, &tail_ops),
+            n_threads: graph.settings.threads,
+            graph,
+            signature,
+            shared,
+            bodies,
+            body_at,
+            tails,
+            places,
+            calls: Vec::new(),
+            draft: Drafting::default(),
+            tasks_of: Vec::new(),
+        }
+    }
+
+    fn node(&mut self, at: usize) {
+        let graph = self.graph;
+        let node = &graph.nodes[at];
+        let before = self.draft.len() as u32;
+        let after: Vec<u32> = node.after.iter().flat_map(|&n| self.tasks_of[n].clone()).collect();
+        match &node.kind {
+            NodeKind::Compute { replica, ops } if graph.is_tail(ops) => {
+                self.update(at, *replica, ops, &after);
+            }
+            NodeKind::Compute { replica, ops } => self.compute(at, replica.unwrap_or(0), ops, &after),
+            NodeKind::Sum { vars } => self.sum(at, vars, &after),
+            NodeKind::Exchange { vars } => self.exchange(at, vars, &after),
+            NodeKind::Gather { var } => self.gather(at, *var, &after),
+            NodeKind::Gate => {
+                let task = Task { replica: 0, calls: 0..0, home: 0, cost: 0, node: at };
+                self.draft.gate(task);
+            }
+        }
+        self.tasks_of.push((before..self.draft.len() as u32).collect());
+    }
+
+    /// One task that makes these calls.
+    fn task(&mut self, node: usize, replica: usize, home: usize, calls: Vec<Called>, after: &[u32]) {
+        let begin = self.calls.len();
+        let mut accesses = Vec::new();
+        let mut cost = 0;
+        for called in &calls {
+            let step = &called.step;
+            let mut note = |operand: &Operand, write: bool| {
+                cost += operand.bytes as u64;
+                accesses.push(Access {
+                    region: region(operand.place, replica % self.graph.settings.replicas),
+                    bytes: operand.range(),
+                    write,
+                });
+            };
+            step.inputs().iter().for_each(|o| note(o, false));
+            step.outputs().iter().chain([step.scratch()]).for_each(|o| note(o, true));
+        }
+        self.calls.extend(calls);
+        let task = Task { replica, calls: begin..self.calls.len(), home: home % self.n_threads, cost, node };
+        self.draft.add(task, accesses, after);
+    }
+
+    fn compute(&mut self, node: usize, replica: usize, ops: &[OpId], after: &[u32]) {
+        let Some(body) = &self.bodies[replica] else { return self.nothing(node, replica, ops, after) };
+        let call = |&op: &OpId| {
+            let step = body.steps()[self.body_at[replica][op.index()]].clone();
+            Called { what: What::Op(op), step }
+        };
+        let calls = ops.iter().map(call).collect();
+        self.task(node, replica, replica % self.graph.settings.replicas, calls, after);
+    }
+
+    /// What a replica without samples contributes to sums (LOWER-2).
+    fn nothing(&mut self, node: usize, replica: usize, ops: &[OpId], after: &[u32]) {
+        let outputs = ops.iter().flat_map(|&op| &self.graph.program.op(op).outputs);
+        let born = |out: &&VarId| self.shared.offsets.iter().any(|(s, _)| s.local == **out);
+        let mut zeros = Vec::new();
+        for &out in outputs.filter(born) {
+            let offset = self.shared.in_body(out, replica).expect("it is summed");
+            let operand = self.flat(out, offset, 0..self.graph.program.sig(out).bytes(0));
+            zeros.push(Called { what: What::Zero, step: whole(vec![], vec![operand]) });
+        }
+        if !zeros.is_empty() {
+            self.task(node, replica, replica, zeros, after);
+        }
+    }
+
+    /// Bytes of a summed variable as a vector in the shared arena.
+    fn flat(&self, var: VarId, offset: usize, bytes: std::ops::Range<usize>) -> Operand {
+        let dtype = self.graph.program.sig(var).dtype;
+        let dims = vec![bytes.len() / dtype.size()];
+        let (offset, bytes) = (offset + bytes.start, bytes.len());
+        Operand { place: Place::Shared, offset, bytes, dtype, dims, form: Form::Dense }
+    }
+
+    /// From where to where in a block the variables of a bucket lie.
+    fn extent(&self, vars: &[Summed]) -> (usize, usize) {
+        let begin = vars.iter().map(|&s| self.shared.offset(s)).min().unwrap_or(0);
+        let end = |s: &Summed| self.shared.offset(*s) + self.graph.program.sig(s.whole).bytes(0);
+        (begin, vars.iter().map(end).max().unwrap_or(0))
+    }
+
+    fn sum(&mut self, node: usize, vars: &[Summed], after: &[u32]) {
+        let n = self.signature.sizes.len();
+        if n == 1 {
+            return;
+        }
+        let (begin, end) = self.extent(vars);
+        for (i, from) in (begin..end).step_by(CHUNK_BYTES).enumerate() {
+            let bytes = from..end.min(from + CHUNK_BYTES);
+            let block = |r: usize| self.flat(vars[0].whole, r * self.shared.block, bytes.clone());
+            let blocks: Vec<Operand> = (0..n).map(block).collect();
+            let called = Called { what: What::Sum, step: whole(blocks.clone(), blocks) };
+            self.task(node, 0, i, vec![called], after);
+        }
+    }
+
+    fn exchange(&mut self, node: usize, vars: &[Summed], after: &[u32]) {
+        let (begin, end) = self.extent(vars);
+        let operand = self.flat(vars[0].whole, 0, begin..end);
+        let called = Called { what: What::Exchange, step: whole(vec![operand.clone()], vec![operand]) };
+        self.task(node, 0, self.n_threads - 1, vec![called], after);
+    }
+
+    fn gather(&mut self, node: usize, var: VarId, after: &[u32]) {
+        let sig = self.graph.program.sig(var);
+        let (_, each, all) = self.shared.rows.iter().find(|(v, ..)| *v == var).expect("it has its place");
+        let rows = |offset: usize, batch: usize| Operand {
+            place: Place::Shared,
+            offset,
+            bytes: sig.bytes(batch),
+            dtype: sig.dtype,
+            dims: sig.shape.at(batch),
+            form: sig.form,
+        };
+        let inputs = each.iter().zip(&self.signature.sizes).map(|(&at, &n)| rows(at, n)).collect();
+        let step = whole(inputs, vec![rows(*all, self.signature.total)]);
+        self.task(node, 0, 0, vec![Called { what: What::Gather, step }], after);
+    }
+
+    fn update(&mut self, node: usize, replica: Option<usize>, ops: &[OpId], after: &[u32]) {
+        let r = replica.unwrap_or(0);
+        // Where nothing is reduced, a replica without samples has learned nothing.
+        if !self.graph.settings.is_reduced() && self.bodies[r].is_none() {
+            return;
+        }
+        let step = |op: OpId| self.tails[r].steps()[self.tail_at[op.index()]].clone();
+        let calls: Vec<Called> =
+            ops.iter().map(|&op| Called { what: What::Op(op), step: step(op) }).collect();
+        match calls.as_slice() {
+            [Called { what, step }] if self.is_elementwise(ops[0], step) => {
+                let (what, step) = (what.clone(), step.clone());
+                let n = step.outputs()[0].volume();
+                let size = (CHUNK_BYTES / step.outputs()[0].dtype.size()).max(1);
+                for (i, from) in (0..n).step_by(size).enumerate() {
+                    let step = narrowed(&step, n, from..n.min(from + size));
+                    let home = replica.map_or(i, |r| r + i);
+                    self.task(node, r, home, vec![Called { what: what.clone(), step }], after);
+                }
+            }
+            _ => self.task(node, r, r, calls, after),
+        }
+    }
+
+    /// Whether ranges of it can be done by different workers, and are worth it.
+    fn is_elementwise(&self, op: OpId, step: &Step) -> bool {
+        let Some(first) = step.outputs().first() else { return false };
+        let n = first.volume();
+        let fits = |o: &Operand| o.form == Form::Dense && (o.volume() == n || o.volume() == 1);
+        self.graph.program.op(op).kind.operator().is_elementwise()
+            && first.bytes > CHUNK_BYTES
+            && step.inputs().iter().chain(step.outputs()).all(fits)
+            && step.outputs().iter().all(|o| o.volume() == n)
+    }
+
+    fn finish(self) -> Planned {
+        let n = self.graph.settings.replicas;
+        let sources = self.signature.fetched.iter().map(|&var| self.source(var)).collect();
+        let by_all = self.graph.settings.shares_parameters();
+        let arena = |replica: usize| {
+            let tail = self.tails.get(replica).filter(|_| !by_all).map_or(0, |t| t.bytes);
+            bytes_of(&self.bodies, replica, n).max(tail)
+        };
+        let arena_bytes = (0..n).map(arena).collect();
+        let (schedule, proving) = self.draft.finish();
+        let unordered = proving.unordered();
+        assert_eq!(unordered, None, "LOWER-1: edges follow from what tasks touch, so no two tasks race");
+        Planned {
+            signature: self.signature,
+            bodies: self.bodies,
+            sources,
+            calls: self.calls,
+            schedule,
+            arena_bytes,
+            shared_bytes: self.shared.bytes,
+        }
+    }
+
+    fn source(&self, var: VarId) -> Source {
+        let n = self.graph.settings.replicas;
+        let (program, parts) = (&self.graph.program, &self.graph.parts);
+        let by_tail = || self.graph.parts.tail.iter().any(|&op| program.op(op).outputs.contains(&var));
+        if let Some(held) = parts.held[var.index()] {
+            let sig = program.sig(var);
+            let each = (0..n).map(|r| {
+                let place = Place::Store(self.places[r][var.index()]);
+                let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
+                Some(Operand { place, offset: 0, bytes, dtype: sig.dtype, dims, form: sig.form })
+            });
+            return Source { each: each.collect(), same: held != crate::graph::Held::Apart };
+        }
+        let shared = self.graph.settings.shares_parameters();
+        if parts.is_whole(var) || by_tail() {
+            let of = |r: usize| self.tails.get(if shared { 0 } else { r })?.operand(var).cloned();
+            let each: Vec<_> = (0..n).map(of).collect();
+            if each.iter().any(Option::is_some) {
+                return Source { each, same: self.graph.settings.is_reduced() };
+            }
+        }
+        let each = self.bodies.iter().map(|b| b.as_ref()?.operand(var).cloned()).collect();
+        Source { each, same: parts.is_whole(var) }
+    }
+}
+
+fn ops_of(graph: &Graph, replica: Option<usize>, tail: bool) -> Vec<OpId> {
+    let mut all = Vec::new();
+    for node in &graph.nodes {
+        if let NodeKind::Compute { replica: r, ops } = &node.kind
+            && *r == replica
+            && graph.is_tail(ops) == tail
+        {
+            all.extend(ops);
+        }
+    }
+    all
+}
+
+fn positions(graph: &Graph, ops: &[OpId]) -> Vec<usize> {
+    let mut at = vec![usize::MAX; graph.program.ops.len()];
+    ops.iter().enumerate().for_each(|(i, op)| at[op.index()] = i);
+    at
+}
+
+fn region(place: Place, replica: usize) -> Region {
+    match place {
+        Place::Arena => Region::Replica(replica),
+        Place::Shared => Region::Shared,
+        Place::Store(at) => Region::Store(at),
+    }
+}
+
+/// A step without scratch memory.
+fn whole(inputs: Vec<Operand>, outputs: Vec<Operand>) -> Step {
+    Step::new(inputs, outputs, Place::Shared, 0..0)
+}
+
+/// The same step for some of its elements.
+fn narrowed(step: &Step, n: usize, range: std::ops::Range<usize>) -> Step {
+    let narrow = |o: &Operand| {
+        if n != 1 && o.volume() == 1 {
+            return o.clone();
+        }
+        let size = o.dtype.size();
+        let (offset, bytes) = (o.offset + range.start * size, range.len() * size);
+        Operand { offset, bytes, dims: vec![range.len()], ..o.clone() }
+    };
+    let all = |operands: &[Operand]| operands.iter().map(narrow).collect();
+    whole(all(step.inputs()), all(step.outputs()))
+}

@@ -1,0 +1,474 @@
+//! Many replicas of a program, run by a few workers.
+//!
+//! - PARA-1: parameters and losses are the same bits for AllReduce and Reduce, fused or not, sequential or not, and for any
+//!   number of threads.
+//! - PARA-2: a run that fails in the network, or between processes, has changed no parameter and no state of the
+//!   optimizer; statistics that the network itself writes (batch norm) may have moved on. The executor can be used again.
+//! - PARA-3: a run whose shares and fetches were seen before allocates nothing, apart from what
+//!   goes to other processes.
+//! - PARA-4: everything that is wrong with feeds and fetches is said before anything runs or changes.
+
+mod asking;
+mod binding;
+mod collective;
+mod feed;
+mod fetch;
+mod lower;
+mod memory;
+mod pool;
+mod schedule;
+mod shared;
+mod trace;
+mod work;
+
+pub use collective::{Alone, Collective, CollectiveError, Threads, tree};
+pub use feed::Feed;
+pub use fetch::{Fetch, Fetched, Merge};
+
+use super::{RunError, Store, Tensor};
+use crate::{
+    graph::{
+        BuildError, BuildStrategy, Circumstances, Effective, ExecutionStrategy, GradientScale, Graph,
+        PassList, ReduceStrategy, validate,
+    },
+    ir::{Program, Role, VarId, VarKind},
+    kernel::{Arena, Env, Operand, Place},
+};
+use asking::Asked;
+use binding::Binding;
+use fetch::Merging;
+use lower::{Planned, Signature, lower};
+use phalanx_core::DType;
+use pool::{Pool, Run};
+use std::{sync::Arc, time::Instant};
+use trace::Slots;
+
+/// What an executor is made with.
+#[derive(Debug)]
+pub struct Setup {
+    pub build: BuildStrategy,
+    pub exec: ExecutionStrategy,
+    /// How many; `CPU_NUM` if not given, or else one for each core.
+    pub replicas: Option<usize>,
+    /// Other processes that train the same program.
+    pub collective: Arc<dyn Collective>,
+    pub passes: PassList,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            build: BuildStrategy::default(),
+            exec: ExecutionStrategy::default(),
+            replicas: None,
+            collective: Arc::new(Alone),
+            passes: PassList::standard(),
+        }
+    }
+}
+
+/// What a dry run has seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DryRun {
+    /// Tasks of one run.
+    pub n_tasks: usize,
+    /// Tasks that were visited in all runs.
+    pub n_visited: usize,
+    pub ns_per_task: f64,
+}
+
+/// A program on several replicas.
+#[derive(Debug)]
+pub struct ParallelExecutor {
+    graph: Graph,
+    loss: Option<VarId>,
+    feeds: Vec<VarId>,
+    learns: bool,
+    pool: Pool,
+    run: Arc<Run>,
+    /// The most recently used last.
+    plans: Vec<Arc<Planned>>,
+    binding: Binding,
+    runs_since_drop: usize,
+    asked: Asked,
+}
+
+/// Plans that are kept: one for each way to split a batch and each set of fetches.
+const MOST_PLANS: usize = 16;
+
+impl ParallelExecutor {
+    /// `loss` names what was minimized; without it the program must not have gradients.
+    pub fn new(program: &Program, loss: Option<&str>, setup: Setup) -> Result<ParallelExecutor, BuildError> {
+        let cpu_num = std::env::var("CPU_NUM").ok();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let at = Circumstances {
+            replicas: setup.replicas,
+            cpu_num: cpu_num.as_deref(),
+            cores,
+            processes: setup.collective.processes(),
+            process: setup.collective.index(),
+            has_loss: loss.is_some(),
+        };
+        let settings = validate(&setup.build, &setup.exec, at)?;
+        let loss = check_loss(program, loss)?;
+        let mut graph = Graph::new(program.clone(), settings)?;
+        let mut n_dumped = 0;
+        setup.passes.apply(&mut graph, |pass, graph| {
+            n_dumped += 1;
+            dump(graph, n_dumped, pass)
+        })?;
+        let program = Arc::new(graph.program.clone());
+        let feeds = program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(id, _)| id).collect();
+        let n = graph.settings.replicas;
+        let threads = graph.settings.threads;
+        let pool =
+            Pool::new(threads).map_err(|why| BuildError::Threads { n: threads - 1, why: why.to_string() })?;
+        let nothing = Signature { sizes: Vec::new(), total: 0, fetched: Vec::new() };
+        let empty = Arc::new(Planned::empty(nothing));
+        let mut run = Run::new(program.clone(), setup.collective, empty, threads);
+        run.arenas = (0..n).map(|_| Arena::new(0)).collect();
+        run.check_finite = graph.settings.build.check_nan_inf;
+        let learns = !graph.parts.tail.is_empty() || program.ops.iter().any(|op| op.role == Role::Loss);
+        Ok(ParallelExecutor {
+            binding: Binding::new(&graph),
+            graph,
+            loss,
+            feeds,
+            learns,
+            pool,
+            run: Arc::new(run),
+            plans: Vec::new(),
+            runs_since_drop: 0,
+            asked: Asked::default(),
+        })
+    }
+
+    /// The graph after all passes.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The strategies as they hold.
+    pub fn effective(&self) -> &Effective {
+        &self.graph.settings
+    }
+
+    pub fn replicas(&self) -> usize {
+        self.graph.settings.replicas
+    }
+
+    /// Bytes of memory that runs use beside the store, now.
+    pub fn arena_bytes(&self) -> usize {
+        self.run.arenas.iter().map(Arena::len).sum::<usize>() + self.run.shared.len()
+    }
+
+    /// Puts the program's parameters and states into the store, as the first run would.
+    pub fn prepare(&mut self, store: &mut Store) -> Result<(), RunError> {
+        if self.binding.bind(&self.graph, store, &*self.run.collective)? {
+            self.plans.clear();
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of temporaries back; the next run takes it anew.
+    pub fn drop_scopes(&mut self) {
+        let run = self.run_mut();
+        run.arenas.iter_mut().for_each(|a| *a = Arena::new(0));
+        run.shared = Arena::new(0);
+        self.runs_since_drop = 0;
+    }
+
+    /// Begins or ends the recording of when tasks run.
+    pub fn record(&mut self, on: bool) {
+        let n = self.run.plan.schedule.tasks.len();
+        self.run_mut().trace = on.then(|| Slots::new(n));
+    }
+
+    /// The last run, for `chrome://tracing`, if it was recorded.
+    pub fn trace(&self) -> Option<String> {
+        Some(self.run.trace.as_ref()?.to_json(&self.graph, &self.run.plan))
+    }
+
+    fn run_mut(&mut self) -> &mut Run {
+        Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs")
+    }
+
+    /// Runs the program and gives what is fetched, in that order.
+    pub fn run(
+        &mut self,
+        store: &mut Store,
+        feeds: &[(&str, Feed<'_>)],
+        fetch: &[Fetch<'_>],
+    ) -> Result<Vec<Fetched>, RunError> {
+        let mut out = Vec::new();
+        self.run_into(store, feeds, fetch, &mut out)?;
+        Ok(out)
+    }
+
+    /// The same into what an earlier run gave, whose memory is used again (PARA-3).
+    pub fn run_into(
+        &mut self,
+        store: &mut Store,
+        feeds: &[(&str, Feed<'_>)],
+        fetch: &[Fetch<'_>],
+        out: &mut Vec<Fetched>,
+    ) -> Result<(), RunError> {
+        let mut asked = std::mem::take(&mut self.asked);
+        let ended = self.run_asked(store, feeds, fetch, &mut asked, out);
+        self.asked = asked;
+        ended
+    }
+
+    fn run_asked(
+        &mut self,
+        store: &mut Store,
+        feeds: &[(&str, Feed<'_>)],
+        fetch: &[Fetch<'_>],
+        asked: &mut Asked,
+        out: &mut Vec<Fetched>,
+    ) -> Result<(), RunError> {
+        let dry = self.graph.settings.exec.dry_run;
+        if dry {
+            self.check_fetches(fetch, asked)?;
+            self.one_sample_each(asked);
+        } else {
+            let checked = self
+                .check_fetches(fetch, asked)
+                .and_then(|()| self.check_feeds(feeds, asked))
+                .and_then(|()| store.admit(&self.graph.program));
+            self.count(asked, checked)?;
+        }
+        let ended = self.run_counted(store, feeds, fetch, asked, out);
+        if let Err(error) = &ended {
+            // The others are on their way already.
+            self.run.collective.abort(&error.to_string());
+        }
+        ended
+    }
+
+    /// The rest, after all processes have agreed to go.
+    fn run_counted(
+        &mut self,
+        store: &mut Store,
+        feeds: &[(&str, Feed<'_>)],
+        fetch: &[Fetch<'_>],
+        asked: &Asked,
+        out: &mut Vec<Fetched>,
+    ) -> Result<(), RunError> {
+        self.prepare(store)?;
+        self.binding.check(&self.graph, store)?;
+        let plan = self.plan(asked)?;
+        self.check_merges(fetch, &plan, asked)?;
+        self.run_mut().dry = self.graph.settings.exec.dry_run;
+        for _ in 0..self.graph.settings.exec.num_iteration_per_run {
+            self.feed(store, feeds, &plan, asked)?;
+            self.pool.run(&mut self.run, store.lend())?;
+            store.runs += 1;
+        }
+        self.fetch(store, fetch, &plan, asked, out);
+        self.count_run();
+        Ok(())
+    }
+
+    fn count_run(&mut self) {
+        self.runs_since_drop += 1;
+        let most = self.graph.settings.exec.num_iteration_per_drop_scope;
+        if most > 0 && self.runs_since_drop >= most {
+            self.drop_scopes();
+        }
+    }
+
+    /// Visits all tasks without running any kernel, on one sample for each replica.
+    pub fn dry_run(&mut self, store: &mut Store, n_runs: usize) -> Result<DryRun, RunError> {
+        let mut asked = Asked::default();
+        self.one_sample_each(&mut asked);
+        self.prepare(store)?;
+        self.plan(&asked)?;
+        self.run_mut().dry = true;
+        let (begin, mut n_visited) = (Instant::now(), 0);
+        for _ in 0..n_runs {
+            self.pool.run(&mut self.run, store.lend())?;
+            n_visited += *self.run_mut().n_visited.get_mut();
+        }
+        let ns = begin.elapsed().as_nanos() as f64;
+        self.run_mut().dry = false;
+        let n_tasks = self.run.plan.schedule.tasks.len();
+        Ok(DryRun { n_tasks, n_visited, ns_per_task: ns / n_visited.max(1) as f64 })
+    }
+
+    fn plan(&mut self, asked: &Asked) -> Result<Arc<Planned>, RunError> {
+        let is_it = |p: &Arc<Planned>| {
+            let s = &p.signature;
+            s.sizes == asked.sizes && s.total == asked.total && s.fetched == asked.fetched
+        };
+        let plan = match self.plans.iter().position(is_it) {
+            Some(at) => self.plans.remove(at),
+            None => {
+                if self.plans.len() >= MOST_PLANS {
+                    self.plans.remove(0);
+                }
+                let (sizes, fetched) = (asked.sizes.clone(), asked.fetched.clone());
+                let signature = Signature { sizes, total: asked.total, fetched };
+                let plan = lower(&self.graph, signature, self.binding.places());
+                let program = &self.graph.program;
+                let lost = plan
+                    .sources
+                    .iter()
+                    .zip(&asked.fetched)
+                    .find(|(s, id)| s.each.iter().all(Option::is_none) && !self.is_computed(**id));
+                if let Some((_, &id)) = lost {
+                    return Err(RunError::Unplanned { var: program.var(id).name.clone() });
+                }
+                Arc::new(plan)
+            }
+        };
+        self.plans.push(plan.clone());
+        let run = self.run_mut();
+        for (arena, &bytes) in run.arenas.iter_mut().zip(&plan.arena_bytes) {
+            if arena.len() < bytes {
+                *arena = Arena::new(bytes);
+            }
+        }
+        if run.shared.len() < plan.shared_bytes {
+            run.shared = Arena::new(plan.shared_bytes);
+        }
+        if !Arc::ptr_eq(&run.plan, &plan) {
+            run.take_plan(plan.clone());
+        }
+        Ok(plan)
+    }
+
+    fn is_computed(&self, var: VarId) -> bool {
+        let program = &self.graph.program;
+        program.var(var).kind != VarKind::Temp || program.ops.iter().any(|op| op.outputs.contains(&var))
+    }
+
+    fn merging<'a>(
+        &'a self,
+        fetch: &[Fetch<'a>],
+        plan: &'a Planned,
+        asked: &'a Asked,
+        i: usize,
+    ) -> Merging<'a> {
+        let sig = self.graph.program.sig(asked.fetched[i]);
+        let Fetch { name, merge } = fetch[i];
+        Merging { name, sig, source: &plan.sources[i], merge, sizes: &asked.sizes }
+    }
+
+    fn check_merges(&self, fetch: &[Fetch<'_>], plan: &Planned, asked: &Asked) -> Result<(), RunError> {
+        (0..fetch.len()).try_for_each(|i| self.merging(fetch, plan, asked, i).check())
+    }
+
+    /// Puts feeds into the replicas' memory, and says what each replica is told beside.
+    fn feed(
+        &mut self,
+        store: &mut Store,
+        feeds: &[(&str, Feed<'_>)],
+        plan: &Planned,
+        asked: &Asked,
+    ) -> Result<(), RunError> {
+        for (name, feed) in feeds {
+            if self.is_scale(name) {
+                continue;
+            }
+            let id = self.graph.program.find(name).expect("checked");
+            if self.graph.program.var(id).is_persistable() {
+                let (Feed::Split(value) | Feed::Replicate(value)) = feed else { continue };
+                store.set(name, value)?;
+                continue;
+            }
+            let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
+            let mut first = 0;
+            for (replica, body) in plan.bodies.iter().enumerate() {
+                if let Some(operand) = body.as_ref().and_then(|b| b.operand(id)) {
+                    let n = run.arenas.len();
+                    let out = &mut run.arenas[replica % n].as_slice::<u8>()[operand.range()];
+                    feed.copy(&self.graph.program, id, replica, first, out);
+                }
+                first += asked.sizes[replica];
+            }
+        }
+        let settings = &self.graph.settings;
+        let n = settings.copies() * settings.processes;
+        let scale = |r: usize| match settings.build.gradient_scale {
+            GradientScale::CoeffNumDevice => 1.0 / n as f64,
+            GradientScale::One => 1.0,
+            GradientScale::Customized => asked.scales.get(r).copied().unwrap_or(1.0),
+            // Who learns alone has all the samples there are.
+            GradientScale::BySamples if settings.build.reduce_strategy == ReduceStrategy::NoReduce => 1.0,
+            GradientScale::BySamples => asked.sizes[r] as f64 / asked.total.max(1) as f64,
+        };
+        let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
+        run.envs.clear();
+        let mut first_sample = asked.first;
+        for (r, &size) in asked.sizes.iter().enumerate() {
+            let (seed, run_number) = (store.seed, store.runs);
+            run.envs.push(Env { seed, run: run_number, first_sample, loss_scale: scale(r) });
+            first_sample += size;
+        }
+        Ok(())
+    }
+
+    fn fetch(
+        &mut self,
+        store: &mut Store,
+        fetch: &[Fetch<'_>],
+        plan: &Planned,
+        asked: &Asked,
+        out: &mut Vec<Fetched>,
+    ) {
+        out.truncate(fetch.len());
+        out.resize_with(fetch.len(), || Fetched::One(Tensor::zeros(DType::U8, &[0])));
+        for (i, out) in out.iter_mut().enumerate() {
+            let sig = self.graph.program.sig(asked.fetched[i]);
+            let Fetch { name, merge } = fetch[i];
+            let merging = Merging { name, sig, source: &plan.sources[i], merge, sizes: &asked.sizes };
+            let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
+            merging.put(
+                &mut |replica: usize, operand: &Operand, see: &mut dyn FnMut(&[u8])| {
+                    let arena = match operand.place {
+                        Place::Arena => {
+                            let n = run.arenas.len();
+                            &mut run.arenas[replica % n]
+                        }
+                        Place::Shared => &mut run.shared,
+                        Place::Store(at) => &mut store.buffers_mut()[at],
+                    };
+                    see(&arena.as_slice::<u8>()[operand.range()]);
+                },
+                out,
+            );
+        }
+    }
+}
+
+fn check_loss(program: &Program, loss: Option<&str>) -> Result<Option<VarId>, BuildError> {
+    let of = program.ops.iter().find(|op| op.role == Role::Loss);
+    let has = of.map(|op| (op.inputs[0], program.var(op.inputs[0]).name.clone()));
+    let Some(name) = loss else {
+        return match has {
+            Some((_, of)) => Err(BuildError::LossNotNamed { of }),
+            None => Ok(None),
+        };
+    };
+    let Some(id) = program.find(name) else {
+        return Err(BuildError::UnknownLoss { loss: name.to_string() });
+    };
+    let var = program.var(id);
+    if !program.is_scalar(id) {
+        let (loss, got, site) = (name.to_string(), var.sig.to_string(), var.site.clone());
+        return Err(BuildError::LossNotScalar { loss, got, site });
+    }
+    match (has, of) {
+        (Some((other, of)), Some(op)) if other != id => {
+            Err(BuildError::OtherLoss { loss: name.to_string(), of, site: op.site.clone() })
+        }
+        _ => Ok(Some(id)),
+    }
+}
+
+fn dump(graph: &Graph, number: usize, pass: &str) -> Result<(), BuildError> {
+    let Some(path) = &graph.settings.build.debug_graphviz_path else { return Ok(()) };
+    let path = format!("{}_{number}_{pass}.dot", path.display());
+    std::fs::write(&path, graph.to_dot()).map_err(|why| BuildError::Dump { path, why: why.to_string() })
+}

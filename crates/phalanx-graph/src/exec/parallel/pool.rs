@@ -1,0 +1,361 @@
+//! Workers: the caller's thread and others that sleep between runs.
+//! - POOL-1: a run ends for the caller after every worker has let go of it.
+//! - POOL-2: no wake-up is lost: who goes to sleep registers and looks once more; who has work looks for sleepers after
+//!   it was put down.
+//! - POOL-3: the first failure cancels what has not begun; the rest is passed over, so that all counters are as before.
+
+use super::{collective::Collective, lower::Planned, trace::Slots, work::Doing};
+use crate::{
+    exec::RunError,
+    ir::Program,
+    kernel::{Arena, Env, Memory},
+};
+use std::{
+    collections::BinaryHeap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+/// One executor's runs, one after another. Between runs nobody but the executor holds it.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub program: Arc<Program>,
+    pub collective: Arc<dyn Collective>,
+    pub plan: Arc<Planned>,
+    pub arenas: Vec<Arena>,
+    pub shared: Arena,
+    /// One for each replica.
+    pub envs: Vec<Env>,
+    pub check_finite: bool,
+    pub dry: bool,
+    pub trace: Option<Slots>,
+    queues: Vec<Mutex<BinaryHeap<(u64, u32)>>>,
+    /// Tasks in all queues.
+    n_ready: AtomicUsize,
+    n_left: AtomicUsize,
+    n_sleepers: AtomicUsize,
+    park: Mutex<()>,
+    wake: Condvar,
+    cancelled: AtomicBool,
+    broken: AtomicBool,
+    /// The failure of the first task in order, of those that failed.
+    failure: Mutex<Option<(usize, RunError)>>,
+    pub n_visited: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A worker that panics between two changes breaks the run, which says so; the data itself stays whole.
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Run {
+    pub(super) fn new(
+        program: Arc<Program>,
+        collective: Arc<dyn Collective>,
+        plan: Arc<Planned>,
+        n_threads: usize,
+    ) -> Run {
+        Run {
+            program,
+            collective,
+            plan,
+            arenas: Vec::new(),
+            shared: Arena::new(0),
+            envs: Vec::new(),
+            check_finite: false,
+            dry: false,
+            trace: None,
+            queues: (0..n_threads).map(|_| Mutex::new(BinaryHeap::new())).collect(),
+            n_ready: AtomicUsize::new(0),
+            n_left: AtomicUsize::new(0),
+            n_sleepers: AtomicUsize::new(0),
+            park: Mutex::new(()),
+            wake: Condvar::new(),
+            cancelled: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            n_visited: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes a plan; makes room so that queues never grow while it runs.
+    pub(super) fn take_plan(&mut self, plan: Arc<Planned>) {
+        for queue in &mut self.queues {
+            let queue = queue.get_mut().unwrap_or_else(|e| e.into_inner());
+            queue.reserve(plan.schedule.tasks.len());
+        }
+        if let Some(slots) = &mut self.trace {
+            slots.fit(plan.schedule.tasks.len());
+        }
+        self.plan = plan;
+    }
+
+    fn begin(&mut self) {
+        self.cancelled = AtomicBool::new(false);
+        self.n_left = AtomicUsize::new(self.plan.schedule.tasks.len());
+        self.n_visited = AtomicUsize::new(0);
+    }
+
+    pub(super) fn outcome(&mut self) -> Result<(), RunError> {
+        if *self.broken.get_mut() {
+            return Err(RunError::Broken { why: "it panicked between tasks; make a new executor".into() });
+        }
+        match self.failure.get_mut().unwrap_or_else(|e| e.into_inner()).take() {
+            None => Ok(()),
+            Some((_, error)) => Err(error),
+        }
+    }
+
+    /// All tasks in order, on this thread.
+    fn in_order(&self, store: &[Arena]) {
+        for task in 0..self.plan.schedule.tasks.len() {
+            self.perform(task, 0, store);
+        }
+    }
+
+    fn perform(&self, task: usize, worker: usize, store: &[Arena]) {
+        self.n_visited.fetch_add(1, Ordering::Relaxed);
+        if self.dry || self.cancelled.load(Ordering::Relaxed) {
+            return;
+        }
+        let begin = self.trace.as_ref().map(Slots::now);
+        let replica = self.plan.schedule.tasks[task].replica;
+        let memory = Memory::common(&self.arenas[replica % self.arenas.len()], &self.shared, store);
+        let doing = Doing {
+            program: &self.program,
+            collective: &*self.collective,
+            replica: replica % self.arenas.len(),
+            check_finite: self.check_finite,
+        };
+        for called in &self.plan.calls[self.plan.schedule.tasks[task].calls.clone()] {
+            if let Err(error) = called.perform(memory, self.envs[replica], doing) {
+                self.fail(task, error);
+                break;
+            }
+        }
+        if let (Some(slots), Some(begin)) = (&self.trace, begin) {
+            slots.record(task, worker, begin);
+        }
+    }
+
+    fn fail(&self, task: usize, error: RunError) {
+        if !self.cancelled.swap(true, Ordering::Relaxed) {
+            // Others may be waiting for what this process will not bring any more.
+            self.collective.abort(&error.to_string());
+        }
+        let mut failure = lock(&self.failure);
+        if failure.as_ref().is_none_or(|(first, _)| task < *first) {
+            *failure = Some((task, error));
+        }
+    }
+
+    fn push(&self, task: u32) {
+        let home = self.plan.schedule.tasks[task as usize].home;
+        lock(&self.queues[home]).push((self.plan.schedule.priority[task as usize], task));
+        self.n_ready.fetch_add(1, Ordering::SeqCst);
+        if self.n_sleepers.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.park));
+            self.wake.notify_one();
+        }
+    }
+
+    fn pop(&self, queue: usize) -> Option<usize> {
+        let (_, task) = lock(&self.queues[queue]).pop()?;
+        self.n_ready.fetch_sub(1, Ordering::SeqCst);
+        Some(task as usize)
+    }
+
+    /// The best of its own, or, being idle, the best of another's.
+    fn next(&self, worker: usize) -> Option<usize> {
+        if self.n_ready.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let n = self.queues.len();
+        (0..n).find_map(|i| self.pop((worker + i) % n))
+    }
+
+    /// Counts down what waits for this task; one of those that may begin is for this worker.
+    fn ended(&self, task: usize) -> Option<usize> {
+        let schedule = &self.plan.schedule;
+        let mut own: Option<u32> = None;
+        for &next in schedule.successors(task) {
+            if !schedule.arrive(next as usize) {
+                continue;
+            }
+            let near = |t: u32| schedule.tasks[t as usize].replica == schedule.tasks[task].replica;
+            let rank = |t: u32| (near(t), schedule.priority[t as usize]);
+            match own {
+                None => own = Some(next),
+                Some(best) if rank(next) > rank(best) => {
+                    self.push(best);
+                    own = Some(next);
+                }
+                Some(_) => self.push(next),
+            }
+        }
+        if self.n_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            drop(lock(&self.park));
+            self.wake.notify_all();
+        }
+        own.map(|t| t as usize)
+    }
+
+    fn is_over(&self) -> bool {
+        self.n_left.load(Ordering::SeqCst) == 0 || self.broken.load(Ordering::SeqCst)
+    }
+
+    fn work(&self, worker: usize, store: &[Arena]) {
+        /// How often an idle worker looks again before it sleeps: about as long as a small operation takes.
+        const LOOKS: usize = 300;
+        let mut looks = 0;
+        let mut mine = None;
+        loop {
+            if let Some(task) = mine.take().or_else(|| self.next(worker)) {
+                self.perform(task, worker, store);
+                mine = self.ended(task);
+                looks = 0;
+                continue;
+            }
+            if self.is_over() {
+                return;
+            }
+            if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            let guard = lock(&self.park);
+            self.n_sleepers.fetch_add(1, Ordering::SeqCst);
+            // The last look, after which nobody can put work down without seeing the sleeper (POOL-2).
+            if self.n_ready.load(Ordering::SeqCst) == 0 && !self.is_over() {
+                drop(self.wake.wait(guard).unwrap_or_else(|e| e.into_inner()));
+            }
+            self.n_sleepers.fetch_sub(1, Ordering::SeqCst);
+            looks = 0;
+        }
+    }
+
+    fn break_off(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+        drop(lock(&self.park));
+        self.wake.notify_all();
+    }
+}
+
+#[derive(Clone)]
+struct Job {
+    run: Arc<Run>,
+    store: Arc<Vec<Arena>>,
+}
+
+#[derive(Default)]
+struct Desk {
+    state: Mutex<OnDesk>,
+    /// There is a job, or it is time to go.
+    news: Condvar,
+    /// Nobody is at work any more.
+    quiet: Condvar,
+}
+
+#[derive(Default)]
+struct OnDesk {
+    job: Option<Job>,
+    turn: u64,
+    n_active: usize,
+    stop: bool,
+}
+
+/// The threads beside the caller's.
+pub(super) struct Pool {
+    desk: Arc<Desk>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads.len()).finish()
+    }
+}
+
+impl Pool {
+    pub(super) fn new(n_threads: usize) -> std::io::Result<Pool> {
+        let mut pool = Pool { desk: Arc::new(Desk::default()), threads: Vec::new() };
+        for worker in 1..n_threads {
+            let desk = pool.desk.clone();
+            let name = format!("graph-{worker}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || attend(&desk, worker))?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    pub(super) fn run(&self, run: &mut Arc<Run>, store: Arc<Vec<Arena>>) -> Result<(), RunError> {
+        Arc::get_mut(run).expect("POOL-1: workers let go of runs").begin();
+        if self.threads.is_empty() || run.plan.schedule.tasks.is_empty() {
+            run.in_order(&store);
+        } else {
+            run.plan.schedule.roots.iter().for_each(|&task| run.push(task));
+            {
+                let mut desk = lock(&self.desk.state);
+                desk.job = Some(Job { run: run.clone(), store: store.clone() });
+                desk.turn += 1;
+                self.desk.news.notify_all();
+            }
+            if catch_unwind(AssertUnwindSafe(|| run.work(0, &store))).is_err() {
+                run.break_off();
+            }
+            let mut desk = lock(&self.desk.state);
+            desk.job = None;
+            while desk.n_active > 0 {
+                desk = self.desk.quiet.wait(desk).unwrap_or_else(|e| e.into_inner());
+            }
+        }
+        drop(store);
+        Arc::get_mut(run).expect("POOL-1: workers let go of runs").outcome()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.desk.state).stop = true;
+        self.desk.news.notify_all();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so to its run.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a worker does all its life.
+fn attend(desk: &Desk, worker: usize) {
+    let mut seen = 0;
+    loop {
+        let job = {
+            let mut state = lock(&desk.state);
+            loop {
+                if state.stop {
+                    return;
+                }
+                if let Some(job) = state.job.clone().filter(|_| state.turn != seen) {
+                    seen = state.turn;
+                    state.n_active += 1;
+                    break job;
+                }
+                state = desk.news.wait(state).unwrap_or_else(|e| e.into_inner());
+            }
+        };
+        if catch_unwind(AssertUnwindSafe(|| job.run.work(worker, &job.store))).is_err() {
+            job.run.break_off();
+        }
+        drop(job);
+        let mut state = lock(&desk.state);
+        state.n_active -= 1;
+        if state.n_active == 0 {
+            desk.quiet.notify_all();
+        }
+    }
+}

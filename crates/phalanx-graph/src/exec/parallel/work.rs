@@ -1,0 +1,225 @@
+//! What a task does to memory.
+
+use super::collective::{Collective, tree};
+use crate::{
+    exec::RunError,
+    ir::{OpId, Program},
+    kernel::{Call, Env, KernelError, MAX_OUTPUTS, Memory, Real, Step, fast, real},
+};
+use phalanx_core::DType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Op(OpId),
+    /// Fills its output with zeros.
+    Zero,
+    /// Adds up its inputs, each of which is an output too; the first gets the sum.
+    Sum,
+    /// Adds up over processes.
+    Exchange,
+    /// Puts rows one after another, those of other processes too.
+    Gather,
+}
+
+/// One call of a kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Called {
+    pub what: What,
+    pub step: Step,
+}
+
+/// Whose work it is, for errors.
+#[derive(Clone, Copy)]
+pub(super) struct Doing<'a> {
+    pub program: &'a Program,
+    pub collective: &'a dyn Collective,
+    pub replica: usize,
+    pub check_finite: bool,
+}
+
+impl Called {
+    pub(super) fn perform(&self, memory: Memory<'_>, env: Env, doing: Doing<'_>) -> Result<(), RunError> {
+        let mut call = Call::of_task(&self.step, memory, env);
+        let ended = catch_unwind(AssertUnwindSafe(|| match &self.what {
+            What::Op(op) => Ok(doing.program.op(*op).kind.operator().run(&mut call)?),
+            What::Zero => Ok(zero(&mut call)?),
+            What::Sum => Ok(sum(&mut call)?),
+            What::Exchange => exchange(&mut call, doing.collective),
+            What::Gather => gather(&mut call, doing.collective),
+        }));
+        match (ended, &self.what) {
+            (Ok(Ok(())), What::Op(op)) if doing.check_finite => self.finite(*op, memory, env, doing),
+            (Ok(Ok(())), _) => Ok(()),
+            (Ok(Err(Trouble::Kernel(why))), what) => Err(self.failed(what, doing, Ok(why))),
+            (Ok(Err(Trouble::Collective(error))), _) => Err(RunError::Collective(error)),
+            (Err(panic), what) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+                let text = text.unwrap_or_else(|| "without a message".into());
+                Err(self.failed(what, doing, Err(text)))
+            }
+        }
+    }
+
+    fn failed(&self, what: &What, doing: Doing<'_>, why: Result<KernelError, String>) -> RunError {
+        let What::Op(id) = what else {
+            let why = why.map_or_else(|text| text, |kernel| kernel.to_string());
+            return RunError::Collectively { what: format!("{what:?}").to_lowercase(), why };
+        };
+        let op = doing.program.op(*id);
+        let shown = op.inputs.iter().zip(self.step.inputs()).map(|(&id, operand)| {
+            format!("{}: {}{:?}", doing.program.var(id).name, operand.dtype, operand.dims)
+        });
+        let inputs = shown.collect::<Vec<_>>().join(", ");
+        let (name, site) = (op.name(), op.site.clone());
+        let error = match why {
+            Ok(why) => RunError::Failed { op: name, site, inputs, why },
+            Err(why) => RunError::Panicked { op: name, site, inputs, why },
+        };
+        RunError::Replica { replica: doing.replica, error: Box::new(error) }
+    }
+
+    fn finite(&self, op: OpId, memory: Memory<'_>, env: Env, doing: Doing<'_>) -> Result<(), RunError> {
+        let call = Call::of_task(&self.step, memory, env);
+        let op = doing.program.op(op);
+        for (slot, &id) in op.outputs.iter().enumerate() {
+            let bad = match self.step.outputs()[slot].dtype {
+                DType::F32 => first_bad(call.result::<f32>(slot)),
+                DType::F64 => first_bad(call.result::<f64>(slot)),
+                _ => None,
+            };
+            if let Some((at, value)) = bad {
+                let var = doing.program.var(id).name.clone();
+                let error = RunError::NotFinite { op: op.name(), site: op.site.clone(), var, at, value };
+                return Err(RunError::Replica { replica: doing.replica, error: Box::new(error) });
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Trouble {
+    Kernel(KernelError),
+    Collective(super::collective::CollectiveError),
+}
+
+impl From<KernelError> for Trouble {
+    fn from(error: KernelError) -> Trouble {
+        Trouble::Kernel(error)
+    }
+}
+
+impl From<super::collective::CollectiveError> for Trouble {
+    fn from(error: super::collective::CollectiveError) -> Trouble {
+        Trouble::Collective(error)
+    }
+}
+
+fn first_bad<T: Real>(all: &[T]) -> Option<(usize, f64)> {
+    let at = all.iter().position(|v| !v.is_finite())?;
+    Some((at, all[at].wide()))
+}
+
+fn zero(call: &mut Call<'_>) -> Result<(), KernelError> {
+    real!(call.out_dtype(0), T => call.output::<T>(0).fill(T::ZERO));
+    Ok(())
+}
+
+/// In the one order that all sums over replicas have (SUM-1).
+fn sum(call: &mut Call<'_>) -> Result<(), KernelError> {
+    real!(call.dtype(0), T => {
+        let n = call.n_inputs();
+        let mut blocks: [&mut [T]; MAX_OUTPUTS] = std::array::from_fn(|_| &mut [][..]);
+        for (i, block) in blocks[..n].iter_mut().enumerate() {
+            *block = call.update::<T>(i, i);
+        }
+        for (to, from) in tree(n) {
+            let (left, right) = blocks.split_at_mut(from);
+            let (a, b) = (&mut *left[to], &*right[0]);
+            fast(#[inline(always)] || a.iter_mut().zip(b).for_each(|(a, &b)| *a += b));
+        }
+    });
+    Ok(())
+}
+
+fn exchange(call: &mut Call<'_>, collective: &dyn Collective) -> Result<(), Trouble> {
+    let dtype = call.dtype(0);
+    match dtype {
+        DType::F64 => {
+            collective.all_reduce(bytemuck::cast_slice_mut(call.update::<f64>(0, 0)), dtype)?;
+        }
+        _ => collective.all_reduce(bytemuck::cast_slice_mut(call.update::<f32>(0, 0)), dtype)?,
+    }
+    Ok(())
+}
+
+fn gather(call: &mut Call<'_>, collective: &dyn Collective) -> Result<(), Trouble> {
+    match call.dtype(0) {
+        DType::F64 => gather_rows::<f64>(call, collective),
+        _ => gather_rows::<f32>(call, collective),
+    }
+}
+
+fn gather_rows<T: Real>(call: &mut Call<'_>, collective: &dyn Collective) -> Result<(), Trouble> {
+    let (rows, values) = call.rows_out::<T>(0);
+    let (mut row, mut value) = (0, 0);
+    for slot in 0..call.n_inputs() {
+        let (r, v) = call.rows::<T>(slot);
+        rows[row..row + r.len()].copy_from_slice(r);
+        values[value..value + v.len()].copy_from_slice(v);
+        (row, value) = (row + r.len(), value + v.len());
+    }
+    if collective.processes() == 1 {
+        return Ok(());
+    }
+    let all_rows = collective.all_gather(bytemuck::cast_slice(&rows[..row]))?;
+    let all_values = collective.all_gather(bytemuck::cast_slice(&values[..value]))?;
+    join(bytemuck::cast_slice_mut(rows), &all_rows)?;
+    join(bytemuck::cast_slice_mut(values), &all_values)?;
+    Ok(())
+}
+
+fn join(out: &mut [u8], all: &[Vec<u8>]) -> Result<(), super::collective::CollectiveError> {
+    let got = all.iter().map(Vec::len).sum();
+    if got != out.len() {
+        let (wanted, process) = (out.len(), all.len());
+        let call = "all_gather";
+        return Err(super::collective::CollectiveError::Mismatch { call, process, wanted, got });
+    }
+    let mut at = 0;
+    for part in all {
+        out[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        exec::parallel::Alone,
+        kernel::{Arena, Place},
+        layers::Builder,
+        op::Func,
+    };
+
+    #[test]
+    fn a_kernel_that_panics_is_an_error_with_its_name_and_place() {
+        let mut b = Builder::new();
+        let x = b.feed("x", DType::F32, [2]).unwrap();
+        b.map(Func::Relu, x).unwrap();
+        let program = b.finish().unwrap();
+        // A step without operands: the kernel reaches for one that is not there.
+        let step = Step::new(Vec::new(), Vec::new(), Place::Arena, 0..0);
+        let called = Called { what: What::Op(program.ops().next().unwrap().0), step };
+        let arena = Arena::new(64);
+        let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0 };
+        let doing = Doing { program: &program, collective: &Alone, replica: 5, check_finite: false };
+        let error = called.perform(Memory::common(&arena, &arena, &[]), env, doing).unwrap_err();
+        let RunError::Replica { replica: 5, error } = error else { panic!("{error}") };
+        assert!(matches!(&*error, RunError::Panicked { op: "relu", .. }), "{error}");
+        assert!(error.to_string().contains("work.rs:"), "{error}");
+    }
+}

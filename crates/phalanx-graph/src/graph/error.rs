@@ -1,0 +1,65 @@
+//! What can be wrong with a graph, before anything runs.
+
+use super::strategy::Conflicts;
+use crate::ir::{GraphError, Site};
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BuildError {
+    #[error("the strategies do not go together: {0}")]
+    Conflicts(#[from] Conflicts),
+    #[error(transparent)]
+    Program(#[from] GraphError),
+    #[error("the program has no operations")]
+    Empty,
+    #[error(
+        "the program has gradients of `{of}`, but no loss is named; replicas would learn alone. Name the loss"
+    )]
+    LossNotNamed { of: String },
+    #[error("the loss is to be `{loss}`, but the program has no such variable")]
+    UnknownLoss { loss: String },
+    #[error("the loss is to be `{loss}`, but the program has the gradients of `{of}` ({site})")]
+    OtherLoss { loss: String, of: String, site: Site },
+    #[error(
+        "`{op}` at {site} updates parameters before the last gradient is there; one step has one backward and then one update"
+    )]
+    EarlyUpdate { op: &'static str, site: Site },
+    #[error("`{op}` at {site} reads `{var}` to update parameters, but replicas have different values of it")]
+    Unreduced { op: &'static str, site: Site, var: String },
+    #[error(
+        "`{var}` is written by the network and by the update; with shared parameters (Reduce) replicas would race for it. Use AllReduce"
+    )]
+    TwoWriters { var: String },
+    #[error(
+        "the sparse gradient `{var}` ({site}) has rows that do not depend on the batch; make it dense with `rows_to_dense`"
+    )]
+    FixedRows { var: String, site: Site },
+    #[error("there is no pass `{name}`; there are {known}")]
+    UnknownPass { name: String, known: String },
+    #[error("after the pass `{pass}`: {fault}")]
+    Fault { pass: String, fault: Fault },
+    #[error("`{loss}` is to be the loss, but it is {got}, not one number ({site})")]
+    LossNotScalar { loss: String, got: String, site: Site },
+    #[error("cannot start {n} threads: {why}")]
+    Threads { n: usize, why: String },
+    #[error("cannot write {path}: {why}")]
+    Dump { path: String, why: String },
+}
+
+/// What a pass has broken.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Fault {
+    #[error("node {node} ({what}) reads {buffer}, which nothing has written yet")]
+    Unwritten { node: usize, what: String, buffer: String },
+    #[error("node {node} ({what}) writes {buffer}, which node {first} has written")]
+    Rewritten { node: usize, what: String, buffer: String, first: usize },
+    #[error("node {node} waits for node {after}, which comes later")]
+    Cycle { node: usize, after: usize },
+    #[error("node {node} ({what}) writes {buffer} before node {later}, against the order of the program")]
+    Order { node: usize, what: String, buffer: String, later: usize },
+    #[error(
+        "node {node} exchanges with other processes without waiting for node {before}: their order could differ"
+    )]
+    Loose { node: usize, before: usize },
+    #[error("operation {op} runs {n} times in {place}")]
+    Times { op: usize, n: usize, place: String },
+}

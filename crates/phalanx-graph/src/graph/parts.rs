@@ -1,0 +1,169 @@
+//! Which operations are the network's and which are the update's, and what the replicas have of each variable.
+
+use super::{error::BuildError, strategy::Effective};
+use crate::{
+    ir::{OpId, Program, Role, VarId, VarKind},
+    op::OpKind,
+};
+
+/// How a variable of the store is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Nobody writes it: one buffer for all.
+    Read,
+    /// The update writes it once for all replicas of the process.
+    Once,
+    /// Each replica's update writes its own, all alike.
+    Alike,
+    /// Each replica writes its own, and they go different ways.
+    Apart,
+}
+
+/// A sum over all replicas: of a gradient, or of statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Summed {
+    /// What each replica contributes.
+    pub local: VarId,
+    /// What all of them see; the same variable for gradients.
+    pub whole: VarId,
+}
+
+/// What was found out about a program.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Operations of forward and backward.
+    pub body: Vec<OpId>,
+    /// Operations that update what is learned, after all gradients are there.
+    pub tail: Vec<OpId>,
+    pub(crate) is_tail: Vec<bool>,
+    /// For each variable of the store.
+    pub held: Vec<Option<Held>>,
+    /// Gradients, in the order of their births, and statistics.
+    pub summed: Vec<Summed>,
+    /// Gradients that are rows: put one after another, not added.
+    pub gathered: Vec<VarId>,
+}
+
+impl Parts {
+    pub fn new(program: &Program, settings: &Effective) -> Result<Parts, BuildError> {
+        let is_tail = tail(program)?;
+        let pick = |is: bool| -> Vec<OpId> {
+            program.ops().map(|(id, _)| id).filter(|id| is_tail[id.index()] == is).collect()
+        };
+        let (body, tail) = (pick(false), pick(true));
+        let held = held(program, &is_tail, settings)?;
+        let mut parts = Parts { body, tail, is_tail, held, summed: Vec::new(), gathered: Vec::new() };
+        if settings.is_reduced() {
+            parts.reduce(program);
+            parts.rows_follow_batch(program)?;
+            parts.reads_of_tail(program)?;
+        }
+        Ok(parts)
+    }
+
+    /// Gradients of parameters, and statistics that are shared (SUM-1 wants them in an order that all processes have).
+    fn reduce(&mut self, program: &Program) {
+        let learned: Vec<VarId> = program.trainable().iter().filter_map(|&p| program.grad(p)).collect();
+        for &id in &self.body {
+            let op = program.op(id);
+            if matches!(op.kind, OpKind::SyncSum(_)) {
+                self.summed.push(Summed { local: op.inputs[0], whole: op.outputs[0] });
+                continue;
+            }
+            for &out in op.outputs.iter().filter(|out| learned.contains(out)) {
+                match program.sig(out).is_dense() {
+                    true => self.summed.push(Summed { local: out, whole: out }),
+                    false => self.gathered.push(out),
+                }
+            }
+        }
+    }
+
+    /// Rows of several replicas together are those of their samples together.
+    fn rows_follow_batch(&self, program: &Program) -> Result<(), BuildError> {
+        for &g in &self.gathered {
+            let var = program.var(g);
+            if !var.sig.shape.dims().first().is_some_and(|d| d.is_batch()) {
+                return Err(BuildError::FixedRows { var: var.name.clone(), site: var.site.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn reads_of_tail(&self, program: &Program) -> Result<(), BuildError> {
+        let mut known = vec![false; program.vars.len()];
+        self.summed.iter().for_each(|s| known[s.whole.index()] = true);
+        self.gathered.iter().for_each(|g| known[g.index()] = true);
+        for &id in &self.tail {
+            let op = program.op(id);
+            for &var in &op.inputs {
+                // What the network's replicas have each for themselves would make them update differently.
+                let differs = match self.held[var.index()] {
+                    Some(held) => held == Held::Apart && !self.written_by_tail(program, var),
+                    None => !known[var.index()],
+                };
+                if differs {
+                    let (name, var) = (op.name(), program.var(var).name.clone());
+                    return Err(BuildError::Unreduced { op: name, site: op.site.clone(), var });
+                }
+            }
+            op.outputs.iter().for_each(|out| known[out.index()] = true);
+        }
+        Ok(())
+    }
+
+    fn written_by_tail(&self, program: &Program, var: VarId) -> bool {
+        self.tail.iter().any(|&id| program.op(id).outputs.contains(&var))
+    }
+
+    /// What all replicas see of a variable that they have summed or gathered.
+    pub(crate) fn is_whole(&self, var: VarId) -> bool {
+        self.summed.iter().any(|s| s.whole == var) || self.gathered.contains(&var)
+    }
+}
+
+/// Everything from the first update on, and what reads its results.
+fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
+    let mut is_tail = vec![false; program.ops.len()];
+    let last_grad = program.ops.iter().rposition(|op| matches!(op.role, Role::Loss | Role::Backward));
+    let Some(last_grad) = last_grad else { return Ok(is_tail) };
+    let mut fresh = vec![false; program.vars.len()];
+    for (id, op) in program.ops() {
+        if id.index() < last_grad {
+            if op.role == Role::Optimize {
+                return Err(BuildError::EarlyUpdate { op: op.name(), site: op.site.clone() });
+            }
+            continue;
+        }
+        let updates = matches!(op.role, Role::Optimize | Role::LrSched);
+        if updates || op.inputs.iter().any(|var| fresh[var.index()]) {
+            is_tail[id.index()] = true;
+            op.outputs.iter().for_each(|out| fresh[out.index()] = true);
+        }
+    }
+    Ok(is_tail)
+}
+
+fn held(program: &Program, is_tail: &[bool], settings: &Effective) -> Result<Vec<Option<Held>>, BuildError> {
+    let mut writers = vec![(false, false); program.vars.len()];
+    for (id, op) in program.ops() {
+        for out in &op.outputs {
+            let writer = &mut writers[out.index()];
+            if is_tail[id.index()] { writer.1 = true } else { writer.0 = true }
+        }
+    }
+    let mut held = Vec::with_capacity(writers.len());
+    for (id, var) in program.vars() {
+        let shares = settings.shares_parameters();
+        held.push(match writers[id.index()] {
+            _ if !matches!(var.kind, VarKind::Parameter(_) | VarKind::State(_)) => None,
+            (false, false) => Some(Held::Read),
+            (true, true) if shares => return Err(BuildError::TwoWriters { var: var.name.clone() }),
+            (true, _) => Some(Held::Apart),
+            (false, true) if shares => Some(Held::Once),
+            (false, true) if settings.is_reduced() || settings.replicas == 1 => Some(Held::Alike),
+            (false, true) => Some(Held::Apart),
+        });
+    }
+    Ok(held)
+}

@@ -1,0 +1,249 @@
+//! The passes that every graph goes through. Each changes the list of nodes and nothing else.
+
+use super::{BuildError, Graph, Node, NodeKind, Summed};
+use crate::{
+    ir::{OpId, VarId, VarKind},
+    op::{Arith, Func, OpKind},
+};
+
+/// Updates up to this size are worth putting together; larger ones are split instead.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+
+pub(super) fn sync_batch_norm(graph: &mut Graph) -> Result<(), BuildError> {
+    match graph.settings.build.sync_batch_norm {
+        true => super::sync_norm::apply(graph),
+        false => Ok(()),
+    }
+}
+
+/// An addition and the activation that alone reads it become one node.
+pub(super) fn fuse_elewise_add_act(graph: &mut Graph) -> Result<(), BuildError> {
+    if !graph.settings.build.fuse_elewise_add_act_ops {
+        return Ok(());
+    }
+    let mut readers: Vec<Vec<OpId>> = vec![Vec::new(); graph.program.vars.len()];
+    for (id, op) in graph.program.ops() {
+        op.inputs.iter().for_each(|v| readers[v.index()].push(id));
+    }
+    let is_act = |op: OpId| match &graph.program.op(op).kind {
+        OpKind::Unary(unary) => matches!(unary.0, Func::Relu | Func::Tanh | Func::Sigmoid | Func::Gelu),
+        _ => false,
+    };
+    let follower = |ops: &[OpId]| -> Option<OpId> {
+        let [id] = ops else { return None };
+        let op = graph.program.op(*id);
+        let OpKind::Binary(binary) = &op.kind else { return None };
+        // The forward reader; backward may read it again.
+        let next = *readers[op.outputs[0].index()].first()?;
+        (binary.op == Arith::Add && is_act(next)).then_some(next)
+    };
+    let mut taken = vec![false; graph.program.ops.len()];
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for mut node in std::mem::take(&mut graph.nodes) {
+        if let NodeKind::Compute { ops, .. } = &mut node.kind {
+            if ops.iter().all(|op| taken[op.index()]) {
+                continue;
+            }
+            if let Some(next) = follower(ops) {
+                taken[next.index()] = true;
+                ops.push(next);
+            }
+        }
+        nodes.push(node);
+    }
+    graph.nodes = nodes;
+    Ok(())
+}
+
+/// Every replica gets its nodes: one replica's after the other's, so that on one thread each finds its own data in the
+/// cache; but up to each sum of statistics all of them first. With shared parameters the update is there once.
+pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
+    let one = std::mem::take(&mut graph.nodes);
+    let is_sync =
+        |ops: &[OpId]| ops.iter().any(|&op| matches!(graph.program.op(op).kind, OpKind::SyncSum(_)));
+    let (mut body, mut tail, mut stretches) = (Vec::new(), Vec::new(), Vec::new());
+    for node in one {
+        let NodeKind::Compute { ops, .. } = node.kind else { continue };
+        if graph.is_tail(&ops) {
+            tail.push(ops);
+        } else if graph.settings.is_reduced() && is_sync(&ops) {
+            stretches.push(std::mem::take(&mut body));
+        } else {
+            body.push(ops);
+        }
+    }
+    stretches.push(body);
+    let n = graph.settings.replicas;
+    let mut nodes = Vec::new();
+    let mut put = |replica: Option<usize>, all: &[Vec<OpId>]| {
+        nodes.extend(all.iter().map(|ops| Node::new(NodeKind::Compute { replica, ops: ops.clone() })));
+    };
+    for stretch in &stretches {
+        (0..graph.settings.copies()).for_each(|replica| put(Some(replica), stretch));
+    }
+    match graph.settings.shares_parameters() {
+        true => put(None, &tail),
+        false => (0..n).for_each(|replica| put(Some(replica), &tail)),
+    }
+    graph.nodes = nodes;
+    Ok(())
+}
+
+/// Sums come right after the last node that touches what they add up: at the birth of a gradient. The update waits
+/// behind a gate, so that a run that fails has updated nothing.
+pub(super) fn collectives(graph: &mut Graph) -> Result<(), BuildError> {
+    let first_tail = graph.nodes.iter().position(|node| match &node.kind {
+        NodeKind::Compute { ops, .. } => graph.is_tail(ops),
+        _ => false,
+    });
+    let end = first_tail.unwrap_or(graph.nodes.len());
+    let mut due: Vec<Vec<NodeKind>> = vec![Vec::new(); end];
+    let last_touch = |var: VarId| {
+        graph.nodes[..end].iter().rposition(|node| match &node.kind {
+            NodeKind::Compute { ops, .. } => ops.iter().any(|&op| {
+                let op = graph.program.op(op);
+                op.inputs.contains(&var) || op.outputs.contains(&var)
+            }),
+            _ => false,
+        })
+    };
+    for &summed in &graph.parts.summed {
+        let Some(at) = last_touch(summed.local) else { continue };
+        due[at].push(NodeKind::Sum { vars: vec![summed] });
+        if graph.settings.processes > 1 {
+            due[at].push(NodeKind::Exchange { vars: vec![summed] });
+        }
+    }
+    for &var in &graph.parts.gathered {
+        if let Some(at) = last_touch(var) {
+            due[at].push(NodeKind::Gather { var });
+        }
+    }
+    let mut nodes = Vec::new();
+    let mut due = due.into_iter();
+    for (at, node) in std::mem::take(&mut graph.nodes).into_iter().enumerate() {
+        if Some(at) == first_tail {
+            nodes.push(Node::new(NodeKind::Gate));
+        }
+        nodes.push(node);
+        nodes.extend(due.next().unwrap_or_default().into_iter().map(Node::new));
+    }
+    graph.nodes = nodes;
+    graph.has_sums = true;
+    chain_exchanges(graph);
+    Ok(())
+}
+
+/// What goes between processes goes in one order (SSA-3).
+fn chain_exchanges(graph: &mut Graph) {
+    let processes = graph.settings.processes;
+    let mut last = None;
+    for at in 0..graph.nodes.len() {
+        let node = &mut graph.nodes[at];
+        let leaves = matches!(node.kind, NodeKind::Exchange { .. } | NodeKind::Gather { .. });
+        if processes > 1 && leaves {
+            node.after = last.into_iter().collect();
+            last = Some(at);
+        }
+    }
+}
+
+/// Gradients that are born after one another are added up in buckets.
+pub(super) fn fuse_all_reduce(graph: &mut Graph) -> Result<(), BuildError> {
+    if !graph.settings.build.fuse_all_reduce_ops {
+        return Ok(());
+    }
+    let limit = graph.settings.build.bucket_bytes;
+    let bytes = |s: &Summed| graph.program.sig(s.whole).bytes(0);
+    let mut buckets: Vec<Vec<Summed>> = Vec::new();
+    let mut room = 0;
+    for &s in graph.parts.summed.iter().filter(|s| s.local == s.whole) {
+        let like = |b: &Vec<Summed>| graph.program.sig(b[0].whole).dtype == graph.program.sig(s.whole).dtype;
+        match buckets.last_mut().filter(|b| like(b) && room >= bytes(&s)) {
+            Some(bucket) => bucket.push(s),
+            None => {
+                buckets.push(vec![s]);
+                room = limit;
+            }
+        }
+        room = room.saturating_sub(bytes(&s));
+    }
+    let bucket_of = |s: Summed| buckets.iter().position(|b| b.contains(&s));
+    let mut nodes: Vec<Node> = Vec::with_capacity(graph.nodes.len());
+    for node in std::mem::take(&mut graph.nodes).into_iter().rev() {
+        // From behind: the last sum of a bucket stays, with all of it; the others go.
+        let (NodeKind::Sum { vars } | NodeKind::Exchange { vars }) = &node.kind else {
+            nodes.push(node);
+            continue;
+        };
+        let Some(bucket) = bucket_of(vars[0]) else {
+            nodes.push(node);
+            continue;
+        };
+        let vars = buckets[bucket].clone();
+        let kind = match &node.kind {
+            NodeKind::Sum { .. } => NodeKind::Sum { vars },
+            _ => NodeKind::Exchange { vars },
+        };
+        if !nodes.iter().any(|n| n.kind == kind) {
+            nodes.push(Node::new(kind));
+        }
+    }
+    nodes.reverse();
+    graph.nodes = nodes;
+    chain_exchanges(graph);
+    Ok(())
+}
+
+/// Small updates of one kind that follow each other become one node.
+pub(super) fn fuse_optimizer(graph: &mut Graph) -> Result<(), BuildError> {
+    if !graph.settings.build.fuse_all_optimizer_ops {
+        return Ok(());
+    }
+    let size = |ops: &[OpId]| -> usize {
+        let outputs = ops.iter().flat_map(|&op| &graph.program.op(op).outputs);
+        outputs.map(|&v| graph.program.sig(v).bytes(0)).sum()
+    };
+    let small = |ops: &[OpId]| {
+        let last = graph.program.op(*ops.last().expect("nodes have operations"));
+        graph.parts.is_tail[ops[0].index()]
+            && last.kind.operator().is_elementwise()
+            && last.outputs.iter().any(|&v| graph.program.var(v).kind != VarKind::Temp)
+            && size(ops) <= CHUNK_BYTES
+    };
+    let name = |ops: &[OpId]| graph.program.op(ops[0]).name();
+    let mut nodes: Vec<Node> = Vec::with_capacity(graph.nodes.len());
+    for node in std::mem::take(&mut graph.nodes) {
+        if let NodeKind::Compute { replica, ops } = &node.kind
+            && let Some(Node { kind: NodeKind::Compute { replica: before, ops: others }, .. }) =
+                nodes.last_mut()
+            && before == replica
+            && small(ops)
+            && small(others)
+            && name(ops) == name(others)
+            && size(others) + size(ops) <= CHUNK_BYTES
+        {
+            others.extend(ops);
+        } else {
+            nodes.push(node);
+        }
+    }
+    graph.nodes = nodes;
+    Ok(())
+}
+
+/// Each replica's nodes wait for each other in the order they stand.
+pub(super) fn sequential(graph: &mut Graph) -> Result<(), BuildError> {
+    if !graph.settings.build.enable_sequential_execution {
+        return Ok(());
+    }
+    let mut last = vec![None; graph.settings.copies() + 1];
+    for (at, node) in graph.nodes.iter_mut().enumerate() {
+        if let NodeKind::Compute { replica, .. } = node.kind {
+            let slot = replica.unwrap_or(graph.settings.copies());
+            node.after.extend(last[slot]);
+            last[slot] = Some(at);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+use super::*;
+use crate::kernel::Stream;
+
+fn numbers(n: usize, salt: u64) -> Vec<f64> {
+    let dice = Stream::new(salt, 0, 0);
+    (0..n as u64).map(|i| dice.uniform(i) - 0.5).collect()
+}
+
+/// Every product of a pixel, a weight and an output, one by one.
+fn each(geo: &Geometry, mut f: impl FnMut(usize, usize, usize)) {
+    let ([h, w], [kh, kw], [oh, ow]) = (geo.image, geo.kernel, geo.out);
+    let conv = geo.conv;
+    geo.each(|[xi, fi, yi]| {
+        for o in 0..geo.o {
+            for at in 0..oh * ow * geo.c * kh * kw {
+                let (place, tap) = (at / (geo.c * kh * kw), at % (geo.c * kh * kw));
+                let (c, ky, kx) = (tap / (kh * kw), tap / kw % kh, tap % kw);
+                let y = (place / ow * conv.stride[0] + ky * conv.dilation[0]).checked_sub(conv.padding[0]);
+                let x = (place % ow * conv.stride[1] + kx * conv.dilation[1]).checked_sub(conv.padding[1]);
+                if let (Some(y), Some(x)) = (y.filter(|&y| y < h), x.filter(|&x| x < w)) {
+                    f(xi + (c * h + y) * w + x, fi + o * geo.c * kh * kw + tap, yi + o * oh * ow + place);
+                }
+            }
+        }
+    });
+}
+
+fn close(name: &str, got: &[f64], wanted: &[f64]) {
+    let far = got.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(got.len() == wanted.len() && far < 1e-12, "{name}: differs by {far}");
+}
+
+/// Images, channels, filters, sides, kernel, then the convolution.
+fn check([images, c, o]: [usize; 3], image: [usize; 2], kernel: [usize; 2], conv: Conv2d) {
+    let name = format!("{images}x{c}x{image:?} by {o}x{kernel:?}, {conv:?}");
+    let geo = conv.geometry(&[images, c, image[0], image[1]], &[o, c / conv.groups, kernel[0], kernel[1]]);
+    let n_y = images * o * geo.out[0] * geo.out[1];
+    let (x, f, dy) =
+        (numbers(images * c * image[0] * image[1], 1), numbers(o * geo.window().0, 2), numbers(n_y, 3));
+    let [mut y, mut dx, mut df] = [vec![0.0; n_y], vec![0.0; x.len()], vec![0.0; f.len()]];
+    each(&geo, |xi, fi, yi| {
+        y[yi] += x[xi] * f[fi];
+        dx[xi] += dy[yi] * f[fi];
+        df[fi] += dy[yi] * x[xi];
+    });
+    let dirty = |n: usize, len: usize| (vec![f64::NAN; n], vec![f64::NAN; len]);
+    let wanted: Wanted = <f64 as Gemm>::scratch;
+    let windows = Windows(geo);
+    let (mut scratch, mut got) = dirty(windows.scratch(wanted), y.len());
+    windows.forward(&x, &f, &mut got, &mut scratch);
+    close(&format!("{name}: windows"), &got, &y);
+    let (mut scratch, mut got) = dirty(windows.scratch(wanted), x.len());
+    windows.input_grad(&f, &dy, &mut got, &mut scratch);
+    close(&format!("{name}: windows' input gradient"), &got, &dx);
+    let (mut scratch, mut got) = dirty(windows.scratch(wanted), f.len());
+    windows.filter_grad(&x, &dy, &mut got, &mut scratch);
+    close(&format!("{name}: windows' filter gradient"), &got, &df);
+    if conv.stride != [1, 1] {
+        assert!(Moved::new(geo).is_none() && Moved::backwards(geo).is_none(), "{name}: strides are no moves");
+        return;
+    }
+    let moved = Moved(geo);
+    let (mut scratch, mut got) = dirty(moved.scratch(wanted), y.len());
+    moved.forward(&x, &f, &mut got, &mut scratch);
+    close(&format!("{name}: moved"), &got, &y);
+    let (mut scratch, mut got) = dirty(moved.filter_scratch(wanted), f.len());
+    moved.filter_grad(&x, &dy, &mut got, &mut scratch);
+    close(&format!("{name}: moved filter gradient"), &got, &df);
+    if let Some(back) = Moved::backwards(geo) {
+        let (mut scratch, mut got) = dirty(back.turned_scratch(wanted), x.len());
+        back.turned(&dy, &f, &mut got, &mut scratch);
+        close(&format!("{name}: moved input gradient"), &got, &dx);
+    }
+}
+
+#[test]
+fn both_ways_are_the_sums_they_stand_for() {
+    let plain = Conv2d { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 };
+    check([2, 1, 6], [12, 12], [5, 5], plain);
+    check([2, 3, 4], [7, 9], [1, 1], plain);
+    check([1, 5, 1], [3, 3], [3, 3], plain);
+    check([2, 3, 33], [9, 8], [3, 3], Conv2d { padding: [1, 1], ..plain });
+    check([2, 4, 6], [9, 8], [3, 2], Conv2d { padding: [1, 0], dilation: [2, 3], groups: 2, ..plain });
+    check([1, 6, 6], [10, 10], [3, 3], Conv2d { padding: [1, 1], groups: 6, ..plain });
+    check([2, 2, 3], [6, 6], [1, 3], Conv2d { padding: [2, 1], ..plain });
+    check([2, 2, 3], [6, 6], [3, 3], Conv2d { padding: [4, 4], ..plain });
+    check([2, 3, 4], [11, 10], [3, 3], Conv2d { stride: [2, 3], padding: [1, 1], ..plain });
+    check([1, 70, 40], [20, 20], [3, 3], Conv2d { padding: [1, 1], ..plain });
+}
+
+#[test]
+fn padding_beyond_the_kernels_reach_has_no_convolution_backwards() {
+    let conv = Conv2d { stride: [1, 1], padding: [3, 0], dilation: [1, 1], groups: 1 };
+    assert!(Moved::backwards(conv.geometry(&[1, 1, 8, 8], &[1, 1, 3, 3])).is_none());
+}

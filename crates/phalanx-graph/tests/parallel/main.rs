@@ -1,0 +1,13 @@
+//! The parallel executor, against one replica and against itself.
+
+mod accumulating;
+mod bits;
+mod dags;
+mod feeding;
+mod life;
+mod models;
+mod modes;
+mod processes;
+mod recomputing;
+mod sparse;
+mod statistics;

@@ -1,0 +1,152 @@
+//! Several executors in threads of their own are several processes: SUM-1, SSA-3.
+
+use crate::models::{adam, assert_same, bits, digits, network, on, train};
+use phalanx_graph::{
+    BuildStrategy, CollectiveError, Feed, Fetch, ParallelExecutor, Program, ReduceStrategy, RunError, Setup,
+    Store, Tensor, exec::Threads,
+};
+use std::{sync::Arc, time::Duration};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn part(t: &Tensor, from: usize, n: usize) -> Tensor {
+    let width = t.dims()[1..].iter().product::<usize>();
+    let mut dims = t.dims().to_vec();
+    dims[0] = n;
+    match t.data::<f32>() {
+        Ok(data) => Tensor::new(&dims, &data[from * width..(from + n) * width]).unwrap(),
+        Err(_) => Tensor::new(&dims, &t.data::<i64>().unwrap()[from * width..(from + n) * width]).unwrap(),
+    }
+}
+
+/// Trains on so many processes; shares gives each its samples.
+fn together(
+    program: &Program,
+    build: &BuildStrategy,
+    replicas: usize,
+    shares: &[usize],
+    steps: u64,
+) -> Vec<(Vec<f32>, Store)> {
+    let processes = Threads::new(shares.len(), DEADLINE);
+    std::thread::scope(|scope| {
+        let run = |at: usize, collective: Threads| {
+            let setup = Setup { build: build.clone(), collective: Arc::new(collective), ..on(replicas) };
+            let mut exe = ParallelExecutor::new(program, Some("loss"), setup).unwrap();
+            // Only the first has the seed that counts.
+            let mut store = Store::new(3 + 100 * at as u64);
+            exe.prepare(&mut store).unwrap();
+            let first = shares[..at].iter().sum();
+            let losses = (0..steps).map(|step| {
+                let (x, y) = digits(shares.iter().sum(), step);
+                let (x, y) = (part(&x, first, shares[at]), part(&y, first, shares[at]));
+                let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+                let out = exe.run(&mut store, &feeds, &[Fetch::mean("loss")]).unwrap();
+                out[0].one().data::<f32>().unwrap()[0]
+            });
+            (losses.collect(), store)
+        };
+        let threads: Vec<_> = processes
+            .into_iter()
+            .enumerate()
+            .map(|(at, collective)| scope.spawn(move || run(at, collective)))
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn two_processes_of_two_replicas_give_the_bits_of_one_process_of_four() {
+    let program = network(Some(&adam()), &[40, 30], false, 0.0);
+    for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
+        for fuse_all_reduce_ops in [true, false] {
+            let build = BuildStrategy { reduce_strategy, fuse_all_reduce_ops, ..BuildStrategy::default() };
+            let (_, mut one) = train(&program, Setup { build: build.clone(), ..on(4) }, 6, 16);
+            for (_, mut store) in together(&program, &build, 2, &[8, 8], 6) {
+                assert_same(&mut one, &mut store, "SUM-1, SSA-3");
+            }
+            for (_, mut store) in together(&program, &build, 1, &[4, 4, 4, 4], 6) {
+                assert_same(&mut one, &mut store, "four processes of one");
+            }
+        }
+    }
+}
+
+#[test]
+fn processes_with_unequal_shares_learn_what_one_does() {
+    let program =
+        network(Some(&phalanx_graph::Optimizer::new(phalanx_graph::Rule::Sgd, 0.1)), &[30], false, 0.3);
+    let (_, mut one) = train(&program, on(1), 6, 13);
+    let all = together(&program, &BuildStrategy::default(), 2, &[9, 0, 4], 6);
+    let wanted = one.get("fc.w").unwrap().to_f64();
+    for (losses, mut store) in all {
+        let got = store.get("fc.w").unwrap().to_f64();
+        assert!(got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6));
+        assert_eq!(bits(&losses).len(), 6);
+    }
+}
+
+#[test]
+fn a_process_that_is_fed_wrongly_keeps_nobody_waiting_and_all_can_go_on() {
+    let program = network(Some(&adam()), &[20], false, 0.0);
+    let program = &program;
+    let (_, mut wanted) = train(program, on(4), 3, 8);
+    let processes = Threads::new(2, DEADLINE);
+    let stores: Vec<Store> = std::thread::scope(|scope| {
+        let run = |at: usize, collective: Threads| {
+            let setup = Setup { collective: Arc::new(collective), ..on(2) };
+            let mut exe = ParallelExecutor::new(program, Some("loss"), setup).unwrap();
+            let mut store = Store::new(3);
+            for step in 0..3 {
+                let (x, y) = digits(8, step);
+                let (x, y) = (part(&x, 4 * at, 4), part(&y, 4 * at, 4));
+                let (image, label) = (("image", Feed::Split(&x)), ("label", Feed::Split(&y)));
+                let short = [image];
+                let right = [image, label];
+                let feeds = if at == 1 { &short[..] } else { &right[..] };
+                let error = exe.run(&mut store, feeds, &[]).unwrap_err();
+                match at {
+                    0 => assert_eq!(error, RunError::Elsewhere { process: 1 }),
+                    _ => assert!(matches!(error, RunError::Missing { .. }), "{error}"),
+                }
+                exe.run(&mut store, &right, &[]).unwrap();
+            }
+            store
+        };
+        let threads: Vec<_> =
+            processes.into_iter().enumerate().map(|(at, c)| scope.spawn(move || run(at, c))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    for mut store in stores {
+        assert_same(&mut wanted, &mut store, "as if nothing had happened");
+    }
+}
+
+#[test]
+fn a_process_that_fails_is_named_by_the_others() {
+    let program = network(Some(&adam()), &[20], false, 0.0);
+    let processes = Threads::new(2, DEADLINE);
+    let errors: Vec<RunError> = std::thread::scope(|scope| {
+        let run = |at: usize, collective: Threads| {
+            let setup = Setup { collective: Arc::new(collective), ..on(2) };
+            let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+            let mut store = Store::new(0);
+            exe.prepare(&mut store).unwrap();
+            let before = store.get("fc.w");
+            let (x, y) = digits(4, 0);
+            let wrong = Tensor::new(&[4], &[0i64, 1, 99, 2]).unwrap();
+            let label = if at == 1 { &wrong } else { &y };
+            let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(label))];
+            let error = exe.run(&mut store, &feeds, &[]).unwrap_err();
+            assert_eq!(store.get("fc.w"), before, "PARA-2");
+            error
+        };
+        let threads: Vec<_> =
+            processes.into_iter().enumerate().map(|(at, c)| scope.spawn(move || run(at, c))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(matches!(&errors[1], RunError::Replica { replica: 1, .. }), "{}", errors[1]);
+    let RunError::Collective(CollectiveError::Aborted { process: 1, why }) = &errors[0] else {
+        panic!("{}", errors[0])
+    };
+    assert!(why.contains("99 is not in 0..10"), "{why}");
+}

@@ -1,0 +1,73 @@
+//! PARA-3: a run that was planned before allocates nothing, on any of its threads.
+
+use phalanx_core::DType;
+use phalanx_graph::{
+    BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Feed, Fetch, Init, Optimizer, ParallelExecutor,
+    ReduceStrategy, Rule, Setup, Store, Tensor, op::Func,
+};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: everything is the system allocator's; counting touches an atomic only.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one that is wanted.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the one that is wanted.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_planned_run_allocates_nothing() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(20)]).unwrap();
+    let w = b.parameter("w", [20], Init::Constant(0.5)).unwrap();
+    let y = b.mul(x, w).unwrap();
+    let y = b.layer_norm(y, 1).unwrap();
+    let y = b.dropout(y, 0.5).unwrap();
+    let y = b.softmax(y).unwrap();
+    let y = b.map(Func::Square, y).unwrap();
+    let loss = b.mean(y).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    b.named(y, "y").unwrap();
+    let mut program = b.finish().unwrap();
+    Optimizer::new(Rule::adam(), 0.1).minimize(&mut program, loss).unwrap();
+    // One after another: the counter is everybody's.
+    for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
+        for num_threads in [1, 2, 3] {
+            let build = BuildStrategy { reduce_strategy, ..BuildStrategy::default() };
+            let exec = ExecutionStrategy { num_threads, ..ExecutionStrategy::default() };
+            let setup = Setup { build, exec, replicas: Some(3), ..Setup::default() };
+            let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+            exe.record(true);
+            let mut store = Store::new(0);
+            let x = Tensor::new(&[41, 20], &[1f32; 820]).unwrap();
+            let feeds = [("x", Feed::Split(&x))];
+            let fetch = [Fetch::mean("loss"), Fetch::concat("y"), Fetch::unmerged("w")];
+            let mut out = Vec::new();
+            for _ in 0..3 {
+                exe.run_into(&mut store, &feeds, &fetch, &mut out).unwrap();
+            }
+            let before = COUNT.load(Ordering::Relaxed);
+            for _ in 0..20 {
+                exe.run_into(&mut store, &feeds, &fetch, &mut out).unwrap();
+            }
+            let n = COUNT.load(Ordering::Relaxed) - before;
+            assert_eq!(n, 0, "PARA-3: {reduce_strategy:?}, {num_threads} threads");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Ten thousand runs leave nothing behind.
+
+use phalanx_core::DType;
+use phalanx_graph::{
+    BATCH, Builder, Dim, ExecutionStrategy, Feed, Fetch, Init, Optimizer, ParallelExecutor, Rule, Setup,
+    Store, Tensor, op::Func,
+};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicIsize, Ordering},
+};
+
+/// Bytes that are allocated now.
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+struct Weighing;
+
+// SAFETY: everything is the system allocator's; weighing touches an atomic only.
+unsafe impl GlobalAlloc for Weighing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one that is wanted.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's promise is the one that is wanted.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Weighing = Weighing;
+
+#[test]
+fn ten_thousand_runs_leave_nothing_behind() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(4)]).unwrap();
+    let w = b.parameter("w", [4], Init::Constant(0.5)).unwrap();
+    let y = b.mul(x, w).unwrap();
+    let y = b.map(Func::Square, y).unwrap();
+    let loss = b.mean(y).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let mut program = b.finish().unwrap();
+    Optimizer::new(Rule::Sgd, 1e-4).minimize(&mut program, loss).unwrap();
+    let exec = ExecutionStrategy { num_threads: 2, ..ExecutionStrategy::default() };
+    let setup = Setup { exec, replicas: Some(3), ..Setup::default() };
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+    let mut store = Store::new(0);
+    let (mut after_warmup, mut last) = (0, f64::MAX);
+    for run in 0..10_000usize {
+        // More sizes than plans are kept, so that plans come and go; the scopes are dropped now and then, too.
+        let n = 1 + run % 23;
+        let x = Tensor::new(&[n, 4], &vec![1f32; n * 4]).unwrap();
+        let out = exe.run(&mut store, &[("x", Feed::Split(&x))], &[Fetch::mean("loss")]).unwrap();
+        let loss = out[0].one().to_f64()[0];
+        assert!(loss <= last * 1.000_001, "run {run}: {loss} after {last}");
+        last = loss;
+        // At the same place of both cycles.
+        if run == 2299 {
+            after_warmup = LIVE.load(Ordering::Relaxed);
+        }
+        if run == 9199 {
+            assert_eq!(LIVE.load(Ordering::Relaxed), after_warmup, "bytes after 6900 more runs");
+        }
+    }
+}

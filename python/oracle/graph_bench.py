@@ -1,0 +1,141 @@
+"""Times in PyTorch, on one thread, what crates/phalanx-graph/examples/graph_bench.rs times in Phalanx.
+
+Reads the names of cases from stdin, line by line, and prints `name, median us, min us, samples/s`. Time is what this
+thread spent on a core.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+SPAN_S = 0.4
+
+Step = Callable[[], object]
+
+
+def sgemm(rest: str) -> tuple[Step, int]:
+    sizes, _, form = rest.partition("_")
+    m, n, k = map(int, sizes.split("x"))
+    a = torch.rand(k, m).t() if form.startswith("t") else torch.rand(m, k)
+    b = torch.rand(n, k).t() if form.endswith("t") else torch.rand(k, n)
+    c = torch.empty(m, n)
+    return lambda: torch.mm(a, b, out=c), m
+
+
+def training(net: nn.Module, sample: list[int], batch: int, classes: int) -> tuple[Step, int]:
+    x = torch.rand(batch, *sample) - 0.5
+    label = torch.arange(batch) % classes
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(net(x), label).backward()
+        optimizer.step()
+
+    return step, batch
+
+
+def lenet(filters: list[int], hidden: list[int]) -> nn.Module:
+    layers: list[nn.Module] = []
+    before = 1
+    for n in filters:
+        layers += [nn.Conv2d(before, n, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        before = n
+    layers.append(nn.Flatten())
+    before *= 16
+    for n in hidden:
+        layers += [nn.Linear(before, n), nn.ReLU()]
+        before = n
+    return nn.Sequential(*layers, nn.Linear(before, 10))
+
+
+def mlp(sizes: list[int], act: type[nn.Module]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for a, b in zip(sizes[:-2], sizes[1:-1], strict=True):
+        layers += [nn.Linear(a, b), act()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).reshape(n, t, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+def block() -> tuple[Step, int]:
+    net = Block(256, 4)
+    x = torch.rand(8, 64, 256) - 0.5
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    return step, 8
+
+
+def conv(rest: str) -> tuple[Step, int]:
+    batch, c, side, o, k = map(int, rest.split("x"))
+    x = (torch.rand(batch, c, side, side) - 0.5).requires_grad_()
+    w = (torch.rand(o, c, k, k) * 0.1).requires_grad_()
+    weight = torch.rand(batch, o, side, side)
+
+    def step() -> None:
+        x.grad = w.grad = None
+        (F.conv2d(x, w, padding=k // 2) * weight).sum().backward()
+
+    return step, batch
+
+
+def case(name: str) -> tuple[Step, int]:
+    match name:
+        case "lenet_20_50":
+            return training(lenet([20, 50], [500]), [1, 28, 28], 64, 10)
+        case "lenet_6_16":
+            return training(lenet([6, 16], [120, 84]), [1, 28, 28], 64, 10)
+        case "mlp_small":
+            return training(mlp([784, 200, 200, 200, 10], nn.Tanh), [784], 64, 10)
+        case "mlp_large":
+            return training(mlp([1024, 4096, 4096, 1000], nn.ReLU), [1024], 32, 1000)
+        case "block":
+            return block()
+    kind, _, rest = name.partition("_")
+    return {"sgemm": sgemm, "conv": conv}[kind](rest)
+
+
+def measure(name: str) -> None:
+    step, samples = case(name)
+    end = time.thread_time() + SPAN_S / 4
+    while time.thread_time() < end:
+        step()
+    times: list[float] = []
+    end = time.thread_time() + SPAN_S
+    while time.thread_time() < end or len(times) < 5:
+        begin = time.thread_time()
+        step()
+        times.append((time.thread_time() - begin) * 1e6)
+    times.sort()
+    median = times[len(times) // 2]
+    print(f"{name}\t{median:.1f}\t{times[0]:.1f}\t{samples * 1e6 / median:.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        measure(line.strip())

@@ -1,0 +1,85 @@
+"""Phalanx's kernels against PyTorch's, one thread each, case by case in turns.
+
+    python python/oracle/graph_compare.py target/release/examples/graph_bench [rounds] [part of a case's name ...]
+
+Of each case the best median and the best time over the rounds are kept: others who use the machine only slow it down.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+# Each case, and which part of PyTorch's speed is wanted.
+CASES = {
+    "sgemm_32x4096x1024": 0.8,
+    "sgemm_32x200x784": 0.8,
+    "sgemm_64x1024x4096": 0.8,
+    "sgemm_128x512x512": 0.8,
+    "sgemm_256x512x512": 0.8,
+    "sgemm_512x512x512": 0.8,
+    "sgemm_1024x1024x1024": 0.8,
+    "sgemm_20x576x25": 0.8,
+    "sgemm_50x64x500": 0.8,
+    "sgemm_64x784x576": 0.8,
+    "sgemm_64x784x64": 0.8,
+    "sgemm_64x200x784": 0.8,
+    "sgemm_64x784x200_nt": 0.8,
+    "sgemm_784x200x64_tn": 0.8,
+    "sgemm_32x1024x4096_nt": 0.8,
+    "sgemm_1024x4096x32_tn": 0.8,
+    "sgemm_64x64x64_nt": 0.8,
+    "lenet_20_50": 1.0,
+    "lenet_6_16": 1.0,
+    "mlp_small": 1.0,
+    "mlp_large": 1.0,
+    "block": 0.8,
+    "conv_8x64x28x64x3": 0.6,
+    "conv_16x64x28x64x3": 0.6,
+    "conv_8x64x28x64x1": 0.6,
+    "conv_16x64x28x64x1": 0.6,
+}
+
+
+class Side:
+    """One of the two programs, which times a case when it reads its name."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.best: dict[str, tuple[float, float]] = {}
+
+    def measure(self, name: str) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(name, file=self.process.stdin, flush=True)
+        row = self.process.stdout.readline().split("\t")
+        if len(row) != 4 or row[0] != name:
+            sys.exit(f"{self.process.args}: no row for {name}, but {row}")
+        median, least = self.best.get(name, (float("inf"), float("inf")))
+        self.best[name] = min(median, float(row[1])), min(least, float(row[2]))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def main() -> None:
+    ours, *rest = sys.argv[1:] or sys.exit(__doc__)
+    rounds = int(rest.pop(0)) if rest and rest[0].isdigit() else 3
+    cases = [name for name in CASES if not rest or any(part in name for part in rest)]
+    theirs = Path(__file__).with_name("graph_bench.py")
+    sides = Side([ours]), Side([sys.executable, str(theirs)])
+    for _ in range(rounds):
+        for name in cases:
+            for side in sides:
+                side.measure(name)
+    for side in sides:
+        side.close()
+    print(f"{'case':24} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'by min':>6} {'wanted':>6}")
+    for name in cases:
+        (a, a_least), (b, b_least) = (side.best[name] for side in sides)
+        missed = "" if b / a >= CASES[name] else "  missed"
+        print(f"{name:24} {a:10.1f} {b:10.1f} {b / a:6.2f} {b_least / a_least:6.2f} {CASES[name]:6.1f}{missed}")
+
+
+if __name__ == "__main__":
+    main()

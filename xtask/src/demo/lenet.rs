@@ -1,0 +1,38 @@
+//! `cargo xtask demo`: LeNet learns to read digits on two processes, and one process gets the same bits.
+
+use super::{build, short, show};
+use crate::process::Shell;
+use std::fs;
+
+pub fn run(shell: &Shell) -> Result<(), String> {
+    build(shell)?;
+    let folder = shell.target().join("demo");
+    fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    let picture = short(shell, &folder.join("lenet.svg"));
+    let two = show(shell, "lenet", 2, &["--replicas", "2", "--plot", &picture])?;
+    eprintln!();
+    let one = show(shell, "lenet", 1, &["--replicas", "4"])?;
+    let (two, one) = (digest(&two)?, digest(&one)?);
+    if one != two {
+        return Err(format!("two processes ended with the parameters {two}, one with {one}"));
+    }
+    eprintln!("\nTwo processes with two replicas each and one process with four end with the same bits.");
+    Ok(())
+}
+
+/// What the example says of its parameters.
+fn digest(text: &str) -> Result<&str, String> {
+    let found = text.lines().find_map(|line| line.trim().strip_prefix("parameters "));
+    found.ok_or_else(|| format!("the example says nothing of its parameters:\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digest;
+
+    #[test]
+    fn the_line_about_parameters_is_found() {
+        assert_eq!(digest("accuracy 97 %\nparameters 00ff\n"), Ok("00ff"));
+        assert!(digest("accuracy 97 %").is_err());
+    }
+}
