@@ -1,0 +1,168 @@
+//! Worlds of ranks, as threads of this process, that train one program.
+
+use phalanx_collective::Communicator;
+use phalanx_core::{Config, DType, Rank};
+use phalanx_graph::{
+    Act, BATCH, Builder, Collective, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, ReduceStrategy,
+    Rule, RunError, Setup, Store, Tensor, kernel::Stream, layers::EmbeddingOptions,
+};
+use phalanx_net::{
+    World,
+    discover::{Identity, Meeting},
+    hub::Hub,
+    secret::Secret,
+};
+use phalanx_train::Ranks;
+use std::{net::TcpListener, sync::Arc, time::Duration};
+
+const WORDS: usize = 50;
+const SAMPLES: usize = 12;
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Runs every rank of a world on a thread; `hosts` says which host each has.
+fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    let secret = Secret::random();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let hub = Hub::start(vec![listener], secret.clone(), hosts.len() as u32).expect("a hub starts");
+    let address = hub.addresses()[0].to_string();
+    let rank = |(rank, host): (usize, &u32)| {
+        let meeting = Meeting::Hub(vec![address.clone()]);
+        let identity =
+            Identity { rank: Rank(rank as u32), n_ranks: hosts.len() as u32, source: "test", meeting };
+        let mut config = Config::default();
+        config.host_id = Some(format!("host{host}"));
+        config.timeout = DEADLINE;
+        let world = World::join(identity, secret.clone(), config).expect("the world forms");
+        let communicator = Communicator::of_world(Arc::new(world)).expect("it is the first of its world");
+        run(Ranks::new(communicator))
+    };
+    let rank = &rank;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = hosts.iter().enumerate().map(|one| scope.spawn(move || rank(one))).collect();
+        threads.into_iter().map(|t| t.join().expect("no rank panics")).collect()
+    })
+}
+
+/// A sparse embedding, dropout and dense layers.
+fn program() -> Program {
+    let mut b = Builder::new();
+    let build = |b: &mut Builder| {
+        let words = b.feed("words", DType::I64, [BATCH, Dim::Fixed(3)])?;
+        let label = b.feed("label", DType::I64, [BATCH])?;
+        let x = b.embedding(words, WORDS, 8, EmbeddingOptions { sparse: true, padding: None })?;
+        let x = b.reshape(x, [BATCH, Dim::Fixed(24)])?;
+        let x = b.fc(x, 16, Act::Tanh)?;
+        let x = b.dropout(x, 0.25)?;
+        let scores = b.fc(x, 5, Act::None)?;
+        let (losses, _) = b.softmax_with_cross_entropy(scores, label)?;
+        let loss = b.mean(losses)?;
+        b.named(loss, "loss")
+    };
+    let loss = build(&mut b).expect("the program is right");
+    let mut program = b.finish().expect("the program is right");
+    Optimizer::new(Rule::adam(), 1e-2).minimize(&mut program, loss).expect("it has a gradient");
+    program
+}
+
+fn samples(step: u64, of: std::ops::Range<usize>) -> (Tensor, Tensor) {
+    let dice = Stream::new(3, step, 0);
+    let words: Vec<i64> =
+        (of.start * 3..of.end * 3).map(|i| (dice.bits(i as u64) % WORDS as u64) as i64).collect();
+    let labels: Vec<i64> = of.clone().map(|i| (dice.bits(1000 + i as u64) % 5) as i64).collect();
+    let words = Tensor::new(&[of.len(), 3], &words).expect("three words a sample");
+    (words, Tensor::new(&[of.len()], &labels).expect("one label a sample"))
+}
+
+fn executor(collective: Arc<dyn Collective>, replicas: usize, reduce: ReduceStrategy) -> ParallelExecutor {
+    let mut setup = Setup { replicas: Some(replicas), collective, ..Setup::default() };
+    setup.build.reduce_strategy = reduce;
+    ParallelExecutor::new(&program(), Some("loss"), setup).expect("the setup is right")
+}
+
+fn step(exe: &mut ParallelExecutor, store: &mut Store, batch: &(Tensor, Tensor)) -> Result<f64, RunError> {
+    let feeds = [("words", Feed::Split(&batch.0)), ("label", Feed::Split(&batch.1))];
+    Ok(exe.run(store, &feeds, &[Fetch::mean("loss")])?[0].one().to_f64()[0])
+}
+
+fn contents(store: &mut Store) -> Vec<(String, Vec<u8>)> {
+    let names: Vec<String> = store.names().map(str::to_string).collect();
+    names.into_iter().map(|n| (n.clone(), store.get(&n).expect("listed").bytes().to_vec())).collect()
+}
+
+/// What this process of `n` has after ten steps.
+fn trained(
+    collective: Arc<dyn Collective>,
+    replicas: usize,
+    reduce: ReduceStrategy,
+) -> Vec<(String, Vec<u8>)> {
+    let (n, me) = (collective.processes(), collective.index());
+    let mut exe = executor(collective, replicas, reduce);
+    // Whatever a process begins with, all begin with the first one's.
+    let mut store = Store::new(1 + me as u64);
+    for i in 0..10 {
+        let share = SAMPLES / n;
+        step(&mut exe, &mut store, &samples(i, me * share..(me + 1) * share)).expect("a step runs");
+    }
+    contents(&mut store)
+}
+
+#[test]
+fn two_processes_have_the_bits_of_one_on_one_host_and_on_two() {
+    for reduce in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
+        let alone = trained(Arc::new(phalanx_graph::exec::Alone), 4, reduce);
+        for hosts in [[0, 0], [0, 1]] {
+            for (rank, got) in world(&hosts, |r| trained(Arc::new(r), 2, reduce)).into_iter().enumerate() {
+                assert!(got == alone, "{reduce:?}, hosts {hosts:?}, rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn three_processes_agree_and_are_close_to_one() {
+    let alone = trained(Arc::new(phalanx_graph::exec::Alone), 3, ReduceStrategy::Reduce);
+    let all = world(&[0, 0, 1], |r| trained(Arc::new(r), 1, ReduceStrategy::Reduce));
+    assert!(all.iter().all(|one| *one == all[0]));
+    for ((name, got), (_, wanted)) in all[0].iter().zip(&alone) {
+        let floats = |b: &[u8]| {
+            b.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect::<Vec<_>>()
+        };
+        for (a, b) in floats(got).into_iter().zip(floats(wanted)) {
+            assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{name}: {a} instead of {b}");
+        }
+    }
+}
+
+#[test]
+fn a_process_with_wrong_feeds_keeps_nobody_waiting() {
+    let seen = world(&[0, 0], |ranks| {
+        let me = ranks.index();
+        let mut exe = executor(Arc::new(ranks), 2, ReduceStrategy::Reduce);
+        let mut store = Store::new(1);
+        step(&mut exe, &mut store, &samples(0, 0..4)).expect("the first step runs");
+        let wrong = (samples(1, 0..4).0, samples(1, 0..3).1);
+        let batch = if me == 1 { wrong } else { samples(1, 0..4) };
+        let error = step(&mut exe, &mut store, &batch).expect_err("one of them is wrong").to_string();
+        let again = step(&mut exe, &mut store, &samples(2, 0..4));
+        (error, again.is_ok(), contents(&mut store))
+    });
+    assert!(seen[1].0.contains("label") && seen[0].0.contains('1'), "{:?}", (&seen[0].0, &seen[1].0));
+    assert!(seen[0].1 && seen[1].1, "both go on");
+    assert!(seen[0].2 == seen[1].2);
+}
+
+#[test]
+fn a_process_that_leaves_is_named() {
+    // RANKS-1: nobody waits for ever.
+    let seen = world(&[0, 1], |ranks| {
+        let me = ranks.index();
+        let mut exe = executor(Arc::new(ranks), 2, ReduceStrategy::AllReduce);
+        let mut store = Store::new(1);
+        step(&mut exe, &mut store, &samples(0, 0..4)).expect("the first step runs");
+        if me == 1 {
+            return String::new();
+        }
+        step(&mut exe, &mut store, &samples(1, 0..4)).expect_err("the other is gone").to_string()
+    });
+    assert!(seen[0].contains("rank 1"), "{}", seen[0]);
+}
