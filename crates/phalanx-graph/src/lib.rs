@@ -18,7 +18,7 @@ pub use exec::{
     Collective, CollectiveError, Executor, Feed, Fetch, Fetched, Merge, Options, ParallelExecutor, RunError,
     Setup, Store, Tensor, TensorError,
 };
-pub use grad::{append_backward, append_gradients, recompute};
+pub use grad::{accumulate, append_backward, append_backward_with, append_gradients, recompute};
 pub use graph::{BuildError, BuildStrategy, ExecutionStrategy, GradientScale, ReduceStrategy};
 pub use ir::{BATCH, Dim, GraphError, Init, Learn, Program, Role, Shape, Sig, VarId, VarKind};
 pub use layers::{Act, Builder};

@@ -3,8 +3,8 @@
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Executor, Optimizer, Options, Rule, Store, Tensor, VarId,
-    layers::ConvOptions,
-    op::{Func, Pool},
+    layers::{ConvOptions, RnnOptions},
+    op::{Func, Pool, SequenceOp},
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -69,6 +69,53 @@ fn allocations(matrices: bool) -> usize {
     let before = COUNT.with(Cell::get);
     executor.run_into(&mut store, &[("x", &x)], &["loss"], &mut out).unwrap();
     COUNT.with(Cell::get) - before
+}
+
+/// The same for layers over sequences: all that is not a matrix product, or a recurrent layer too.
+fn sequence_allocations(recurrent: bool) -> usize {
+    let (time, width, batch) = (6, 3, 8);
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(time), Dim::Fixed(width)]).unwrap();
+    let lengths = b.feed("lengths", DType::I64, [BATCH]).unwrap();
+    let tags = b.feed("tags", DType::I64, [BATCH, Dim::Fixed(time)]).unwrap();
+    let w = b.parameter("w", [width], phalanx_graph::Init::Constant(0.5)).unwrap();
+    let mut y = b.mul(x, w).unwrap();
+    if recurrent {
+        let options = RnnOptions { lengths: Some(lengths), ..RnnOptions::new(width) };
+        y = b.lstm(y, options, None).unwrap().all;
+        y = b.gru(y, RnnOptions { reverse: true, ..options }, None).unwrap().all;
+    }
+    let best = b.sequence_pool(y, SequenceOp::Max, Some(lengths)).unwrap();
+    let best = b.sequence_expand(best, time, Some(lengths)).unwrap();
+    let y = b.add(y, best).unwrap();
+    let (costs, weights) = b.linear_chain_crf(y, tags, Some(lengths)).unwrap();
+    b.crf_decoding(y, weights, Some(lengths)).unwrap();
+    let loss = b.mean(costs).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let mut program = b.finish().unwrap();
+    Optimizer::new(Rule::adam(), 0.1).minimize(&mut program, loss).unwrap();
+    phalanx_graph::accumulate(&mut program, 2).unwrap();
+    let mut executor = Executor::new(program, Options::default()).unwrap();
+    let mut store = Store::new(0);
+    let x = Tensor::new(&[batch, time, width], &vec![0.3f32; batch * time * width]).unwrap();
+    let lengths = Tensor::new(&[batch], &[1i64, 6, 0, 2, 3, 4, 5, 6]).unwrap();
+    let tags = Tensor::new(&[batch, time], &vec![1i64; batch * time]).unwrap();
+    let feeds = [("x", &x), ("lengths", &lengths), ("tags", &tags)];
+    let mut out = executor.run(&mut store, &feeds, &["loss"]).unwrap();
+    for _ in 0..2 {
+        executor.run_into(&mut store, &feeds, &["loss"], &mut out).unwrap();
+    }
+    let before = COUNT.with(Cell::get);
+    for _ in 0..2 {
+        executor.run_into(&mut store, &feeds, &["loss"], &mut out).unwrap();
+    }
+    COUNT.with(Cell::get) - before
+}
+
+#[test]
+fn a_planned_run_over_sequences_allocates_nothing() {
+    assert_eq!(sequence_allocations(false), 0);
+    assert_eq!(sequence_allocations(true), 0);
 }
 
 #[test]

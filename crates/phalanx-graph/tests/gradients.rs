@@ -4,7 +4,7 @@ use phalanx_core::DType;
 use phalanx_graph::{
     Act, Builder, Executor, GraphError, Init, Options, Program, Store, Tensor, VarId, append_gradients,
     kernel::Stream,
-    layers::{BatchNormOptions, EmbeddingOptions},
+    layers::{AttentionOptions, BatchNormOptions, EmbeddingOptions, RnnOptions},
     op::*,
 };
 use std::collections::BTreeSet;
@@ -310,25 +310,84 @@ fn every_rule_of_every_operation() {
         let x = n.signed(&[2, 3, 4]);
         n.b.attention(x, 2, None)
     });
-    for reverse in [false, true] {
-        case("lstm", &|n| {
-            let d = [n.roll(1, 3), n.roll(1, 4), 2];
-            let x = n.signed(&d);
-            let h = n.roll(1, 3);
-            n.b.lstm(x, h, reverse)
-        });
-        case("gru", &|n| {
-            let d = [n.roll(1, 3), n.roll(1, 4), 2];
-            let x = n.signed(&d);
-            let h = n.roll(1, 3);
-            n.b.gru(x, h, reverse)
-        });
-    }
     case("fully connected, shared input", &|n| {
         let x = n.signed(&[3, 4]);
         let y = n.b.fc(x, 4, Act::Tanh)?;
         let z = n.b.add(y, x)?;
         n.b.mul(z, y)
+    });
+    for (reverse, ragged) in [(false, false), (false, true), (true, false), (true, true)] {
+        case("lstm", &|n| {
+            let (rows, time, h) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 3));
+            let (x, w) = (n.signed(&[rows, time, 4 * h]), n.signed(&[4 * h, h]));
+            let (hidden, cell) = (n.signed(&[rows, h]), n.signed(&[rows, h]));
+            let mut inputs = vec![x, w, hidden, cell];
+            if ragged {
+                inputs.push(n.ids(&[rows], time + 1));
+            }
+            let out = n.b.op(Lstm { reverse, ragged }, &inputs)?;
+            let all = n.b.reshape(out[0], [rows, time * h])?;
+            n.b.concat(&[all, out[1], out[2]], 1)
+        });
+        case("gru", &|n| {
+            let (rows, time, h) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 3));
+            let (x, w) = (n.signed(&[rows, time, 3 * h]), n.signed(&[3 * h, h]));
+            let (b, first) = (n.signed(&[3 * h]), n.signed(&[rows, h]));
+            let mut inputs = vec![x, w, b, first];
+            if ragged {
+                inputs.push(n.ids(&[rows], time + 1));
+            }
+            let out = n.b.op(Gru { reverse, ragged }, &inputs)?;
+            let all = n.b.reshape(out[0], [rows, time * h])?;
+            n.b.concat(&[all, out[1]], 1)
+        });
+    }
+    case("the last states of an lstm alone", &|n| {
+        let x = n.signed(&[2, 3, 2]);
+        let lengths = n.ids(&[2], 4);
+        let options = RnnOptions { lengths: Some(lengths), ..RnnOptions::new(2) };
+        let states = n.b.lstm(x, options, None)?;
+        n.b.mul(states.hidden, states.cell)
+    });
+    case("the last state of a gru alone", &|n| {
+        let x = n.signed(&[2, 3, 2]);
+        Ok(n.b.gru(x, RnnOptions::new(2), None)?.last)
+    });
+    for ragged in [false, true] {
+        case("linear chain", &|n| {
+            let (rows, time, tags) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 4));
+            let x = n.signed(&[rows, time, tags]);
+            let w = n.signed(&[tags + 2, tags]);
+            let labels = n.ids(&[rows, time], tags);
+            let mut inputs = vec![x, w, labels];
+            if ragged {
+                inputs.push(n.ids(&[rows], time + 1));
+            }
+            n.b.op1(LinearChainCrf { ragged }, &inputs)
+        });
+        for op in [SequenceOp::Sum, SequenceOp::Mean, SequenceOp::Max, SequenceOp::First, SequenceOp::Last] {
+            case("sequence pool", &|n| {
+                let (rows, time, width) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 3));
+                let x = n.signed(&[rows, time, width]);
+                let lengths = ragged.then(|| n.ids(&[rows], time + 1));
+                n.b.sequence_pool(x, op, lengths)
+            });
+        }
+        case("sequence expand", &|n| {
+            let (rows, time, width) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 3));
+            let x = n.signed(&[rows, width]);
+            let lengths = ragged.then(|| n.ids(&[rows], time + 1));
+            n.b.sequence_expand(x, time, lengths)
+        });
+    }
+    case("attention to another sequence", &|n| {
+        let (x, y) = (n.signed(&[2, 3, 4]), n.signed(&[2, 5, 2]));
+        let lengths = n.ids(&[2], 6);
+        n.b.attend(x, y, AttentionOptions { lengths: Some(lengths), ..AttentionOptions::new(2) })
+    });
+    case("causal attention", &|n| {
+        let x = n.signed(&[2, 4, 4]);
+        n.b.attend(x, x, AttentionOptions { causal: true, ..AttentionOptions::new(2) })
     });
     let without_rule = [
         // Derivatives themselves, and what only updates, measures, or has no inputs to learn.
@@ -348,8 +407,6 @@ fn every_rule_of_every_operation() {
         "BatchNormFixed",
         "BatchNormGrad",
         "LayerNormGrad",
-        "LstmGrad",
-        "GruGrad",
         // Put into programs that have their gradients already.
         "SyncSum",
         "ChannelSum",
@@ -369,6 +426,14 @@ fn every_rule_of_every_operation() {
         "TopK",
         "ArgMax",
         "Accuracy",
+        "LstmGrad",
+        "GruGrad",
+        "LinearChainCrfGrad",
+        "CrfDecoding",
+        "SequencePoolGrad",
+        "SequenceMask",
+        "Every",
+        "Accumulate",
         "Sgd",
         "Momentum",
         "Adam",

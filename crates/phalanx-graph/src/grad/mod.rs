@@ -3,15 +3,17 @@
 //! - GRAD-2: what several operations contribute to one gradient is added up by one `sum`, in program order from the last.
 //! - GRAD-3: every parameter's gradient is a variable of its own, written by one operation: its birth.
 
+mod accumulate;
 mod recompute;
-
-pub use recompute::recompute;
 
 use crate::{
     ir::{GraphError, Op, Program, Role, Sig, Site, VarId, VarKind},
     op::{Assign, LossGrad, OpKind, Sum},
 };
 use std::collections::BTreeSet;
+
+pub use accumulate::{RUN, accumulate};
+pub use recompute::{append_backward_with, recompute};
 
 /// What one operation's gradient rule works with.
 #[derive(Debug)]

@@ -1,103 +1,152 @@
-//! Memory for time: what lies between checkpoints is not kept for the backward part but computed again there.
-//! - AGAIN-1: kernels and random numbers are functions of their inputs, the run and the place in the batch, so what is
-//!   computed again has the same bits, and so has everything that is learned.
+//! Memory for time: what lies between checkpoints is computed again when its gradient is due, not kept until then.
+//! - AGAIN-1: gradients are those without checkpoints, to the bit: the same kernels see the same values, random numbers
+//!   included, because they depend on where they are drawn and not on when.
+//! - AGAIN-2: an operation that writes to the store, or reads what a forward operation writes there, runs once.
 
+use super::append_gradients;
 use crate::ir::{GraphError, Op, OpId, Program, Role, Site, VarId, VarKind};
+use std::collections::BTreeMap;
 
-/// Rewrites a program that has its gradients already: backward operations that read a variable of the network which is no
-/// checkpoint read a second version of it, computed from the checkpoints just before. What comes after the last checkpoint
-/// is kept, because backward begins with it; so is what an operation gives that also changes a state (batch norm).
-/// Gives how many operations are done again.
+/// Like `append_backward`, but keeps only the checkpoints (see [`recompute`]).
 #[track_caller]
-pub fn recompute(program: &mut Program, checkpoints: &[VarId]) -> Result<usize, GraphError> {
-    let site = Site::here();
-    if let Some(bad) = checkpoints.iter().find(|c| c.index() >= program.vars.len()) {
-        return Err(GraphError::Unknown { var: format!("number {}", bad.index()), site });
-    }
-    let Some(loss) = program.ops.iter().position(|op| op.role == Role::Loss) else { return Ok(0) };
-    let mut producer: Vec<Option<OpId>> = vec![None; program.vars.len()];
-    for (id, op) in program.ops().filter(|(id, _)| id.index() < loss) {
-        op.outputs.iter().for_each(|out| producer[out.index()] = Some(id));
-    }
-    let last = checkpoints.iter().filter_map(|c| producer[c.index()]).max();
-    let Some(last) = last else { return Ok(0) };
-    let is_pure = |op: &Op| op.outputs.iter().all(|&out| program.var(out).kind == VarKind::Temp);
-    let again: Vec<Option<OpId>> = producer
-        .iter()
-        .enumerate()
-        .map(|(var, op)| {
-            let is_kept = checkpoints.iter().any(|c| c.index() == var);
-            op.filter(|&op| !is_kept && op <= last && is_pure(program.op(op)))
-        })
-        .collect();
-    let ops = std::mem::take(&mut program.ops);
-    let mut writing = Writing { program, old: &ops, again, second: Vec::new(), new: Vec::new(), n: 0 };
-    writing.second = vec![None; writing.again.len()];
-    for op in &ops {
-        let mut op = op.clone();
-        if op.role == Role::Backward {
-            for input in &mut op.inputs {
-                *input = writing.second(*input)?;
-            }
-        }
-        writing.new.push(op);
-    }
-    let (new, n) = (writing.new, writing.n);
-    program.ops = new;
-    program.verify()?;
-    Ok(n)
+pub fn append_backward_with(
+    program: &mut Program,
+    loss: VarId,
+    without: &[VarId],
+    checkpoints: &[VarId],
+) -> Result<Vec<(VarId, VarId)>, GraphError> {
+    // Before anything is added, so that a wrong checkpoint leaves the program as it was.
+    Stretches::new(program, program.ops.len(), checkpoints, &Site::here())?;
+    let wrt = program.trainable();
+    let pairs = append_gradients(program, loss, &wrt, without)?;
+    recompute(program, checkpoints)?;
+    Ok(pairs)
 }
 
-struct Writing<'a> {
+/// Rewrites a program that has its gradients. The checkpoints cut the forward operations into stretches; what is computed
+/// within one (the last excepted) is not kept but computed again before the gradients that need it. Gives how many
+/// operations are done again.
+#[track_caller]
+pub fn recompute(program: &mut Program, checkpoints: &[VarId]) -> Result<usize, GraphError> {
+    let Some(n_forward) = program.ops.iter().position(|op| op.role == Role::Loss) else { return Ok(0) };
+    let stretches = Stretches::new(program, n_forward, checkpoints, &Site::here())?;
+    let rest = program.ops.split_off(n_forward);
+    let mut again = Again { program, stretches, of: BTreeMap::new(), n: 0 };
+    for mut op in rest {
+        if op.role == Role::Backward {
+            for id in &mut op.inputs {
+                *id = again.var(*id)?;
+            }
+        }
+        again.program.ops.push(op);
+    }
+    Ok(again.n)
+}
+
+/// The forward operations, cut at the checkpoints.
+#[derive(Debug)]
+struct Stretches {
+    /// Who computes each variable that may be computed again.
+    writer: BTreeMap<VarId, OpId>,
+    /// The stretch of each forward operation.
+    of: Vec<usize>,
+}
+
+impl Stretches {
+    fn new(
+        program: &Program,
+        n_forward: usize,
+        checkpoints: &[VarId],
+        site: &Site,
+    ) -> Result<Stretches, GraphError> {
+        let forward = &program.ops[..n_forward];
+        let mut cuts = Vec::new();
+        for &id in checkpoints {
+            let Some(at) = forward.iter().position(|op| op.outputs.contains(&id)) else {
+                let var = program.vars.get(id.index()).map(|v| v.name.clone());
+                let var = var.unwrap_or_else(|| format!("number {}", id.index()));
+                return Err(GraphError::Checkpoint { var, site: site.clone() });
+            };
+            cuts.push(at);
+        }
+        cuts.sort_unstable();
+        let of: Vec<usize> = (0..n_forward).map(|at| cuts.partition_point(|&c| c < at)).collect();
+        let last = cuts.last().map_or(0, |&c| of[c] + 1);
+        let written = |id: &VarId| {
+            let is_stored = program.var(*id).is_persistable();
+            is_stored && forward.iter().any(|op| op.outputs.contains(id))
+        };
+        let mut writer = BTreeMap::new();
+        for (id, op) in program.ops().take(n_forward).filter(|(id, _)| of[id.index()] < last) {
+            // AGAIN-2
+            if op.inputs.iter().chain(&op.outputs).any(written) {
+                continue;
+            }
+            let temps = op.outputs.iter().filter(|o| program.var(**o).kind == VarKind::Temp);
+            writer.extend(temps.filter(|o| !checkpoints.contains(o)).map(|&o| (o, id)));
+        }
+        Ok(Stretches { writer, of })
+    }
+}
+
+/// Adds operations that compute variables again, each once.
+struct Again<'a> {
     program: &'a mut Program,
-    old: &'a [Op],
-    /// Which operation is to be done again for each variable.
-    again: Vec<Option<OpId>>,
-    /// The second version of each variable that has one by now.
-    second: Vec<Option<VarId>>,
-    new: Vec<Op>,
+    stretches: Stretches,
+    of: BTreeMap<VarId, VarId>,
     n: usize,
 }
 
-impl Writing<'_> {
-    /// What a backward operation reads in the place of a variable. Works on a list instead of calling itself: networks
-    /// are deep.
-    fn second(&mut self, var: VarId) -> Result<VarId, GraphError> {
-        let old = self.old;
-        let mut todo = vec![var];
-        while let Some(&next) = todo.last() {
-            let wanted = |v: VarId| self.again.get(v.index()).copied().flatten();
-            let Some(id) = wanted(next).filter(|_| self.second[next.index()].is_none()) else {
-                todo.pop();
-                continue;
-            };
-            let op = &old[id.index()];
-            let before = todo.len();
-            let missing = |v: &&VarId| wanted(**v).is_some() && self.second[v.index()].is_none();
-            todo.extend(op.inputs.iter().filter(missing));
-            if todo.len() == before {
-                self.again_op(op)?;
+impl Again<'_> {
+    /// What the backward operations read in a variable's place.
+    fn var(&mut self, id: VarId) -> Result<VarId, GraphError> {
+        let Some(&writer) = self.stretches.writer.get(&id) else { return Ok(id) };
+        if !self.of.contains_key(&id) {
+            for at in self.needed(writer) {
+                self.repeat(at)?;
             }
         }
-        Ok(self.known(var))
+        Ok(self.of[&id])
     }
 
-    fn known(&self, var: VarId) -> VarId {
-        self.second.get(var.index()).copied().flatten().unwrap_or(var)
+    /// The operations of one stretch that must run again before and with this one, in their order.
+    fn needed(&self, writer: OpId) -> Vec<OpId> {
+        let stretch = |at: OpId| self.stretches.of[at.index()];
+        let mut needed = vec![writer];
+        let mut seen = 0;
+        while seen < needed.len() {
+            let op = self.program.op(needed[seen]);
+            seen += 1;
+            for id in op.inputs.iter().filter(|id| !self.of.contains_key(id)) {
+                let Some(&before) = self.stretches.writer.get(id) else { continue };
+                // What comes from another stretch is read where it was first computed: it crosses the cut anyway.
+                if stretch(before) == stretch(writer) && !needed.contains(&before) {
+                    needed.push(before);
+                }
+            }
+        }
+        needed.sort_unstable();
+        needed
     }
 
-    fn again_op(&mut self, op: &Op) -> Result<(), GraphError> {
-        let inputs = op.inputs.iter().map(|&v| self.known(v)).collect();
+    fn repeat(&mut self, at: OpId) -> Result<(), GraphError> {
+        let op = self.program.op(at).clone();
+        let same = |id: &VarId| {
+            let writer = self.stretches.writer.get(id);
+            writer.is_some_and(|w| self.stretches.of[w.index()] == self.stretches.of[at.index()])
+        };
+        let inputs: Vec<VarId> =
+            op.inputs.iter().map(|id| if same(id) { self.of[id] } else { *id }).collect();
         let mut outputs = Vec::with_capacity(op.outputs.len());
-        for &out in &op.outputs {
-            let name = self.program.fresh(&format!("{}@AGAIN", self.program.var(out).name));
-            let sig = self.program.sig(out).clone();
-            let new = self.program.declare(&name, sig, VarKind::Temp, op.site.clone())?;
-            self.second[out.index()] = Some(new);
-            outputs.push(new);
+        for &id in &op.outputs {
+            let var = self.program.var(id).clone();
+            let name = self.program.fresh(&format!("{}@AGAIN", var.name));
+            let copy = self.program.declare(&name, var.sig, VarKind::Temp, var.site)?;
+            self.of.insert(id, copy);
+            outputs.push(copy);
         }
         self.n += 1;
-        self.new.push(Op { inputs, outputs, role: Role::Backward, ..op.clone() });
+        self.program.ops.push(Op { inputs, outputs, role: Role::Backward, ..op });
         Ok(())
     }
 }

@@ -60,6 +60,10 @@ pub enum GraphError {
     NothingToLearn { loss: String, site: Site },
     #[error("the program has gradients already; append_backward at {site} would add them twice")]
     BackwardTwice { site: Site },
+    #[error("`{var}` cannot be a checkpoint ({site}): no forward operation computes it")]
+    Checkpoint { var: String, site: Site },
+    #[error("gradients of the program cannot be accumulated ({site}): {why}")]
+    Accumulate { why: &'static str, site: Site },
     #[error("`{what}` cannot take the sparse gradient of `{var}` ({site})")]
     SparseGradient { what: &'static str, var: String, site: Site },
 }

@@ -1,8 +1,10 @@
 //! Builds programs: what users write. Every call is remembered as the place of the operations it adds.
 
+mod attention;
+mod choose;
 mod loss;
 mod network;
-mod recurrent;
+mod sequence;
 
 use crate::{
     ir::{GraphError, Init, Learn, Program, Role, Shape, Sig, Site, VarId, VarKind},
@@ -13,7 +15,9 @@ use crate::{
 };
 use phalanx_core::DType;
 
+pub use attention::AttentionOptions;
 pub use network::{BatchNormOptions, ConvOptions, EmbeddingOptions};
+pub use sequence::{GruStates, LstmStates, RnnOptions};
 
 /// What follows a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -47,7 +47,7 @@ pub struct EmbeddingOptions {
 impl Builder {
     /// The size of a dimension that a parameter depends on.
     #[track_caller]
-    fn width(&self, op: &'static str, x: VarId, axis: usize) -> Result<usize, GraphError> {
+    pub(super) fn width(&self, op: &'static str, x: VarId, axis: usize) -> Result<usize, GraphError> {
         let why = match self.shape(x).dims().get(axis) {
             Some(Dim::Fixed(n)) => return Ok(*n),
             Some(Dim::Batch(_)) => Misfit::Symbolic { slot: 0, axis },

@@ -1,22 +1,25 @@
-//! Long short-term memory over a sequence, all steps in one operation. It begins with zeros.
+//! Long short-term memory over whole sequences, with PyTorch's equations and order of gates: i, f, g, o.
 
 use super::{
     Operator, check,
-    recurrent::{Walk, sequence},
+    ragged::{Ragged, lengths},
+    rnn::{Sizes, along, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
-    ir::{GraphError, Misfit, Sig},
-    kernel::{Call, Gemm, KernelError, Mat, Real, Size, fast, real},
+    ir::{GraphError, Misfit, Shape, Sig},
+    kernel::{Call, KernelError, Real, fast, real},
 };
 use serde::{Deserialize, Serialize};
 
-/// From `[n, t, 4 h]`, what each step's input and the biases add to the gates, and weights `[h, 4 h]`: gives outputs and
-/// cells `[n, t, h]`, and the gates, for the gradient. Gates lie in the order input, forget, candidate, output.
+/// From inputs times their weights `[n, time, 4h]`, weights of the state `[4h, h]`, first hidden and cell state `[n, h]`
+/// and, if `ragged`, lengths `[n]`: all hidden states `[n, time, h]`, the last hidden and cell state of each sequence, and
+/// for the gradient the gates and cells of all time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lstm {
-    /// Begins with the last step.
+    /// From the end of each sequence to its front.
     pub reverse: bool,
+    pub ragged: bool,
 }
 
 impl Operator for Lstm {
@@ -25,104 +28,164 @@ impl Operator for Lstm {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        check::count(inputs, 2)?;
-        let out = sequence(inputs, 0, 1, 4)?;
-        Ok(vec![out.clone(), out, inputs[0].clone()])
+        let h = recurrent(inputs, 4, 2..4, self.ragged)?;
+        let x = &inputs[0];
+        let (all, last) = (along(x, h), state(x, h));
+        Ok(vec![all.clone(), last.clone(), last, x.clone(), all])
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        let (n, h) = (dims[0][0], dims[1][0]);
-        element * (4 * n * h + super::recurrent::scratch(element, [Size { m: n, n: 4 * h, k: h }]))
+        let sizes = Sizes { n: dims[0][0], time: dims[0][1], h: dims[1][1], gates: 4 };
+        (dims[0][0] * dims[0][2] + sizes.scratch(element)) * element
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let walk = Walk::new(call.dims(0), call.dims(1), self.reverse);
-        let (n, h) = (walk.n, walk.h);
-        real!(call.dtype(0), T => {
-            let (x, w) = (call.input::<T>(0), call.input::<T>(1));
-            let (y, cells, gates) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
-            let (sums, scratch) = call.workspace::<T>().split_at_mut(4 * n * h);
-            for (at, before) in walk.steps() {
-                match before {
-                    None => sums.fill(T::ZERO),
-                    Some(before) => {
-                        let size = Size { m: n, n: 4 * h, k: h };
-                        T::gemm(size, walk.matrix(y, before, h), Mat::new(w, 4 * h), sums, false, scratch);
-                    }
-                }
-                for i in 0..n {
-                    let (one, four) = (walk.row(i, at, h), walk.row(i, at, 4 * h));
-                    // Cells of the step before are elsewhere in the same buffer.
-                    let (y, gates) = (&mut y[one.clone()], &mut gates[four.clone()]);
-                    let last = before.map(|b| walk.row(i, b, h));
-                    let kept = &mut sums[4 * i * h..4 * (i + 1) * h];
-                    kept.iter_mut().zip(&x[four]).for_each(|(s, &x)| *s += x);
-                    forward(kept, gates);
-                    for j in 0..h {
-                        let held = last.as_ref().map_or(T::ZERO, |l| cells[l.start + j]);
-                        cells[one.start + j] = gates[h + j] * held + gates[j] * gates[2 * h + j];
-                    }
-                    squash(&gates[3 * h..], &cells[one], y);
-                }
-            }
-        });
+        real!(call.dtype(0), T => self.forward::<T>(call)?);
         Ok(())
     }
 
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
-        if grad.has_dy(1) || grad.has_dy(2) {
+        // Gates and cells are for the gradient only; nothing can be learned through them.
+        if grad.has_dy(3) || grad.has_dy(4) {
             return Ok(false);
         }
-        let inputs = [grad.x(1), grad.y(0), grad.y(1), grad.y(2), grad.dy(0)];
-        let both = grad.emit_all(LstmGrad { of: *self }, &inputs)?;
-        grad.pass(0, both[0])?;
-        grad.pass(1, both[1])
+        let given = [0, 1, 2].map(|slot| grad.has_dy(slot));
+        let mut inputs = vec![grad.x(1), grad.x(2), grad.x(3), grad.y(0), grad.y(3), grad.y(4)];
+        inputs.extend((0..3).filter(|&slot| given[slot]).map(|slot| grad.dy(slot)));
+        if self.ragged {
+            inputs.push(grad.x(4));
+        }
+        let found = grad.emit_all(LstmGrad { lstm: *self, given }, &inputs)?;
+        for (slot, d) in found.into_iter().enumerate() {
+            grad.pass(slot, d)?;
+        }
+        Ok(true)
     }
 }
 
-/// The gates from what goes into them.
-fn forward<T: Real>(sums: &[T], gates: &mut [T]) {
-    let h = sums.len() / 4;
-    fast(
-        #[inline(always)]
-        || {
-            for (gate, (out, sums)) in gates.chunks_exact_mut(h).zip(sums.chunks_exact(h)).enumerate() {
-                let all = out.iter_mut().zip(sums);
-                match gate {
-                    2 => all.for_each(
-                        #[inline(always)]
-                        |(o, s)| *o = s.tanh(),
-                    ),
-                    _ => all.for_each(
-                        #[inline(always)]
-                        |(o, s)| *o = s.sigmoid(),
-                    ),
-                }
-            }
-        },
-    );
+impl Lstm {
+    fn forward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let sizes = Sizes { n: call.dims(0)[0], time: call.dims(0)[1], h: call.dims(1)[1], gates: 4 };
+        let Sizes { n, time, h, .. } = sizes;
+        let ragged = Ragged::new(call, self.ragged.then_some(4), n, time)?;
+        let (x, w) = (call.input::<T>(0), call.input::<T>(1));
+        let (y, hidden, cell) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+        let (gates, cells) = (call.output::<T>(3), call.output::<T>(4));
+        hidden.copy_from_slice(call.input(2));
+        cell.copy_from_slice(call.input(3));
+        for rows in [&mut *y, &mut *gates, &mut *cells] {
+            ragged.blank(rows, T::ZERO);
+        }
+        let (z, scratch) = call.workspace::<T>().split_at_mut(n * 4 * h);
+        for nth in 0..ragged.longest() {
+            sizes.forth(hidden, w, z, scratch);
+            fast(
+                #[inline(always)]
+                || {
+                    for s in 0..n {
+                        let Some(row) = ragged.at(s, nth, self.reverse) else { continue };
+                        let [xi, xf, xg, xo] = parts(&x[row * 4 * h..][..4 * h], h);
+                        let [zi, zf, zg, zo] = parts(&z[s * 4 * h..][..4 * h], h);
+                        let [i, f, g, o] = parts_mut(&mut gates[row * 4 * h..][..4 * h], h);
+                        let (c, hs) = (&mut cell[s * h..][..h], &mut hidden[s * h..][..h]);
+                        let (kept, out) = (&mut cells[row * h..][..h], &mut y[row * h..][..h]);
+                        for j in 0..h {
+                            i[j] = (xi[j] + zi[j]).sigmoid();
+                            f[j] = (xf[j] + zf[j]).sigmoid();
+                            g[j] = (xg[j] + zg[j]).tanh();
+                            o[j] = (xo[j] + zo[j]).sigmoid();
+                            c[j] = f[j] * c[j] + i[j] * g[j];
+                            kept[j] = c[j];
+                            hs[j] = o[j] * c[j].tanh();
+                            out[j] = hs[j];
+                        }
+                    }
+                },
+            );
+        }
+        Ok(())
+    }
 }
 
-fn squash<T: Real>(gate: &[T], cells: &[T], y: &mut [T]) {
-    fast(
-        #[inline(always)]
-        || {
-            for ((y, &o), c) in y.iter_mut().zip(gate).zip(cells) {
-                *y = o * c.tanh();
-            }
-        },
-    );
-}
-
-/// From weights, outputs, cells, gates and the gradient of the outputs: those of what goes into the gates, and of the
-/// weights.
+/// From the weights, the first states, hidden states, gates and cells of all time, the gradients that were given (of all
+/// hidden states, the last hidden and the last cell state) and the lengths: gradients of the four inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LstmGrad {
-    pub of: Lstm,
+    pub lstm: Lstm,
+    pub given: [bool; 3],
 }
 
-fn sizes(n: usize, h: usize) -> [Size; 2] {
-    [Size { m: n, n: h, k: 4 * h }, Size { m: h, n: 4 * h, k: n }]
+impl LstmGrad {
+    /// The slot of a gradient that was given.
+    fn slot(&self, which: usize) -> Option<usize> {
+        self.given[which].then(|| 6 + self.given[..which].iter().filter(|g| **g).count())
+    }
+
+    fn n_inputs(&self) -> usize {
+        6 + self.given.iter().filter(|g| **g).count() + usize::from(self.lstm.ragged)
+    }
+
+    fn backward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let sizes = Sizes { n: call.dims(3)[0], time: call.dims(3)[1], h: call.dims(0)[1], gates: 4 };
+        let Sizes { n, time, h, .. } = sizes;
+        let reverse = self.lstm.reverse;
+        let ragged = Ragged::new(call, self.lstm.ragged.then(|| self.n_inputs() - 1), n, time)?;
+        let (w, c0, y) = (call.input::<T>(0), call.input::<T>(2), call.input::<T>(3));
+        let (gates, cells) = (call.input::<T>(4), call.input::<T>(5));
+        let dy = self.slot(0).map(|slot| call.input::<T>(slot));
+        let (dx, dw) = (call.output::<T>(0), call.output::<T>(1));
+        let (dh, dc) = (call.output::<T>(2), call.output::<T>(3));
+        for (which, d) in [(1, &mut *dh), (2, &mut *dc)] {
+            match self.slot(which) {
+                Some(slot) => d.copy_from_slice(call.input(slot)),
+                None => d.fill(T::ZERO),
+            }
+        }
+        let (dz, rest) = call.workspace::<T>().split_at_mut(n * 4 * h);
+        let (earlier, rest) = rest.split_at_mut(n * h);
+        let (before, scratch) = rest.split_at_mut(n * time * h);
+        ragged.blank(dx, T::ZERO);
+        for nth in (0..ragged.longest()).rev() {
+            fast(
+                #[inline(always)]
+                || {
+                    for s in 0..n {
+                        let dz = &mut dz[s * 4 * h..][..4 * h];
+                        let Some(row) = ragged.at(s, nth, reverse) else {
+                            dz.fill(T::ZERO);
+                            continue;
+                        };
+                        let past = nth.checked_sub(1).and_then(|p| ragged.at(s, p, reverse));
+                        let c_past = past.map_or(&c0[s * h..][..h], |row| &cells[row * h..][..h]);
+                        let [i, f, g, o] = parts(&gates[row * 4 * h..][..4 * h], h);
+                        let c = &cells[row * h..][..h];
+                        let (dh, dc) = (&mut dh[s * h..][..h], &mut dc[s * h..][..h]);
+                        if let Some(dy) = dy {
+                            dh.iter_mut().zip(&dy[row * h..][..h]).for_each(|(d, &v)| *d += v);
+                        }
+                        let [di, df, dg, d_o] = parts_mut(dz, h);
+                        for j in 0..h {
+                            let t = c[j].tanh();
+                            let d = dc[j] + dh[j] * o[j] * (T::ONE - t * t);
+                            di[j] = d * g[j] * i[j] * (T::ONE - i[j]);
+                            df[j] = d * c_past[j] * f[j] * (T::ONE - f[j]);
+                            dg[j] = d * i[j] * (T::ONE - g[j] * g[j]);
+                            d_o[j] = dh[j] * t * o[j] * (T::ONE - o[j]);
+                            dc[j] = d * f[j];
+                        }
+                        dx[row * 4 * h..][..4 * h].copy_from_slice(dz);
+                    }
+                },
+            );
+            sizes.back(dz, w, earlier, scratch);
+            for s in (0..n).filter(|&s| nth < ragged.len(s)) {
+                dh[s * h..][..h].copy_from_slice(&earlier[s * h..][..h]);
+            }
+        }
+        sizes.before(&ragged, reverse, call.input(1), y, before);
+        sizes.weights(dx, before, dw, scratch);
+        Ok(())
+    }
 }
 
 impl Operator for LstmGrad {
@@ -131,53 +194,33 @@ impl Operator for LstmGrad {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        check::count(inputs, 5)?;
-        let out = sequence(inputs, 3, 0, 4)?;
-        for slot in [1, 2, 4] {
-            check::shaped(inputs, slot, out.dtype, &out.shape)?;
+        check::count(inputs, self.n_inputs())?;
+        // The gates have the shape of the input they came from.
+        let h = recurrent(&[&inputs[4], &inputs[0], &inputs[1], &inputs[2]].map(Sig::clone), 4, 2..4, false)?;
+        let (x, all) = (&inputs[4], along(&inputs[4], h).shape);
+        let last = state(x, h).shape;
+        check::shaped(inputs, 3, x.dtype, &all)?;
+        check::shaped(inputs, 5, x.dtype, &all)?;
+        for (which, shape) in [&all, &last, &last].into_iter().enumerate() {
+            if let Some(slot) = self.slot(which) {
+                check::shaped(inputs, slot, x.dtype, shape)?;
+            }
         }
-        Ok(vec![inputs[3].clone(), inputs[0].clone()])
+        if self.lstm.ragged {
+            lengths(inputs, self.n_inputs() - 1, 4)?;
+        }
+        let weights = Sig::dense(x.dtype, Shape::from([4 * h, h]));
+        Ok(vec![x.clone(), weights, inputs[1].clone(), inputs[2].clone()])
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        let (n, h) = (dims[3][0], dims[0][0]);
-        element * (2 * n * h + super::recurrent::scratch(element, sizes(n, h)))
+        let (n, time, h) = (dims[3][0], dims[3][1], dims[3][2]);
+        let sizes = Sizes { n, time, h, gates: 4 };
+        (n * 4 * h + n * h + n * time * h + sizes.scratch(element)) * element
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let walk = Walk::new(call.dims(3), call.dims(0), self.of.reverse);
-        let (n, h) = (walk.n, walk.h);
-        real!(call.dtype(0), T => {
-            let [w, y, cells, gates, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<T>(i));
-            let (dx, dw) = (call.output::<T>(0), call.output::<T>(1));
-            let (carried, scratch) = call.workspace::<T>().split_at_mut(2 * n * h);
-            carried.fill(T::ZERO);
-            dw.fill(T::ZERO);
-            let (dh, dc) = carried.split_at_mut(n * h);
-            for (at, before) in walk.steps().rev() {
-                for i in 0..n {
-                    let (one, four) = (walk.row(i, at, h), walk.row(i, at, 4 * h));
-                    let (gates, dx) = (&gates[four.clone()], &mut dx[four]);
-                    for j in 0..h {
-                        let [i_gate, f_gate, g_gate, o_gate] = [0, 1, 2, 3].map(|g| gates[g * h + j]);
-                        let held = before.map_or(T::ZERO, |b| cells[walk.row(i, b, h).start + j]);
-                        let (carry, tanh) = (&mut dc[i * h + j], cells[one.start + j].tanh());
-                        let d = dy[one.start + j] + dh[i * h + j];
-                        let cell = *carry + d * o_gate * (T::ONE - tanh * tanh);
-                        dx[j] = cell * g_gate * i_gate * (T::ONE - i_gate);
-                        dx[h + j] = cell * held * f_gate * (T::ONE - f_gate);
-                        dx[2 * h + j] = cell * i_gate * (T::ONE - g_gate * g_gate);
-                        dx[3 * h + j] = d * tanh * o_gate * (T::ONE - o_gate);
-                        *carry = cell * f_gate;
-                    }
-                }
-                let Some(before) = before else { continue };
-                let [back, weights] = sizes(n, h);
-                let d = walk.matrix(dx, at, 4 * h);
-                T::gemm(back, d, Mat::new(w, 4 * h).t(), dh, false, scratch);
-                T::gemm(weights, walk.matrix(y, before, h).t(), d, dw, true, scratch);
-            }
-        });
+        real!(call.dtype(0), T => self.backward::<T>(call)?);
         Ok(())
     }
 }

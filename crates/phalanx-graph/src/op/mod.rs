@@ -4,8 +4,10 @@
 mod binary;
 mod check;
 mod conv;
+mod crf;
 mod dropout;
 mod embedding;
+mod every;
 mod fill;
 mod gather;
 mod gru;
@@ -16,10 +18,12 @@ mod matmul;
 mod metric;
 mod norm;
 mod pool;
+mod ragged;
 mod rate;
-mod recurrent;
 mod reduce;
+mod rnn;
 mod rows;
+mod sequence;
 mod softmax;
 mod sync_norm;
 mod unary;
@@ -34,8 +38,10 @@ use serde::{Deserialize, Serialize};
 
 pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
 pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
+pub use crf::{CrfDecoding, LinearChainCrf, LinearChainCrfGrad};
 pub use dropout::{Dropout, DropoutGrad, Random};
 pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
+pub use every::{Accumulate, Every};
 pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
 pub use gather::{Gather, GatherGrad, OneHot};
 pub use gru::{Gru, GruGrad};
@@ -51,6 +57,8 @@ pub use pool::{Pool, Pool2d, Pool2dGrad};
 pub use rate::{Rate, Schedule};
 pub use reduce::{Reduce, ReduceGrad, Reduction};
 pub use rows::{MergeRows, RowsToDense};
+pub(crate) use sequence::MASKED;
+pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, SequencePool, SequencePoolGrad};
 pub use softmax::{Softmax, SoftmaxGrad};
 pub use sync_norm::{ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncSum};
 pub use unary::{Func, Unary, UnaryGrad};
@@ -130,8 +138,10 @@ operators! {
     Conv2d, Conv2dInputGrad, Conv2dFilterGrad, Pool2d, Pool2dGrad,
     BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad,
     SyncSum, ChannelSum, ChannelSquares, SyncNorm, SyncNormSlopes, SyncNormGrad,
-    Lstm, LstmGrad, Gru, GruGrad,
     Embedding, EmbeddingGrad, EmbeddingRows, MergeRows, RowsToDense,
     TopK, ArgMax, Accuracy,
+    Lstm, LstmGrad, Gru, GruGrad, LinearChainCrf, LinearChainCrfGrad, CrfDecoding,
+    SequencePool, SequencePoolGrad, SequenceExpand, SequenceMask, MaskScores,
+    Every, Accumulate,
     Sgd, Momentum, Adam, Adagrad, RmsProp, LarsRate, SquaredNorm, ClipFactor, ScaleBy, Decay, Rate,
 }

@@ -1,7 +1,7 @@
 //! Optimizers: gradients, decay, clipping, rates and updates, all as operations of the program.
 
 use crate::{
-    grad::append_backward,
+    grad::append_backward_with,
     ir::{GraphError, Init, Learn, Program, Role, Sig, Site, VarId, VarKind},
     op::{
         Adagrad, Adam, ClipFactor, Decay, Func, Increment, LarsRate, MergeRows, Momentum, OpKind, Rate,
@@ -62,8 +62,19 @@ impl Optimizer {
     /// Appends gradients of the loss and updates of all parameters that are learned; gives both.
     #[track_caller]
     pub fn minimize(&self, program: &mut Program, loss: VarId) -> Result<Vec<(VarId, VarId)>, GraphError> {
+        self.minimize_with(program, loss, &[])
+    }
+
+    /// The same, keeping only the checkpoints of what was computed on the way to the loss (AGAIN-1).
+    #[track_caller]
+    pub fn minimize_with(
+        &self,
+        program: &mut Program,
+        loss: VarId,
+        checkpoints: &[VarId],
+    ) -> Result<Vec<(VarId, VarId)>, GraphError> {
         let site = Site::here();
-        let pairs = append_backward(program, loss, &[])?;
+        let pairs = append_backward_with(program, loss, &[], checkpoints)?;
         let dtype = program.sig(loss).dtype;
         let mut adding = Adding { program, site, dtype, n: 0 };
         let step = adding.program.scalar_state(STEP, DType::I64, 0.0, adding.site.clone())?;
