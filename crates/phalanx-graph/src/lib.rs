@@ -10,9 +10,11 @@ pub mod graph;
 pub mod ir;
 pub mod kernel;
 pub mod layers;
+pub mod onnx;
 pub mod op;
 pub mod optimizer;
 pub mod plan;
+pub mod saved;
 
 pub use exec::{
     Collective, CollectiveError, Executor, Feed, Fetch, Fetched, Merge, Options, ParallelExecutor, RunError,

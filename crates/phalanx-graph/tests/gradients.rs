@@ -115,6 +115,7 @@ fn functions_of_one_element() {
         Softplus,
         Softsign,
         Gelu,
+        Erf,
         Swish,
         Exp,
         Square,

@@ -28,6 +28,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-graph/tests/allocations.rs", "counts what a run allocates"),
     ("crates/phalanx-graph/tests/parallel_allocations.rs", "counts what a run on several workers allocates"),
     ("crates/phalanx-graph/tests/parallel_leaks.rs", "weighs what many runs leave behind"),
+    ("crates/phalanx-graph/tests/onnx_hostile.rs", "counts what an import holds"),
     ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
     ("crates/phalanx-c/src/", "the edge to C: exported names and the callers' pointers"),
 ];

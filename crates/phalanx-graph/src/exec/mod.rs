@@ -2,6 +2,7 @@
 
 mod error;
 mod executor;
+mod little;
 mod parallel;
 mod store;
 mod tensor;

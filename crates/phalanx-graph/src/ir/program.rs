@@ -47,6 +47,11 @@ impl Site {
         Site(Arc::new((Cow::Borrowed(at.file()), at.line())))
     }
 
+    /// A place in something that was read, such as a model's file.
+    pub fn new(file: impl Into<Cow<'static, str>>, line: u32) -> Site {
+        Site(Arc::new((file.into(), line)))
+    }
+
     pub fn file(&self) -> &str {
         &self.0.0
     }

@@ -56,6 +56,11 @@ impl Builder {
         Builder { program: Program::new(), dtype }
     }
 
+    /// Adds to a program that exists, such as one that was imported.
+    pub fn onto(program: Program) -> Builder {
+        Builder { program, dtype: DType::F32 }
+    }
+
     pub fn program(&self) -> &Program {
         &self.program
     }

@@ -25,6 +25,7 @@ pub enum Func {
     Softplus,
     Softsign,
     Gelu,
+    Erf,
     Swish,
     Exp,
     Log,
@@ -76,6 +77,7 @@ impl Func {
             Func::Softplus => "softplus",
             Func::Softsign => "softsign",
             Func::Gelu => "gelu",
+            Func::Erf => "erf",
             Func::Swish => "swish",
             Func::Exp => "exp",
             Func::Log => "log",
@@ -134,6 +136,7 @@ impl Func {
             Func::Softplus => x.larger(T::ZERO) + (one + (-x.abs()).exp()).ln(),
             Func::Softsign => x / (one + x.abs()),
             Func::Gelu => T::of(0.5) * x * (one + (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf()),
+            Func::Erf => x.erf(),
             Func::Swish => x * x.sigmoid(),
             Func::Exp => x.exp(),
             Func::Log => x.ln(),
@@ -200,6 +203,8 @@ impl Func {
                 // 1 / sqrt(2 pi)
                 cdf + v * T::of(0.398_942_280_401_432_7) * (-T::of(0.5) * v * v).exp()
             }
+            // 2 / sqrt(pi)
+            Func::Erf => T::of(std::f64::consts::FRAC_2_SQRT_PI) * (-v * v).exp(),
             Func::Swish => v.sigmoid() * (one + v * (one - v.sigmoid())),
             Func::Exp => v,
             Func::Log => one / v,

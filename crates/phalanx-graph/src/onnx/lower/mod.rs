@@ -1,0 +1,86 @@
+//! What each ONNX operation becomes. To add one, write a function in a file here and give it a line in the table.
+
+mod arith;
+mod image;
+mod layout;
+mod linear;
+mod loss;
+mod norm;
+mod pieces;
+mod reduce;
+
+use super::{error::Fault, import::Import, node::Node};
+
+/// Adds the operations of a node and says what its outputs are.
+pub(super) type Lower = for<'a> fn(&mut Import<'a>, &Node<'a>) -> Result<(), Fault>;
+
+/// What lowers this operation.
+pub(super) fn find(op: &str) -> Option<Lower> {
+    OPERATORS.iter().find(|(name, _)| *name == op).map(|(_, lower)| *lower)
+}
+
+const OPERATORS: &[(&str, Lower)] = &[
+    ("Abs", arith::map),
+    ("Add", arith::add),
+    ("AveragePool", image::average_pool),
+    ("BatchNormalization", norm::batch),
+    ("Cast", layout::cast),
+    ("CastLike", layout::cast_like),
+    ("Ceil", arith::map),
+    ("Clip", arith::clip),
+    ("Concat", pieces::concat),
+    ("Constant", layout::constant),
+    ("ConstantOfShape", layout::filled),
+    ("Conv", image::conv),
+    ("Cos", arith::map),
+    ("Div", arith::div),
+    ("Dropout", norm::dropout),
+    ("Elu", arith::map),
+    ("Erf", arith::map),
+    ("Exp", arith::map),
+    ("Expand", layout::expand),
+    ("Flatten", layout::flatten),
+    ("Floor", arith::map),
+    ("Gather", pieces::gather),
+    ("Gelu", arith::gelu),
+    ("Gemm", linear::gemm),
+    ("GlobalAveragePool", image::global_average_pool),
+    ("HardSigmoid", arith::map),
+    ("Identity", layout::identity),
+    ("LayerNormalization", norm::layer),
+    ("LeakyRelu", arith::map),
+    ("Log", arith::map),
+    ("LogSoftmax", norm::log_softmax),
+    ("MatMul", linear::matmul),
+    ("Max", arith::max),
+    ("MaxPool", image::max_pool),
+    ("Min", arith::min),
+    ("Mul", arith::mul),
+    ("Neg", arith::map),
+    ("NegativeLogLikelihoodLoss", loss::likelihood),
+    ("Pow", arith::pow),
+    ("Reciprocal", arith::map),
+    ("ReduceMax", reduce::max),
+    ("ReduceMean", reduce::mean),
+    ("ReduceMin", reduce::min),
+    ("ReduceSum", reduce::sum),
+    ("Relu", arith::map),
+    ("Reshape", layout::reshape),
+    ("Shape", layout::shape),
+    ("Sigmoid", arith::map),
+    ("Sign", arith::map),
+    ("Sin", arith::map),
+    ("Slice", pieces::slice),
+    ("Softmax", norm::softmax),
+    ("SoftmaxCrossEntropyLoss", loss::cross_entropy),
+    ("Softplus", arith::map),
+    ("Softsign", arith::map),
+    ("Split", pieces::split),
+    ("Sqrt", arith::map),
+    ("Squeeze", layout::squeeze),
+    ("Sub", arith::sub),
+    ("Sum", arith::add),
+    ("Tanh", arith::map),
+    ("Transpose", layout::transpose),
+    ("Unsqueeze", layout::unsqueeze),
+];
