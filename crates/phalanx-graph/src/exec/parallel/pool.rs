@@ -261,6 +261,25 @@ struct Desk {
     quiet: Condvar,
 }
 
+impl Desk {
+    /// A worker has nothing to do any more.
+    fn leave(&self) {
+        let mut state = lock(&self.state);
+        state.n_active -= 1;
+        if state.n_active == 0 {
+            self.quiet.notify_all();
+        }
+    }
+
+    /// Waits until nobody is at work; whoever begins later does so because of a new job.
+    fn await_quiet(&self) {
+        let mut state = lock(&self.state);
+        while state.n_active > 0 {
+            state = self.quiet.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+}
+
 #[derive(Default)]
 struct OnDesk {
     job: Option<Job>,
@@ -287,9 +306,12 @@ impl Pool {
         for worker in 1..n_threads {
             let desk = pool.desk.clone();
             let name = format!("graph-{worker}");
+            lock(&desk.state).n_active += 1;
             let thread = std::thread::Builder::new().name(name).spawn(move || attend(&desk, worker))?;
             pool.threads.push(thread);
         }
+        // What threads allocate when they begin belongs to no run (PARA-3).
+        pool.desk.await_quiet();
         Ok(pool)
     }
 
@@ -308,11 +330,8 @@ impl Pool {
             if catch_unwind(AssertUnwindSafe(|| run.work(0, &store))).is_err() {
                 run.break_off();
             }
-            let mut desk = lock(&self.desk.state);
-            desk.job = None;
-            while desk.n_active > 0 {
-                desk = self.desk.quiet.wait(desk).unwrap_or_else(|e| e.into_inner());
-            }
+            lock(&self.desk.state).job = None;
+            self.desk.await_quiet();
         }
         drop(store);
         Arc::get_mut(run).expect("POOL-1: workers let go of runs").outcome()
@@ -333,6 +352,7 @@ impl Drop for Pool {
 /// What a worker does all its life.
 fn attend(desk: &Desk, worker: usize) {
     let mut seen = 0;
+    desk.leave();
     loop {
         let job = {
             let mut state = lock(&desk.state);
@@ -352,10 +372,6 @@ fn attend(desk: &Desk, worker: usize) {
             job.run.break_off();
         }
         drop(job);
-        let mut state = lock(&desk.state);
-        state.n_active -= 1;
-        if state.n_active == 0 {
-            desk.quiet.notify_all();
-        }
+        desk.leave();
     }
 }
