@@ -64,14 +64,15 @@ def test_import_of_the_package_needs_neither_numpy_nor_torch() -> None:
         ("torch_mnist.py", "torch", "accuracy 9"),
         ("torch_synthetic_benchmark.py --model mlp --rounds 1 --steps 1 --warmup 1", "torch", "samples/s in all"),
         ("torch_sparse_embedding.py --steps 5 --words 500", "torch", "perplexity "),
+        ("graph_lenet.py --epochs 1", "numpy", "unseen digits"),
     ],
 )
-def test_examples(example: str, needs: str, says: str) -> None:
+def test_examples(example: str, needs: str, says: str, tmp_path: Path) -> None:
     if find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed")
     script, *arguments = example.split()
     command = [sys.executable, str(Path(__file__).parents[2] / "examples" / script), *arguments]
-    run = launch(2, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = launch(2, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
     output, _ = run.communicate(timeout=300)
     assert (run.returncode, says in output) == (0, True), output
 

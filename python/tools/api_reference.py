@@ -18,6 +18,9 @@ MODULES = [
     ("phalanx.torch", "PyTorch"),
     ("phalanx.torch.elastic", "Going on after a failure, with PyTorch"),
     ("phalanx.numpy", "NumPy"),
+    ("phalanx.graph", "Static programs, with Paddle's names"),
+    ("phalanx.graph.layers", "Layers of static programs"),
+    ("phalanx.graph.optimizer", "Optimizers of static programs"),
     ("phalanx.exceptions", "Errors"),
 ]
 HEAD = """\

@@ -67,7 +67,8 @@ pub fn _panic(py: Python<'_>, text: String) -> PyResult<()> {
     enter(py, "panic", move || panic!("{text}"))
 }
 
-fn panicked(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
+/// The bug that this panic shows.
+pub fn panicked(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
     error::raise(py, "PhalanxError", &format!("phalanx has a bug, please report it: {text}"), &[])

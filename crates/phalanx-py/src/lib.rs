@@ -11,6 +11,7 @@ mod command;
 mod dlpack;
 mod error;
 mod gate;
+mod graph;
 mod lent;
 mod operation;
 mod stack;
@@ -27,6 +28,7 @@ mod _phalanx {
         array::Array,
         command::run_command,
         gate::_panic,
+        graph::{GraphExecutor, GraphParallelExecutor, GraphProgram, GraphStore},
         operation::Operation,
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},

@@ -1,0 +1,68 @@
+//! A thread that owns an executor and does what it is told, one thing after the other (PYGRAPH-3).
+
+use crate::{error, gate};
+use pyo3::prelude::*;
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    time::Instant,
+};
+
+type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// So many calls may wait for those before them.
+const MOST_WAITING: usize = 64;
+
+/// The owner of a `T`. Its thread ends after the last call, once this is dropped; nobody waits for that.
+#[derive(Debug)]
+pub struct Driver<T> {
+    jobs: SyncSender<Job<T>>,
+    process: u32,
+}
+
+impl<T: Send + 'static> Driver<T> {
+    pub fn new(name: &str, mut owned: T) -> std::io::Result<Driver<T>> {
+        let (jobs, queue) = sync_channel::<Job<T>>(MOST_WAITING);
+        let run = move || queue.iter().for_each(|job| job(&mut owned));
+        std::thread::Builder::new().name(format!("phalanx-{name}")).spawn(run)?;
+        Ok(Driver { jobs, process: std::process::id() })
+    }
+
+    /// Has the thread do this, and waits for the answer.
+    pub fn call<R: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut T) -> R + Send + 'static,
+    ) -> PyResult<R> {
+        if self.process != std::process::id() {
+            let text = "the executor belongs to the process that made it, not to its forked child";
+            return Err(error::raise(py, "ForkedError", text, &[]));
+        }
+        let (done, result) = sync_channel(1);
+        let job: Job<T> = Box::new(move |owned| {
+            // Nobody is left to hear it after Ctrl-C.
+            let _ = done.send(catch_unwind(AssertUnwindSafe(|| call(owned))));
+        });
+        self.jobs.try_send(job).map_err(|why| {
+            let text = match why {
+                TrySendError::Full(_) => "too many threads wait for this executor",
+                TrySendError::Disconnected(_) => "the thread of this executor is gone",
+            };
+            error::raise(py, "PhalanxError", text, &[])
+        })?;
+        let mut result = Some(result);
+        let answer = gate::wait(py, None, move |deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match result.as_ref()?.recv_timeout(left) {
+                Ok(answer) => Some(answer),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    result = None;
+                    Some(Err(Box::new("the thread ended without an answer") as Box<dyn Any + Send>))
+                }
+            }
+        })?;
+        answer.expect("there is no other deadline").map_err(|panic| gate::panicked(py, &*panic))
+    }
+}

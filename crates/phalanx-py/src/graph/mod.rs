@@ -1,0 +1,26 @@
+//! Static training programs for Python. Layers are put together in `python/phalanx/graph`; what an operation means, how a program runs
+//! and what is wrong with it is decided in `phalanx-graph`.
+//!
+//! - PYGRAPH-1: operations, kinds of variables and schedules cross as JSON, in the form in which a program is written down.
+//! - PYGRAPH-2: whatever names a place in the user's code names a line of Python.
+//! - PYGRAPH-3: a thread of the executor's own runs programs; whoever waits for it goes through the gate, and after Ctrl-C the run ends
+//!   alone and the next one waits for it.
+//! - PYGRAPH-4: a program that could not be extended is as it was.
+
+mod collective;
+mod driver;
+mod error;
+mod form;
+mod optimizer;
+mod parallel;
+mod program;
+mod rewrite;
+mod sequential;
+mod store;
+mod strategy;
+mod tensor;
+
+pub use parallel::GraphParallelExecutor;
+pub use program::GraphProgram;
+pub use sequential::GraphExecutor;
+pub use store::GraphStore;

@@ -1,0 +1,92 @@
+//! Optimizers, as Python names them.
+
+use phalanx_graph::{Clip, Optimizer, Rule, Schedule};
+use pyo3::{exceptions::PyValueError, prelude::*};
+use std::collections::BTreeMap;
+
+/// What a rule, or a way to clip, is made with, by name.
+pub type Numbers = BTreeMap<String, f64>;
+
+/// Puts an optimizer together; every number of a rule must be given, and no other.
+pub fn optimizer(
+    rule: (&str, Numbers),
+    rate: Schedule,
+    decay: Option<f64>,
+    clip: Option<(String, Numbers)>,
+) -> PyResult<Optimizer> {
+    let clip = clip.map(|(name, numbers)| self::clip(&name, numbers)).transpose()?;
+    Ok(Optimizer { rule: self::rule(rule.0, rule.1)?, rate, decay, clip })
+}
+
+fn rule(name: &str, numbers: Numbers) -> PyResult<Rule> {
+    let mut take = Taking { name, numbers };
+    let rule = match name {
+        "sgd" => Rule::Sgd,
+        "momentum" => {
+            Rule::Momentum { mu: take.number("momentum")?, nesterov: take.number("use_nesterov")? != 0.0 }
+        }
+        "adam" => Rule::Adam {
+            beta1: take.number("beta1")?,
+            beta2: take.number("beta2")?,
+            epsilon: take.number("epsilon")?,
+        },
+        "adamw" => Rule::AdamW {
+            beta1: take.number("beta1")?,
+            beta2: take.number("beta2")?,
+            epsilon: take.number("epsilon")?,
+            decay: take.number("weight_decay")?,
+        },
+        "adagrad" => Rule::Adagrad { epsilon: take.number("epsilon")? },
+        "rmsprop" => Rule::RmsProp {
+            rho: take.number("rho")?,
+            epsilon: take.number("epsilon")?,
+            mu: take.number("momentum")?,
+        },
+        "lars" => Rule::Lars {
+            mu: take.number("momentum")?,
+            coefficient: take.number("lars_coeff")?,
+            decay: take.number("lars_weight_decay")?,
+        },
+        _ => return Err(PyValueError::new_err(format!("there is no optimizer {name:?}"))),
+    };
+    take.end()?;
+    Ok(rule)
+}
+
+fn clip(name: &str, numbers: Numbers) -> PyResult<Clip> {
+    let mut take = Taking { name, numbers };
+    let clip = match name {
+        "value" => Clip::Value { low: take.number("min")?, high: take.number("max")? },
+        "norm" => Clip::Norm(take.number("clip_norm")?),
+        "global_norm" => Clip::GlobalNorm(take.number("clip_norm")?),
+        _ => return Err(PyValueError::new_err(format!("gradients cannot be clipped by {name:?}"))),
+    };
+    take.end()?;
+    Ok(clip)
+}
+
+struct Taking<'a> {
+    name: &'a str,
+    numbers: Numbers,
+}
+
+impl Taking<'_> {
+    fn number(&mut self, which: &str) -> PyResult<f64> {
+        match self.numbers.remove(which) {
+            // A program with anything else could not be written down.
+            Some(number) if number.is_finite() => Ok(number),
+            Some(number) => {
+                let text = format!("{}: {which} must be a finite number, got {number}", self.name);
+                Err(PyValueError::new_err(text))
+            }
+            None => Err(PyValueError::new_err(format!("{} needs {which}", self.name))),
+        }
+    }
+
+    fn end(self) -> PyResult<()> {
+        match self.numbers.keys().next() {
+            None => Ok(()),
+            Some(extra) => Err(PyValueError::new_err(format!("{} has no {extra}", self.name))),
+        }
+    }
+}

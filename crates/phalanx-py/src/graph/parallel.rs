@@ -1,0 +1,229 @@
+//! Several replicas at once.
+
+use super::{
+    collective::{self, Ranks},
+    driver::Driver,
+    error,
+    program::GraphProgram,
+    sequential::Wants,
+    store::{GraphStore, Shared, lock},
+    strategy::{self, Build, Execution},
+    tensor::{Given, give, take},
+};
+use crate::{gate, lent::Lent};
+use phalanx_graph::{
+    BuildError, Collective, Feed, Fetch, Fetched, Merge, ParallelExecutor, RunError, Setup, Tensor,
+    graph::{Effective, PassList},
+};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
+use std::sync::Arc;
+
+/// A program on several replicas.
+#[derive(Debug)]
+#[pyclass(frozen, module = "phalanx._phalanx")]
+pub struct GraphParallelExecutor {
+    driver: Driver<(ParallelExecutor, Wants)>,
+    effective: Effective,
+    /// Those of other processes, if there are any.
+    ranks: Option<Arc<Ranks>>,
+}
+
+/// How a variable is given to the replicas, with the memory of its own.
+enum Taken {
+    Split(Tensor),
+    Replicate(Tensor),
+    Each(Vec<Tensor>),
+}
+
+fn taken(kind: &str, lent: &[Lent]) -> PyResult<Taken> {
+    let mut tensors = lent.iter().map(take).collect::<PyResult<Vec<Tensor>>>()?;
+    let mut one = || tensors.pop().ok_or_else(|| PyValueError::new_err("nothing is fed"));
+    Ok(match kind {
+        "split" => Taken::Split(one()?),
+        "replicate" => Taken::Replicate(one()?),
+        "each" => Taken::Each(tensors),
+        _ => return Err(PyValueError::new_err(format!("nothing can be fed as {kind:?}"))),
+    })
+}
+
+fn merge(kind: &str) -> PyResult<Merge> {
+    Ok(match kind {
+        "concat" => Merge::Concat,
+        "unmerged" => Merge::Unmerged,
+        "mean" => Merge::Mean,
+        "sum" => Merge::Sum,
+        "first" => Merge::First,
+        _ => return Err(PyValueError::new_err(format!("values cannot be merged by {kind:?}"))),
+    })
+}
+
+/// One value, or those of each replica.
+#[derive(IntoPyObject)]
+enum Out {
+    One(Given),
+    Each(Vec<Given>),
+}
+
+#[pymethods]
+impl GraphParallelExecutor {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        program: &GraphProgram,
+        loss: Option<String>,
+        build: Build,
+        exec: Execution,
+        devices: Option<usize>,
+    ) -> PyResult<GraphParallelExecutor> {
+        let world = collective::of_this_process(py, loss.as_deref().unwrap_or_default())?;
+        let (mut build_strategy, without) = (build.strategy()?, build.without_passes);
+        // Prediction is every rank's own: some of them may not even want it.
+        let ranks = world.clone().filter(|_| loss.is_some());
+        if let (None, Some(world)) = (&ranks, &world) {
+            world.leave(&mut build_strategy);
+        }
+        let collective = collective::collective(ranks.as_ref());
+        let program = program.snapshot();
+        let wants = Wants::of(&program);
+        let made = gate::enter(py, "build", move || {
+            let mut passes = PassList::standard();
+            for pass in &without {
+                passes.remove(pass)?;
+            }
+            let setup =
+                Setup { build: build_strategy, exec: exec.strategy(), replicas: devices, collective, passes };
+            ParallelExecutor::new(&program, loss.as_deref(), setup)
+        })?;
+        let executor = made.map_err(|why: BuildError| error::of_build(py, &why))?;
+        let effective = executor.effective().clone();
+        Ok(GraphParallelExecutor { driver: Driver::new("parallel", (executor, wants))?, effective, ranks })
+    }
+
+    /// The strategies as they hold.
+    fn effective<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        strategy::effective(py, &self.effective)
+    }
+
+    #[getter]
+    fn devices(&self) -> usize {
+        self.effective.replicas
+    }
+
+    /// Finds the program's parameters and states in the store, as a run would.
+    fn prepare(&self, py: Python<'_>, store: &GraphStore) -> PyResult<()> {
+        let (shared, ranks) = (store.shared(), self.ranks.clone());
+        let prepared = self.driver.call(py, move |(executor, wants)| {
+            begin(wants, &shared, ranks.as_deref())?;
+            executor.prepare(&mut lock(&shared))
+        })?;
+        prepared.map_err(|why| error::of_run(py, &why))
+    }
+
+    /// Runs the program on name, kind and values of what is fed, and gives what is fetched, each merged in its way.
+    fn run(
+        &self,
+        py: Python<'_>,
+        store: &GraphStore,
+        feeds: Vec<(String, String, Vec<Lent>)>,
+        fetch: Vec<(String, String)>,
+    ) -> PyResult<Vec<Out>> {
+        let (shared, ranks) = (store.shared(), self.ranks.clone());
+        // What is lent comes back out, so that its owners go with the GIL held.
+        let (copied, feeds) = py.detach(move || {
+            let each = feeds.iter().map(|(_, kind, lent)| taken(kind, lent));
+            (each.collect::<PyResult<Vec<Taken>>>(), feeds)
+        });
+        let copied = copied?;
+        let names: Vec<String> = feeds.into_iter().map(|(name, ..)| name).collect();
+        let merges = fetch.iter().map(|(_, kind)| merge(kind)).collect::<PyResult<Vec<Merge>>>()?;
+        let ran = self.driver.call(py, move |(executor, wants)| {
+            let lists: Vec<Vec<&Tensor>> = copied.iter().map(each).collect();
+            let mut feeds = Vec::with_capacity(names.len());
+            for ((name, value), list) in names.iter().zip(&copied).zip(&lists) {
+                let feed = match value {
+                    Taken::Split(value) => Feed::Split(value),
+                    Taken::Replicate(value) => Feed::Replicate(value),
+                    Taken::Each(_) => Feed::PerReplica(list),
+                };
+                feeds.push((name.as_str(), feed));
+            }
+            let wanted = fetch.iter().zip(&merges).map(|((name, _), &merge)| Fetch { name, merge });
+            let wanted: Vec<Fetch<'_>> = wanted.collect();
+            begin(wants, &shared, ranks.as_deref())?;
+            executor.run(&mut lock(&shared), &feeds, &wanted)
+        })?;
+        let fetched = ran.map_err(|why| error::of_run(py, &why))?;
+        Ok(fetched.iter().map(|fetched| out(py, fetched)).collect())
+    }
+
+    /// Gives the memory of temporaries back.
+    fn drop_scopes(&self, py: Python<'_>) -> PyResult<()> {
+        self.driver.call(py, |(executor, _)| executor.drop_scopes())
+    }
+
+    fn arena_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.driver.call(py, |(executor, _)| executor.arena_bytes())
+    }
+
+    /// Tasks of one run, tasks that were visited in all runs, and nanoseconds for each.
+    fn dry_run(&self, py: Python<'_>, store: &GraphStore, n_runs: usize) -> PyResult<(usize, usize, f64)> {
+        let (shared, ranks) = (store.shared(), self.ranks.clone());
+        let ran = self.driver.call(py, move |(executor, wants)| {
+            begin(wants, &shared, ranks.as_deref())?;
+            executor.dry_run(&mut lock(&shared), n_runs)
+        })?;
+        let seen = ran.map_err(|why| error::of_run(py, &why))?;
+        Ok((seen.n_tasks, seen.n_visited, seen.ns_per_task))
+    }
+
+    /// Begins or ends the recording of when tasks run.
+    fn record(&self, py: Python<'_>, on: bool) -> PyResult<()> {
+        self.driver.call(py, move |(executor, _)| executor.record(on))
+    }
+
+    /// The last run, for `chrome://tracing`, if it was recorded.
+    fn trace(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.driver.call(py, |(executor, _)| executor.trace())
+    }
+
+    /// The graph after all passes, for graphviz.
+    fn to_dot(&self, py: Python<'_>) -> PyResult<String> {
+        self.driver.call(py, |(executor, _)| executor.graph().to_dot())
+    }
+
+    fn to_json(&self, py: Python<'_>) -> PyResult<String> {
+        self.driver.call(py, |(executor, _)| executor.graph().to_json())
+    }
+
+    /// The passes there are, in order.
+    #[staticmethod]
+    fn passes() -> Vec<String> {
+        PassList::standard().names().map(str::to_string).collect()
+    }
+}
+
+/// What comes before everything else; other ranks are told if it comes to nothing.
+fn begin(wants: &mut Wants, store: &Shared, ranks: Option<&Ranks>) -> Result<(), RunError> {
+    let checked = wants.check(store);
+    if let Some(ranks) = ranks {
+        ranks.begin();
+        if let Err(why) = &checked {
+            ranks.abort(&why.to_string());
+        }
+    }
+    checked
+}
+
+fn each(taken: &Taken) -> Vec<&Tensor> {
+    match taken {
+        Taken::Each(values) => values.iter().collect(),
+        Taken::Split(_) | Taken::Replicate(_) => Vec::new(),
+    }
+}
+
+fn out(py: Python<'_>, fetched: &Fetched) -> Out {
+    match fetched {
+        Fetched::One(value) => Out::One(give(py, value)),
+        Fetched::Each(values) => Out::Each(values.iter().map(|value| give(py, value)).collect()),
+    }
+}

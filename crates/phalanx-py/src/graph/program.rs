@@ -1,0 +1,285 @@
+//! A program, as Python sees it: variables have names, operations are written down.
+
+use super::{
+    error, form,
+    form::Place,
+    optimizer::{Numbers, optimizer},
+    rewrite,
+};
+use crate::lent::dtype;
+use phalanx_graph::{
+    GraphError, Program, Role, Schedule, Sig, VarId, VarKind, append_backward, ir::Site, op::OpKind,
+    recompute,
+};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Element type, shape, kind, place, whether it is dense.
+type VarForm = (u8, Vec<i64>, &'static str, String, bool);
+/// Name, kind, role, inputs, outputs, place.
+type OpForm = (&'static str, &'static str, String, Vec<String>, Vec<String>, String);
+
+/// A program that is being written, or was read.
+#[derive(Debug)]
+#[pyclass(frozen, module = "phalanx._phalanx")]
+pub struct GraphProgram {
+    /// A lock because threads may write it at the same time; held for moments.
+    written: Mutex<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    program: Program,
+    /// Grows with every change.
+    version: u64,
+}
+
+impl GraphProgram {
+    fn of(program: Program) -> GraphProgram {
+        GraphProgram { written: Mutex::new(Written { program, version: 0 }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of it as it is now.
+    pub fn snapshot(&self) -> Program {
+        self.lock().program.clone()
+    }
+
+    /// Changes a copy, which takes the program's place if that went well (PYGRAPH-4).
+    fn rewrite<T>(
+        &self,
+        py: Python<'_>,
+        at: &Place,
+        change: impl FnOnce(&mut Program) -> Result<T, GraphError>,
+        finish: impl FnOnce(Program) -> Result<Program, serde_json::Error>,
+    ) -> PyResult<T> {
+        let mut written = self.lock();
+        let mut program = written.program.clone();
+        let given = change(&mut program);
+        let given = given
+            .map_err(|why| error::of_program(py, &rewrite::place_error(why, &form::site(at.clone()))))?;
+        let placed = rewrite::place(&program, at).and_then(finish);
+        written.program = placed.map_err(|why| PyValueError::new_err(why.to_string()))?;
+        written.version += 1;
+        Ok(given)
+    }
+}
+
+fn find(py: Python<'_>, program: &Program, name: &str, site: &Site) -> PyResult<VarId> {
+    let unknown = || GraphError::Unknown { var: name.to_string(), site: site.clone() };
+    program.find(name).ok_or_else(|| error::of_program(py, &unknown()))
+}
+
+fn find_all(py: Python<'_>, program: &Program, names: &[String], site: &Site) -> PyResult<Vec<VarId>> {
+    names.iter().map(|name| find(py, program, name, site)).collect()
+}
+
+fn names(program: &Program, ids: &[VarId]) -> Vec<String> {
+    ids.iter().map(|&id| program.var(id).name.clone()).collect()
+}
+
+fn pairs(program: &Program, pairs: &[(VarId, VarId)]) -> Vec<(String, String)> {
+    let name = |id| program.var(id).name.clone();
+    pairs.iter().map(|&(p, g)| (name(p), name(g))).collect()
+}
+
+fn kind(kind: &VarKind) -> &'static str {
+    match kind {
+        VarKind::Feed => "feed",
+        VarKind::Parameter(_) => "parameter",
+        VarKind::State(_) => "state",
+        VarKind::Temp => "temp",
+    }
+}
+
+#[pymethods]
+impl GraphProgram {
+    #[new]
+    fn new() -> GraphProgram {
+        GraphProgram::of(Program::new())
+    }
+
+    /// Reads what `to_json` has written, and verifies it.
+    #[staticmethod]
+    fn from_json(bytes: &[u8]) -> PyResult<GraphProgram> {
+        let program: Program = serde_json::from_slice(bytes)
+            .map_err(|why| PyValueError::new_err(format!("this is no program: {why}")))?;
+        Ok(GraphProgram::of(program))
+    }
+
+    fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = serde_json::to_vec(&self.lock().program);
+        Ok(PyBytes::new(py, &bytes.map_err(|why| PyValueError::new_err(why.to_string()))?))
+    }
+
+    fn __str__(&self) -> String {
+        self.lock().program.to_string()
+    }
+
+    #[getter]
+    fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    fn copy(&self) -> GraphProgram {
+        GraphProgram::of(self.snapshot())
+    }
+
+    fn clone_for_test(&self) -> GraphProgram {
+        GraphProgram::of(self.lock().program.clone_for_test())
+    }
+
+    fn verify(&self, py: Python<'_>) -> PyResult<()> {
+        self.lock().program.verify().map_err(|why| error::of_program(py, &why))
+    }
+
+    /// A name like this one that no variable has yet.
+    fn fresh(&self, base: &str) -> String {
+        self.lock().program.fresh(base)
+    }
+
+    /// What is known of a variable, if there is one.
+    fn var(&self, name: &str) -> Option<VarForm> {
+        let written = self.lock();
+        let var = written.program.var(written.program.find(name)?);
+        let (sig, site) = (&var.sig, var.site.to_string());
+        Some((sig.dtype as u8, form::dims(&sig.shape), kind(&var.kind), site, sig.is_dense()))
+    }
+
+    /// Names and kinds of all variables, in the order of their declaration.
+    fn vars(&self) -> Vec<(String, &'static str)> {
+        self.lock().program.vars().map(|(_, v)| (v.name.clone(), kind(&v.kind))).collect()
+    }
+
+    fn ops(&self) -> Vec<OpForm> {
+        let program = &self.lock().program;
+        let form = |op: &phalanx_graph::ir::Op| {
+            let (inputs, outputs) = (names(program, &op.inputs), names(program, &op.outputs));
+            (op.name(), op.kind.kind(), format!("{:?}", op.role), inputs, outputs, op.site.to_string())
+        };
+        program.ops().map(|(_, op)| form(op)).collect()
+    }
+
+    /// Declares a variable; its name must be new.
+    fn declare(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        code: u8,
+        shape: Vec<i64>,
+        kind: &str,
+        at: Place,
+    ) -> PyResult<()> {
+        let (sig, kind) =
+            (Sig::dense(dtype(code)?, form::shape(&shape)?), form::read("kind of variable", kind)?);
+        let mut written = self.lock();
+        let declared = written.program.declare(name, sig, kind, form::site(at));
+        declared.map_err(|why| error::of_program(py, &why))?;
+        written.version += 1;
+        Ok(())
+    }
+
+    /// Declares what lives in the store of another program here too.
+    fn adopt(&self, py: Python<'_>, other: &GraphProgram) -> PyResult<()> {
+        let theirs = other.snapshot();
+        let mut written = self.lock();
+        for (_, var) in theirs.vars().filter(|(_, v)| v.is_persistable()) {
+            let known = written.program.find(&var.name).map(|id| written.program.sig(id));
+            if known != Some(&var.sig) {
+                let made =
+                    written.program.declare(&var.name, var.sig.clone(), var.kind.clone(), var.site.clone());
+                made.map_err(|why| error::of_program(py, &why))?;
+                written.version += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends an operation whose outputs are new variables, named after `name`.
+    fn append(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        inputs: Vec<String>,
+        name: &str,
+        at: Place,
+    ) -> PyResult<Vec<String>> {
+        let (op, site): (OpKind, _) = (form::read("operation", op)?, form::site(at));
+        let mut written = self.lock();
+        let inputs = find_all(py, &written.program, &inputs, &site)?;
+        let made = written.program.append(op, &inputs, name, Role::Forward, site);
+        let made = made.map_err(|why| error::of_program(py, &why))?;
+        written.version += 1;
+        Ok(names(&written.program, &made))
+    }
+
+    /// Appends an operation that writes these variables.
+    fn append_to(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        inputs: Vec<String>,
+        outputs: Vec<String>,
+        at: Place,
+    ) -> PyResult<()> {
+        let (op, site): (OpKind, _) = (form::read("operation", op)?, form::site(at));
+        let mut written = self.lock();
+        let inputs = find_all(py, &written.program, &inputs, &site)?;
+        let outputs = find_all(py, &written.program, &outputs, &site)?;
+        let appended = written.program.append_to(op, &inputs, &outputs, Role::Forward, site);
+        appended.map_err(|why| error::of_program(py, &why))?;
+        written.version += 1;
+        Ok(())
+    }
+
+    /// Appends the gradients of a loss; gives each parameter with its gradient.
+    fn append_backward(
+        &self,
+        py: Python<'_>,
+        loss: &str,
+        without: Vec<String>,
+        at: Place,
+    ) -> PyResult<Vec<(String, String)>> {
+        let site = form::site(at.clone());
+        let (loss, without) = {
+            let written = self.lock();
+            (find(py, &written.program, loss, &site)?, find_all(py, &written.program, &without, &site)?)
+        };
+        let made = self.rewrite(py, &at, |program| append_backward(program, loss, &without), Ok)?;
+        Ok(pairs(&self.lock().program, &made))
+    }
+
+    /// Has what lies between checkpoints computed again for the backward part; gives how many operations that are.
+    fn recompute(&self, py: Python<'_>, checkpoints: Vec<String>, at: Place) -> PyResult<usize> {
+        let site = form::site(at.clone());
+        let checkpoints = find_all(py, &self.lock().program, &checkpoints, &site)?;
+        self.rewrite(py, &at, |program| recompute(program, &checkpoints), Ok)
+    }
+
+    /// Appends gradients and updates; gives each parameter with its gradient.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn minimize(
+        &self,
+        py: Python<'_>,
+        loss: &str,
+        rule: &str,
+        numbers: Numbers,
+        rate: &str,
+        decay: Option<f64>,
+        clip: Option<(String, Numbers)>,
+        at: Place,
+    ) -> PyResult<Vec<(String, String)>> {
+        let rate: Schedule = form::read("schedule of learning rates", rate)?;
+        let optimizer = optimizer((rule, numbers), rate, decay, clip)?;
+        let loss = find(py, &self.lock().program, loss, &form::site(at.clone()))?;
+        let finish = |program: Program| match optimizer.rate {
+            Schedule::Constant(rate) => rewrite::keep_rate(&program, rate),
+            _ => Ok(program),
+        };
+        let made = self.rewrite(py, &at, |program| optimizer.minimize(program, loss), finish)?;
+        Ok(pairs(&self.lock().program, &made))
+    }
+}

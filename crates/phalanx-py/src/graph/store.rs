@@ -1,0 +1,98 @@
+//! What lives from run to run, as Python sees it.
+
+use super::{
+    error,
+    program::GraphProgram,
+    tensor::{Given, give, take},
+};
+use crate::{gate, lent::Lent};
+use phalanx_graph::{Executor, Options, RunError, Store, Tensor};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// The store, and whoever uses it for now. A lock because executors run on threads of their own; a run holds it to its end.
+pub type Shared = Arc<Mutex<Store>>;
+
+pub fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
+    store.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Parameters and states by name.
+#[derive(Debug)]
+#[pyclass(frozen, module = "phalanx._phalanx")]
+pub struct GraphStore {
+    store: Shared,
+}
+
+impl GraphStore {
+    pub fn shared(&self) -> Shared {
+        self.store.clone()
+    }
+
+    /// At once if nobody uses it, or else as soon as the run has ended that does.
+    fn with<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Store) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        match self.store.try_lock() {
+            Ok(mut store) => return Ok(call(&mut store)),
+            Err(TryLockError::Poisoned(store)) => return Ok(call(&mut store.into_inner())),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let shared = self.shared();
+        gate::enter(py, "store", move || call(&mut lock(&shared)))
+    }
+}
+
+#[pymethods]
+impl GraphStore {
+    /// Everything random in the runs on it comes from the seed.
+    #[new]
+    fn new(seed: u64) -> GraphStore {
+        GraphStore { store: Arc::new(Mutex::new(Store::new(seed))) }
+    }
+
+    fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.with(py, |store| store.names().map(str::to_string).collect())
+    }
+
+    fn get(&self, py: Python<'_>, name: String) -> PyResult<Option<Given>> {
+        let value = self.with(py, move |store| store.get(&name))?;
+        Ok(value.map(|value| give(py, &value)))
+    }
+
+    /// What one replica has.
+    fn get_copy(&self, py: Python<'_>, name: String, replica: usize) -> PyResult<Option<Given>> {
+        let value = self.with(py, move |store| store.get_copy(&name, replica))?;
+        Ok(value.map(|value| give(py, &value)))
+    }
+
+    fn set(&self, py: Python<'_>, name: String, value: Lent) -> PyResult<()> {
+        let value = take(&value)?;
+        self.with(py, move |store| store.set(&name, &value))?.map_err(|why| error::of_run(py, &why))
+    }
+
+    /// Gives everything that this program keeps in the store its first value, from a seed; also what has one already.
+    fn initialise(&self, py: Python<'_>, program: &GraphProgram, seed: u64) -> PyResult<()> {
+        let made = Executor::new(program.snapshot(), Options::default());
+        let executor = made.map_err(|why| error::of_program(py, &why))?;
+        let done = self.with(py, move |store| begin(&executor, store, seed))?;
+        done.map_err(|why| error::of_run(py, &why))
+    }
+}
+
+fn begin(executor: &Executor, store: &mut Store, seed: u64) -> Result<(), RunError> {
+    let mut fresh = Store::new(seed);
+    executor.prepare(&mut fresh)?;
+    executor.prepare(store)?;
+    let names: Vec<String> = fresh.names().map(str::to_string).collect();
+    let values: Vec<(String, Option<Tensor>)> =
+        names.into_iter().map(|name| (name.clone(), fresh.get(&name))).collect();
+    for (name, value) in values {
+        if let Some(value) = value {
+            store.set(&name, &value)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+"""Static training programs: written for one device, run by many, under the names of Paddle's ``fluid``.
+
+>>> import numpy as np
+>>> import phalanx.graph as fluid
+>>> main, startup = fluid.Program(), fluid.Program()
+>>> with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+...     x = fluid.data("x", [None, 2])
+...     y = fluid.data("y", [None, 1])
+...     loss = fluid.layers.mse_loss(fluid.layers.fc(x, 1), y)
+...     _ = fluid.optimizer.SGD(learning_rate=0.1).minimize(loss)
+...     _ = fluid.Executor(fluid.CPUPlace()).run(startup)
+...     exe = fluid.ParallelExecutor(use_cuda=False, loss_name=loss.name, main_program=main, devices=2)
+...     feed = {"x": np.eye(2, dtype="float32"), "y": np.ones([2, 1], "float32")}
+...     losses = [exe.run([fluid.Fetch(loss, "mean")], feed=feed)[0].item() for _ in range(50)]
+>>> losses[-1] < losses[0]
+True
+"""
+
+from __future__ import annotations
+
+from phalanx.graph import clip, errors, initializer, layers, optimizer, regularizer
+from phalanx.graph._feed import Fetch, PerDevice, Replicate
+from phalanx.graph.compiler import CompiledProgram
+from phalanx.graph.errors import (
+    FeedError,
+    FeedTypeError,
+    FetchError,
+    GraphError,
+    LossError,
+    NotFiniteError,
+    OpError,
+    ProcessError,
+    ProgramError,
+    StateError,
+    StrategyError,
+    UninitialisedError,
+)
+from phalanx.graph.executor import Executor
+from phalanx.graph.parallel_executor import ParallelExecutor
+from phalanx.graph.param_attr import ParamAttr
+from phalanx.graph.places import CPUPlace, CUDAPlace, cpu_places, is_compiled_with_cuda
+from phalanx.graph.program import (
+    Parameter,
+    Program,
+    Variable,
+    append_backward,
+    data,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+)
+from phalanx.graph.scope import Scope, global_scope, scope_guard
+from phalanx.graph.strategy import BuildStrategy, ExecutionStrategy
+
+__all__ = [
+    "BuildStrategy",
+    "CPUPlace",
+    "CUDAPlace",
+    "CompiledProgram",
+    "ExecutionStrategy",
+    "Executor",
+    "FeedError",
+    "FeedTypeError",
+    "Fetch",
+    "FetchError",
+    "GraphError",
+    "LossError",
+    "NotFiniteError",
+    "OpError",
+    "ParallelExecutor",
+    "ParamAttr",
+    "Parameter",
+    "PerDevice",
+    "ProcessError",
+    "Program",
+    "ProgramError",
+    "Replicate",
+    "Scope",
+    "StateError",
+    "StrategyError",
+    "UninitialisedError",
+    "Variable",
+    "append_backward",
+    "clip",
+    "cpu_places",
+    "data",
+    "default_main_program",
+    "default_startup_program",
+    "errors",
+    "global_scope",
+    "initializer",
+    "is_compiled_with_cuda",
+    "layers",
+    "optimizer",
+    "program_guard",
+    "regularizer",
+    "scope_guard",
+]

@@ -1,0 +1,50 @@
+"""How gradients are kept small.
+
+>>> GradientClipByGlobalNorm(1.0)
+GradientClipByGlobalNorm(clip_norm=1.0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class GradientClip:
+    """The base of them all."""
+
+    def _form(self) -> tuple[str, dict[str, float]]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GradientClipByValue(GradientClip):
+    """Every element between ``min`` and ``max``; ``min`` is ``-max`` if it is not given."""
+
+    max: float
+    min: float | None = None
+
+    def _form(self) -> tuple[str, dict[str, float]]:
+        return "value", {"max": float(self.max), "min": float(-self.max if self.min is None else self.min)}
+
+
+@dataclass(frozen=True)
+class GradientClipByNorm(GradientClip):
+    """The norm of each gradient."""
+
+    clip_norm: float
+
+    def _form(self) -> tuple[str, dict[str, float]]:
+        return "norm", {"clip_norm": float(self.clip_norm)}
+
+
+@dataclass(frozen=True)
+class GradientClipByGlobalNorm(GradientClip):
+    """The norm of all gradients together."""
+
+    clip_norm: float
+
+    def _form(self) -> tuple[str, dict[str, float]]:
+        return "global_norm", {"clip_norm": float(self.clip_norm)}
+
+
+__all__ = ["GradientClip", "GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue"]

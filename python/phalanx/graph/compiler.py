@@ -1,0 +1,93 @@
+"""Programs that are run in parallel by an :class:`Executor`.
+
+>>> from phalanx import graph
+>>> compiled = graph.CompiledProgram(graph.Program())
+>>> compiled.with_data_parallel() is compiled
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from phalanx.graph.errors import StrategyError
+from phalanx.graph.parallel_executor import ParallelExecutor
+from phalanx.graph.places import CPUPlace
+from phalanx.graph.program import Program, Variable
+from phalanx.graph.scope import Scope
+from phalanx.graph.strategy import BuildStrategy, ExecutionStrategy
+
+
+class CompiledProgram:
+    """A program together with the way in which it is run. Without :meth:`with_data_parallel` it runs on one device."""
+
+    def __init__(self, program: Program, build_strategy: BuildStrategy | None = None) -> None:
+        if not isinstance(program, Program):
+            raise TypeError(f"CompiledProgram takes a Program, got {type(program).__name__}")
+        self._program = program
+        self._build = build_strategy
+        self._exec: ExecutionStrategy | None = None
+        self._loss: str | Variable | None = None
+        self._from: CompiledProgram | None = None
+        self._devices: int | None = 1
+        self._parallel = False
+        self._exe: ParallelExecutor | None = None
+        self._scope: Scope | None = None
+
+    def with_data_parallel(
+        self,
+        loss_name: str | Variable | None = None,
+        build_strategy: BuildStrategy | None = None,
+        exec_strategy: ExecutionStrategy | None = None,
+        share_vars_from: CompiledProgram | None = None,
+        places: CPUPlace | Sequence[CPUPlace] | int | None = None,
+    ) -> CompiledProgram:
+        """On these places; without them on ``CPU_NUM``, or one for each core."""
+        if self._parallel:
+            raise StrategyError("with_data_parallel was called for this program already")
+        if share_vars_from is not None and not isinstance(share_vars_from, CompiledProgram):
+            raise TypeError(f"share_vars_from is a CompiledProgram, not a {type(share_vars_from).__name__}")
+        self._parallel = True
+        self._loss, self._exec, self._from = loss_name, exec_strategy, share_vars_from
+        self._build = build_strategy or self._build
+        self._devices = _count(places)
+        return self
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """The strategies as they hold, once it has run."""
+        if self._exe is None:
+            raise StrategyError("the program has not run yet")
+        return self._exe.effective
+
+    def _executor(self, scope: Scope) -> ParallelExecutor:
+        if self._exe is None:
+            shared = None
+            if self._from is not None:
+                if self._from._exe is None:
+                    raise StrategyError(
+                        "share_vars_from: that program has not run yet, so there is nothing to share; run it first"
+                    )
+                shared = self._from._exe
+            self._exe = ParallelExecutor(
+                False, self._loss, self._program, shared, self._exec, self._build, scope=scope, devices=self._devices
+            )
+            self._scope = scope
+        elif scope is not self._scope:
+            raise StrategyError("the program was compiled for another scope")
+        return self._exe
+
+
+def _count(places: Any) -> int | None:
+    if places is None or isinstance(places, int):
+        return places
+    if isinstance(places, CPUPlace):
+        return 1
+    odd = [place for place in places if not isinstance(place, CPUPlace)]
+    if odd or not places:
+        raise StrategyError(f"places is a list of CPUPlace, got {places!r}")
+    return len(places)
+
+
+__all__ = ["CompiledProgram"]

@@ -1,0 +1,97 @@
+"""A program on one device, one operation after the other; and startup programs.
+
+>>> import numpy as np
+>>> from phalanx import graph
+>>> main, startup = graph.Program(), graph.Program()
+>>> with graph.program_guard(main, startup):
+...     y = graph.data("x", [None, 2]) * 3.0
+>>> graph.Executor(graph.CPUPlace()).run(main, feed={"x": np.ones([1, 2], "float32")}, fetch_list=[y])
+[array([[3., 3.]], dtype=float32)]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from phalanx import _phalanx
+from phalanx.graph import _feed, _values
+from phalanx.graph._values import Lent
+from phalanx.graph.compiler import CompiledProgram
+from phalanx.graph.errors import FeedError, UninitialisedError
+from phalanx.graph.parallel_executor import explained
+from phalanx.graph.places import CPUPlace
+from phalanx.graph.program import Program, default_main_program
+from phalanx.graph.scope import Scope, global_scope
+
+
+class Executor:
+    """Runs programs. One without operations is a startup program: it gives what it declares its first values."""
+
+    def __init__(self, place: CPUPlace | None = None, *, check_nan_inf: bool = False) -> None:
+        if place is not None and not isinstance(place, CPUPlace):
+            raise TypeError(f"place is a CPUPlace, not a {type(place).__name__}")
+        self._check = check_nan_inf
+        self._made: WeakKeyDictionary[Program, tuple[int, _phalanx.GraphExecutor]] = WeakKeyDictionary()
+
+    def run(
+        self,
+        program: Program | CompiledProgram | None = None,
+        feed: Any = None,
+        fetch_list: Any = None,
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+        return_merged: bool = True,
+    ) -> list[Any]:
+        """Runs the program once and gives what is fetched, in that order."""
+        scope = scope or global_scope()
+        if isinstance(program, CompiledProgram):
+            exe = program._executor(scope)
+            return exe.run(fetch_list, feed, return_numpy=return_numpy, return_merged=return_merged)
+        program = default_main_program() if program is None else program
+        if not isinstance(program, Program):
+            raise TypeError(f"a Program or a CompiledProgram can be run, not a {type(program).__name__}")
+        fetch = [name for name, _ in _feed.fetches(fetch_list, True)]
+        if not fetch and not feed and not program._graph.ops():
+            scope._store.initialise(program._graph, program.random_seed)
+            return []
+        return self._run(program, feed, fetch, scope, return_numpy)
+
+    def _run(self, program: Program, feed: Any, fetch: list[str], scope: Scope, return_numpy: bool) -> list[Any]:
+        feeds: list[tuple[str, Lent]] = []
+        states: list[tuple[str, Lent]] = []
+        for name, kind, values in _feed.feeds(program, feed):
+            if kind == "each":
+                raise FeedError(f"`{name}` is fed for {len(values)} devices, but an Executor has one", var=name)
+            found = program._graph.var(name)
+            is_state = found is not None and found[2] in ("parameter", "state")
+            (states if is_state else feeds).append((name, values[0]))
+        executor = self._executor(program)
+        before = [(name, scope[name]) for name, _ in states]
+        try:
+            for name, value in states:
+                scope._store.set(name, value)
+            out = executor.run(scope._store, feeds, fetch)
+        except Exception as why:
+            # What was fed into the scope is not kept by a run that did not happen.
+            for name, old in before:
+                scope[name] = old
+            if isinstance(why, UninitialisedError):
+                raise explained(why) from None
+            raise
+        return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out]
+
+    def _executor(self, program: Program) -> _phalanx.GraphExecutor:
+        version = program._graph.version
+        known = self._made.get(program)
+        if known is None or known[0] != version:
+            known = (version, _phalanx.GraphExecutor(program._graph, self._check))
+            self._made[program] = known
+        return known[1]
+
+    def close(self) -> None:
+        """Lets go of everything that was made for programs."""
+        self._made.clear()
+
+
+__all__ = ["Executor"]

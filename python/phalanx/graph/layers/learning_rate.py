@@ -1,0 +1,128 @@
+"""Learning rates that follow the number of the step. They are operations of the program that trains.
+
+>>> piecewise_decay([100, 200], [0.1, 0.01, 0.001])
+LearningRate({'Piecewise': {'until': [100, 200], 'values': [0.1, 0.01, 0.001]}})
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from phalanx.graph.errors import ProgramError
+
+
+class LearningRate:
+    """A rate as a function of the step; optimizers take it in place of a number."""
+
+    def __init__(self, form: dict[str, Any]) -> None:
+        self._form = form
+
+    def __repr__(self) -> str:
+        return f"LearningRate({self._form})"
+
+
+def exponential_decay(
+    learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
+) -> LearningRate:
+    """``rate * decay_rate ** (step / decay_steps)``."""
+    form = {"rate": float(learning_rate), "decay": float(decay_rate), "every": float(decay_steps), "stairs": staircase}
+    return LearningRate({"Exponential": form})
+
+
+def natural_exp_decay(
+    learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
+) -> LearningRate:
+    """``rate * exp(-decay_rate * step / decay_steps)``."""
+    return exponential_decay(learning_rate, decay_steps, math.exp(-decay_rate), staircase)
+
+
+def inverse_time_decay(
+    learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
+) -> LearningRate:
+    """``rate / (1 + decay_rate * step / decay_steps)``."""
+    if staircase:
+        raise ProgramError("inverse_time_decay has no staircase; use piecewise_decay")
+    form = {"rate": float(learning_rate), "decay": float(decay_rate), "every": float(decay_steps)}
+    return LearningRate({"InverseTime": form})
+
+
+def polynomial_decay(
+    learning_rate: float,
+    decay_steps: int,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
+) -> LearningRate:
+    """From one rate to another over so many steps."""
+    if cycle:
+        raise ProgramError("polynomial_decay does not begin anew; cycle=True is not supported")
+    form = {
+        "rate": float(learning_rate),
+        "end": float(end_learning_rate),
+        "steps": float(decay_steps),
+        "power": float(power),
+    }
+    return LearningRate({"Polynomial": form})
+
+
+def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> LearningRate:
+    """``values[i]`` until step ``boundaries[i]``, and the last one after all of them."""
+    if len(values) != len(boundaries) + 1:
+        raise ProgramError(
+            f"piecewise_decay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, got {len(values)}"
+        )
+    form = {"until": [int(b) for b in boundaries], "values": [float(v) for v in values]}
+    return LearningRate({"Piecewise": form})
+
+
+def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> LearningRate:
+    """Half a cosine down to 0, one stair for each epoch."""
+    values = [learning_rate * 0.5 * (math.cos(math.pi * epoch / epochs) + 1) for epoch in range(epochs)]
+    return piecewise_decay([step_each_epoch * (epoch + 1) for epoch in range(epochs)], [*values, 0.0])
+
+
+def smooth_cosine_decay(learning_rate: float, decay_steps: int) -> LearningRate:
+    """Half a cosine down to 0, step by step."""
+    return LearningRate({"Cosine": {"rate": float(learning_rate), "steps": float(decay_steps)}})
+
+
+def noam_decay(d_model: int, warmup_steps: int) -> LearningRate:
+    """``d_model ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)``."""
+    return LearningRate({"Noam": {"width": float(d_model), "warmup": float(warmup_steps)}})
+
+
+def linear_lr_warmup(
+    learning_rate: float | LearningRate, warmup_steps: int, start_lr: float, end_lr: float | None = None
+) -> LearningRate:
+    """A straight line from ``start_lr`` to the rate that follows."""
+    if end_lr is not None and learning_rate != end_lr:
+        raise ProgramError(
+            f"linear_lr_warmup ends at the rate that follows, {learning_rate}, not at end_lr={end_lr}; leave end_lr out"
+        )
+    form = {"steps": int(warmup_steps), "from": float(start_lr), "then": schedule(learning_rate)}
+    return LearningRate({"Warmup": form})
+
+
+def schedule(rate: float | LearningRate) -> dict[str, Any]:
+    """A rate as it is written in programs."""
+    if isinstance(rate, LearningRate):
+        return rate._form
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not math.isfinite(rate):
+        raise TypeError(f"a learning rate is a number or a LearningRate, not {rate!r}")
+    return {"Constant": float(rate)}
+
+
+__all__ = [
+    "LearningRate",
+    "cosine_decay",
+    "exponential_decay",
+    "inverse_time_decay",
+    "linear_lr_warmup",
+    "natural_exp_decay",
+    "noam_decay",
+    "piecewise_decay",
+    "polynomial_decay",
+    "smooth_cosine_decay",
+]

@@ -1,0 +1,271 @@
+"""Data, constants, and everything that moves elements without computing.
+
+>>> from phalanx import graph
+>>> with graph.program_guard(graph.Program()):
+...     x = graph.layers.data("x", [4, 6])
+...     [piece.shape for piece in graph.layers.split(x, 3, dim=2)]
+[(-1, 4, 2), (-1, 4, 2), (-1, 4, 2)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from phalanx.graph import _values, program
+from phalanx.graph.errors import ProgramError
+from phalanx.graph.initializer import Constant, Initializer, Xavier
+from phalanx.graph.layers.arithmetic import activate
+from phalanx.graph.param_attr import ParamAttr, parameter
+from phalanx.graph.program import Parameter, Program, Variable, append, declare, default_main_program
+
+
+def data(
+    name: str,
+    shape: Sequence[int],
+    append_batch_size: bool = True,
+    dtype: Any = "float32",
+    lod_level: int = 0,
+    type: Any = None,
+    stop_gradient: bool = True,
+) -> Variable:
+    """What is fed with every run; the shape is that of one sample."""
+    return program.data(name, [-1, *shape] if append_batch_size else shape, dtype, lod_level)
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    name: str | None = None,
+    attr: Any = None,
+    is_bias: bool = False,
+    default_initializer: Initializer | None = None,
+) -> Parameter:
+    """A parameter of no layer."""
+    main = default_main_program()
+    begin = default_initializer or (Constant(0.0) if is_bias else Xavier())
+    given = ParamAttr(name=name) if attr is None and name is not None else attr
+    fallback = name or f"{main._prefix('create_parameter')}.w_0"
+    return parameter(main, given, fallback, _values.name(_values.code(dtype)), shape, begin)
+
+
+def create_global_var(
+    shape: Sequence[int], value: float, dtype: Any, persistable: bool = True, name: str | None = None
+) -> Variable:
+    """A variable that lives in the scope and is not learned; it can be set there, and fed."""
+    if not persistable:
+        raise ProgramError("a global variable that is not persistable is what fill_constant gives", var=name)
+    main = default_main_program()
+    return declare(main, name or main._graph.fresh("global_var"), dtype, shape, {"State": {"Constant": float(value)}})
+
+
+def dims(shape: Sequence[int]) -> list[dict[str, int]]:
+    """A shape as it is written in programs."""
+    return [{"Batch": -d} if d < 0 else {"Fixed": d} for d in shape]
+
+
+def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | None = None) -> Variable:
+    """One value everywhere."""
+    form = {"dtype": _values.kind(dtype), "shape": dims(shape), "value": float(value)}
+    return append("Fill", form, [], "fill_constant", name)
+
+
+def zeros(shape: Sequence[int], dtype: Any = "float32") -> Variable:
+    """Zero everywhere."""
+    return fill_constant(shape, dtype, 0.0)
+
+
+def ones(shape: Sequence[int], dtype: Any = "float32") -> Variable:
+    """One everywhere."""
+    return fill_constant(shape, dtype, 1.0)
+
+
+def stream(of: Program) -> int:
+    """A number for the next operation of a program that draws random ones."""
+    return sum(kind in ("Dropout", "Random") for _, kind, *_ in of._graph.ops())
+
+
+def _random(shape: Sequence[int], dtype: Any, normal: bool, a: float, b: float) -> Variable:
+    form = {"dtype": _values.kind(dtype), "shape": dims(shape), "normal": normal, "a": a, "b": b}
+    form["stream"] = stream(default_main_program())
+    return append("Random", form, [], "gaussian_random" if normal else "uniform_random")
+
+
+def uniform_random(shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0) -> Variable:
+    """Random numbers evenly between two, new in every run."""
+    return _random(shape, dtype, False, float(min), float(max))
+
+
+def gaussian_random(shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Any = "float32") -> Variable:
+    """Random numbers around ``mean``, new in every run."""
+    return _random(shape, dtype, True, float(mean), float(std))
+
+
+def assign(input: Variable, name: str | None = None) -> Variable:
+    """A copy."""
+    return append("Assign", None, [input], "assign", name)
+
+
+def _volume(shape: Sequence[int]) -> tuple[int, bool]:
+    volume, batch = 1, False
+    for d in shape:
+        volume, batch = volume * (-d if d < 0 else d), batch or d < 0
+    return volume, batch
+
+
+def reshape(x: Variable, shape: Sequence[int], act: str | None = None, name: str | None = None) -> Variable:
+    """Under another shape. ``0`` keeps the dimension of this place; one ``-1`` is what is left.
+
+    >>> from phalanx import graph
+    >>> with graph.program_guard(graph.Program()):
+    ...     x = graph.data("x", [None, 4, 6])
+    ...     reshape(x, [0, -1]).shape, reshape(x, [-1, 6]).shape
+    ((-1, 24), (-4, 6))
+    """
+    wanted: list[int | None] = []
+    for i, d in enumerate(shape):
+        if d == 0 and i >= len(x.shape):
+            raise ProgramError(f"reshape: {x!r} has no dimension {i} to keep", op="reshape", var=x.name)
+        wanted.append(x.shape[i] if d == 0 else None if d == -1 else d)
+    if wanted.count(None) > 1:
+        raise ProgramError(f"reshape: only one dimension of {list(shape)} may be -1", op="reshape", var=x.name)
+    known = [d for d in wanted if d is not None]
+    (whole, has_batch), (rest, used_batch) = _volume(x.shape), _volume(known)
+    if None in wanted:
+        left = whole // rest if rest and whole % rest == 0 else 0
+        if left == 0 and whole != 0:
+            raise ProgramError(f"reshape: {x!r} cannot be {list(shape)}", op="reshape", var=x.name)
+        wanted[wanted.index(None)] = -left if has_batch and not used_batch else left
+    form = {"shape": dims([d for d in wanted if d is not None])}
+    return activate(append("Reshape", form, [x], "reshape", None if act else name), act, name)
+
+
+def dims_as(x: Variable, shape: Sequence[int]) -> Variable:
+    """Under exactly this shape, in which ``-k`` stands for k times the batch."""
+    return append("Reshape", {"shape": dims(shape)}, [x], "reshape")
+
+
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """All dimensions before ``axis`` as one, and all from there on."""
+    (outer, has_batch), (inner, inner_batch) = _volume(x.shape[:axis]), _volume(x.shape[axis:])
+    shape = [-outer if has_batch else outer, -inner if inner_batch else inner]
+    return append("Reshape", {"shape": dims(shape)}, [x], "flatten", name)
+
+
+def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
+    """With the axes in another order."""
+    return append("Transpose", {"order": [int(p) for p in perm]}, [x], "transpose", name)
+
+
+def _axis(x: Variable, axis: int, op: str, extra: int = 0) -> int:
+    rank = len(x.shape) + extra
+    if not -rank <= axis < rank:
+        raise ProgramError(f"{op}: {x!r} has no axis {axis}", op=op, var=x.name)
+    return axis % rank
+
+
+def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+    """One after another along an axis."""
+    inputs = list(input)
+    return append("Concat", {"axis": _axis(inputs[0], axis, "concat") if inputs else 0}, inputs, "concat", name)
+
+
+def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """With new axes of size 1 in these places."""
+    shape = list(input.shape)
+    for axis in sorted(axes):
+        shape.insert(axis, 1)
+    return append("Reshape", {"shape": dims(shape)}, [input], "unsqueeze", name)
+
+
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Without these axes, which must be of size 1."""
+    gone = {_axis(input, axis, "squeeze") for axis in axes}
+    if any(input.shape[axis] != 1 for axis in gone):
+        raise ProgramError(
+            f"squeeze: not all of the axes {sorted(gone)} of {input!r} are 1", op="squeeze", var=input.name
+        )
+    shape = [d for i, d in enumerate(input.shape) if i not in gone]
+    return append("Reshape", {"shape": dims(shape)}, [input], "squeeze", name)
+
+
+def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
+    """One after another along a new axis."""
+    inputs = list(x)
+    place = _axis(inputs[0], axis, "stack", 1) if inputs else 0
+    return concat([unsqueeze(each, [place]) for each in inputs], place)
+
+
+def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:
+    """From ``starts`` up to ``ends`` along these axes; negative numbers count from the end."""
+    out = input
+    for given, start, end in zip(axes, starts, ends, strict=True):
+        axis = _axis(input, given, "slice")
+        size = input.shape[axis]
+        if size < 0:
+            raise ProgramError(
+                f"slice: axis {axis} of {input!r} is the batch, which cannot be cut", op="slice", var=input.name
+            )
+        begin, stop = (min(max(n + size if n < 0 else n, 0), size) for n in (start, end))
+        out = append("Slice", {"axis": axis, "begin": begin, "end": stop}, [out], "slice")
+    return out
+
+
+def split(input: Variable, num_or_sections: int | Sequence[int], dim: int = -1) -> list[Variable]:
+    """Equal pieces of an axis, or pieces of these sizes."""
+    axis = _axis(input, dim, "split")
+    size = input.shape[axis]
+    if isinstance(num_or_sections, int):
+        if size < 0 or num_or_sections < 1 or size % num_or_sections:
+            raise ProgramError(
+                f"split: axis {axis} of {input!r} has no {num_or_sections} equal pieces", op="split", var=input.name
+            )
+        sizes = [size // num_or_sections] * num_or_sections
+    else:
+        sizes = list(num_or_sections)
+        if sum(sizes) != size:
+            raise ProgramError(f"split: {sizes} do not add up to axis {axis} of {input!r}", op="split", var=input.name)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    forms = [{"axis": axis, "begin": end - n, "end": end} for n, end in zip(sizes, ends, strict=True)]
+    return [append("Slice", form, [input], "split") for form in forms]
+
+
+def expand_to(x: Variable, shape: Sequence[int], name: str | None = None) -> Variable:
+    """Stretched to a shape whose last dimensions are those of ``x``, or 1 there."""
+    axis = max(len(shape) - len(x.shape), 0)
+    return append("Expand", {"shape": dims(shape), "axis": axis}, [x], "expand", name)
+
+
+def gather(input: Variable, index: Variable) -> Variable:
+    """Slices of the first axis by number."""
+    return append("Gather", None, [input, index], "gather")
+
+
+def one_hot(input: Variable, depth: int, dtype: Any = "float32") -> Variable:
+    """A row with a one in the place of each number."""
+    return append("OneHot", {"depth": int(depth), "dtype": _values.kind(dtype)}, [input], "one_hot")
+
+
+__all__ = [
+    "assign",
+    "concat",
+    "create_global_var",
+    "create_parameter",
+    "data",
+    "expand_to",
+    "fill_constant",
+    "flatten",
+    "gather",
+    "gaussian_random",
+    "one_hot",
+    "ones",
+    "reshape",
+    "slice",
+    "split",
+    "squeeze",
+    "stack",
+    "transpose",
+    "uniform_random",
+    "unsqueeze",
+    "zeros",
+]

@@ -1,0 +1,169 @@
+"""A program on several devices at once.
+
+>>> import numpy as np
+>>> from phalanx import graph
+>>> main, startup = graph.Program(), graph.Program()
+>>> with graph.program_guard(main, startup), graph.scope_guard(graph.Scope()):
+...     x = graph.data("x", [None, 1])
+...     loss = graph.layers.mean(graph.layers.fc(x, 1, bias_attr=False))
+...     _ = graph.optimizer.SGD(learning_rate=0.5).minimize(loss)
+...     _ = graph.Executor().run(startup)
+...     exe = graph.ParallelExecutor(use_cuda=False, loss_name=loss.name, main_program=main, devices=2)
+...     losses, = exe.run(fetch_list=[loss], feed={"x": np.ones([4, 1], "float32")})
+>>> losses.shape
+(2,)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx import _phalanx
+from phalanx.graph import _feed, _values
+from phalanx.graph.errors import StrategyError, UninitialisedError
+from phalanx.graph.places import no_cuda
+from phalanx.graph.program import Program, Variable, default_main_program
+from phalanx.graph.scope import Scope, global_scope
+from phalanx.graph.strategy import BuildForm, BuildStrategy, ExecutionStrategy
+
+STARTUP = "; run the startup program first: Executor(CPUPlace()).run(default_startup_program())"
+
+
+def explained(why: UninitialisedError) -> UninitialisedError:
+    """With what to do about it."""
+    return UninitialisedError(str(why) + STARTUP, var=why.var, site=why.site, wanted=why.wanted, got=why.got)
+
+
+class ParallelExecutor:
+    """Runs a program on several devices; each gets its share of what is fed.
+
+    ``devices`` says how many; without it ``CPU_NUM`` does, or there is one for each core. ``loss_name`` names what was
+    minimized. With ``share_vars_from``, it sees what that executor has learned at the end of its last run.
+    """
+
+    def __init__(
+        self,
+        use_cuda: bool = False,
+        loss_name: str | Variable | None = None,
+        main_program: Program | None = None,
+        share_vars_from: ParallelExecutor | None = None,
+        exec_strategy: ExecutionStrategy | None = None,
+        build_strategy: BuildStrategy | None = None,
+        num_trainers: int = 1,
+        trainer_id: int = 0,
+        scope: Scope | None = None,
+        *,
+        devices: int | None = None,
+    ) -> None:
+        no_cuda(use_cuda)
+        program = default_main_program() if main_program is None else main_program
+        _check(Program, main_program=program)
+        _check(ParallelExecutor, share_vars_from=share_vars_from)
+        _check(ExecutionStrategy, exec_strategy=exec_strategy)
+        _check(BuildStrategy, build_strategy=build_strategy)
+        _check(Scope, scope=scope)
+        build: BuildStrategy = (build_strategy or BuildStrategy())._copy()
+        execution: ExecutionStrategy = (exec_strategy or ExecutionStrategy())._copy()
+        if num_trainers != 1 or trainer_id != 0:
+            build.num_trainers, build.trainer_id = num_trainers, trainer_id
+        if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+            raise StrategyError(f"devices={devices!r}; it must be a number from 1 on", var="devices", got=repr(devices))
+        loss = loss_name.name if isinstance(loss_name, Variable) else loss_name
+        self._scope = _shared_scope(share_vars_from, scope)
+        self._program = program.clone()
+        self._has_run = False
+        self._exe = _phalanx.GraphParallelExecutor(
+            self._program._graph, loss or None, BuildForm(build), execution, devices
+        )
+        if share_vars_from is not None:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            self._exe.prepare(self._scope._store)
+        except UninitialisedError as why:
+            raise explained(why) from None
+
+    @property
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return self._exe.devices
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """The strategies as they hold, with everything that was left open filled in."""
+        return self._exe.effective()
+
+    def run(
+        self,
+        fetch_list: Any,
+        feed: Any = None,
+        feed_dict: Any = None,
+        return_numpy: bool = True,
+        return_merged: bool = True,
+    ) -> list[Any]:
+        """Runs the program once and gives what is fetched, in that order.
+
+        ``feed`` is a dict of arrays, which are split over the devices (shares differ by one sample at most), or a list
+        with a dict for each device. :class:`Replicate` and :class:`PerDevice` say otherwise for single values; numbers
+        of Python's go to all devices. Values of devices come one after the other, or with ``return_merged=False`` as a
+        list; :class:`Fetch` says how for single ones. What all devices have alike, like parameters, comes once.
+        """
+        fetch = _feed.fetches(fetch_list, return_merged)
+        fed = _feed.feeds(self._program, feed, feed_dict)
+        try:
+            out = self._exe.run(self._scope._store, fed, fetch)
+        except UninitialisedError as why:
+            raise explained(why) from None
+        self._has_run = True
+        wrap = _values.receive if return_numpy else _values.Tensor
+        return [[wrap(each) for each in one] if isinstance(one, list) else wrap(one) for one in out]
+
+    def drop_local_exe_scopes(self) -> None:
+        """Gives the memory of temporaries back; the next run takes it anew."""
+        self._exe.drop_scopes()
+
+    def arena_bytes(self) -> int:
+        """Bytes of memory that runs use beside the scope, now."""
+        return self._exe.arena_bytes()
+
+    def dry_run(self, n_runs: int = 1) -> tuple[int, int, float]:
+        """Visits everything and computes nothing: tasks of one run, tasks visited, nanoseconds for each."""
+        return self._exe.dry_run(self._scope._store, n_runs)
+
+    def record(self, on: bool = True) -> None:
+        """Begins or ends the recording of when operations run."""
+        self._exe.record(on)
+
+    def trace(self) -> str | None:
+        """The last recorded run, as JSON for ``chrome://tracing``."""
+        return self._exe.trace()
+
+    def graph_dot(self) -> str:
+        """The graph after all passes, for graphviz."""
+        return self._exe.to_dot()
+
+    def graph_json(self) -> str:
+        """The graph after all passes, as JSON."""
+        return self._exe.to_json()
+
+
+def _check(kind: type, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} is a {kind.__name__}, not a {type(value).__name__}")
+
+
+def _shared_scope(share_vars_from: ParallelExecutor | None, scope: Scope | None) -> Scope:
+    if share_vars_from is None:
+        return scope or global_scope()
+    if not share_vars_from._has_run:
+        raise StrategyError(
+            "share_vars_from: that executor has not run yet, so there is nothing to share; run it first"
+        )
+    if scope is not None and scope is not share_vars_from._scope:
+        raise StrategyError("share_vars_from: that executor has another scope than the one that is given")
+    return share_vars_from._scope
+
+
+__all__ = ["ParallelExecutor"]

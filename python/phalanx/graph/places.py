@@ -1,0 +1,57 @@
+"""Devices. There are CPUs: each device is a replica of the program, run by a few threads.
+
+>>> cpu_places(2)
+[CPUPlace(0), CPUPlace(1)]
+"""
+
+from __future__ import annotations
+
+import os
+
+from phalanx.graph.errors import StrategyError
+
+_CUDA = "this is not built for CUDA; use CPUPlace() and use_cuda=False"
+
+
+class CPUPlace:
+    """A CPU device."""
+
+    def __init__(self, id: int = 0) -> None:
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"CPUPlace({self.id})"
+
+
+class CUDAPlace:
+    """A GPU, which there is none of: making one is an error."""
+
+    def __init__(self, id: int = 0) -> None:
+        raise StrategyError(f"CUDAPlace({id}): {_CUDA}")
+
+
+def is_compiled_with_cuda() -> bool:
+    """False."""
+    return False
+
+
+def no_cuda(use_cuda: bool) -> None:
+    """Refuses what cannot be had."""
+    if use_cuda:
+        raise StrategyError(f"use_cuda=True: {_CUDA}")
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """So many devices; as many as ``CPU_NUM`` says, or one for each core."""
+    if device_count is None:
+        text = os.environ.get("CPU_NUM")
+        try:
+            device_count = len(os.sched_getaffinity(0)) if text is None else int(text)
+        except ValueError:
+            device_count = 0
+        if device_count < 1:
+            raise StrategyError(f"CPU_NUM is `{text}`; it must be a number from 1 on", var="CPU_NUM", got=text)
+    return [CPUPlace(i) for i in range(device_count)]
+
+
+__all__ = ["CPUPlace", "CUDAPlace", "cpu_places", "is_compiled_with_cuda"]

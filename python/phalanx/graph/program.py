@@ -1,0 +1,350 @@
+"""Programs and their variables.
+
+>>> from phalanx import graph
+>>> main, startup = graph.Program(), graph.Program()
+>>> with graph.program_guard(main, startup):
+...     x = graph.data("x", [None, 3])
+...     y = graph.layers.fc(x, 2)
+>>> y.shape, y.dtype
+((-1, 2), 'float32')
+>>> [p.name for p in main.all_parameters()]
+['fc_0.w_0', 'fc_0.b_0']
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+from phalanx import _phalanx
+from phalanx.graph import _values
+from phalanx.graph._site import caller
+from phalanx.graph.errors import ProgramError
+
+
+class Operator(NamedTuple):
+    """An operation of a program, to look at."""
+
+    type: str
+    kind: str
+    role: str
+    inputs: list[str]
+    outputs: list[str]
+    site: str
+
+
+class Variable:
+    """A variable of a program. Arithmetic with it adds operations to the program."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.program = program
+        self.name = name
+        found = program._graph.var(name)
+        if found is None:
+            raise ProgramError(f"no variable `{name}` in the program", var=name)
+        self._form = found
+
+    @property
+    def dtype(self) -> str:
+        """The element type, as numpy names it."""
+        return _values.name(self._form[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; ``-1`` is the batch, ``-k`` stands for k times the batch."""
+        return tuple(self._form[1])
+
+    @property
+    def persistable(self) -> bool:
+        """Whether it lives in the scope."""
+        return self._form[2] in ("parameter", "state")
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is fed."""
+        return self._form[2] == "feed"
+
+    @property
+    def site(self) -> str:
+        """``file:line`` where it was declared."""
+        return self._form[3]
+
+    @property
+    def block(self) -> Block:
+        """The program as a block, as Paddle has it."""
+        return self.program.global_block()
+
+    def astype(self, dtype: Any) -> Variable:
+        """Converted to another element type."""
+        return append("Cast", {"to": _values.kind(dtype)}, [self], "cast")
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.dtype}{list(self.shape)})"
+
+    def __add__(self, other: Variable | float) -> Variable:
+        return _arith("Add", self, other)
+
+    def __radd__(self, other: float) -> Variable:
+        return _scaled(self, 1.0, other)
+
+    def __sub__(self, other: Variable | float) -> Variable:
+        return _arith("Sub", self, other)
+
+    def __rsub__(self, other: float) -> Variable:
+        return _scaled(self, -1.0, other)
+
+    def __mul__(self, other: Variable | float) -> Variable:
+        return _arith("Mul", self, other)
+
+    def __rmul__(self, other: float) -> Variable:
+        return _scaled(self, other, 0.0)
+
+    def __truediv__(self, other: Variable | float) -> Variable:
+        return _arith("Div", self, other)
+
+    def __neg__(self) -> Variable:
+        return _scaled(self, -1.0, 0.0)
+
+
+class Parameter(Variable):
+    """A variable that is learned."""
+
+
+def _scaled(x: Variable, a: float, b: float) -> Variable:
+    return append("Unary", {"Scale": {"a": float(a), "b": float(b)}}, [x], "scale")
+
+
+def _arith(op: str, x: Variable, y: Variable | float) -> Variable:
+    if isinstance(y, Variable):
+        axis = max(len(x.shape) - len(y.shape), 0)
+        return append("Binary", {"op": op, "axis": axis}, [x, y], f"elementwise_{op.lower()}")
+    number = float(y)
+    if op in ("Add", "Sub"):
+        return _scaled(x, 1.0, number if op == "Add" else -number)
+    return _scaled(x, number if op == "Mul" else 1.0 / number, 0.0)
+
+
+class Block:
+    """A program, as Paddle's scripts look into it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @property
+    def ops(self) -> list[Operator]:
+        """All operations in order."""
+        return [Operator(*op) for op in self.program._graph.ops()]
+
+    @property
+    def vars(self) -> dict[str, Variable]:
+        """All variables by name."""
+        return {v.name: v for v in self.program.list_vars()}
+
+    def var(self, name: str) -> Variable:
+        """The variable of this name; ``x@GRAD`` is the gradient of ``x``."""
+        return self.program.var(name)
+
+    def has_var(self, name: str) -> bool:
+        """Whether there is one."""
+        return self.program._graph.var(name) is not None
+
+    def all_parameters(self) -> list[Parameter]:
+        """All variables that are learned."""
+        return self.program.all_parameters()
+
+
+class Program:
+    """What is computed, written for one device. ``print`` shows it as text.
+
+    ``random_seed`` is where the first values of parameters come from, if this is the startup program.
+    """
+
+    def __init__(self) -> None:
+        self._graph = _phalanx.GraphProgram()
+        self._counts: dict[str, int] = {}
+        self.random_seed = 0
+
+    @classmethod
+    def _of(cls, graph: _phalanx.GraphProgram, random_seed: int = 0) -> Program:
+        program = cls()
+        program._graph = graph
+        program.random_seed = random_seed
+        return program
+
+    def __str__(self) -> str:
+        return str(self._graph)
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """The program as text: a line for each variable that is not computed, a line for each operation."""
+        return str(self)
+
+    def global_block(self) -> Block:
+        """All of it: programs have no other blocks."""
+        return Block(self)
+
+    def var(self, name: str) -> Variable:
+        """The variable of this name."""
+        found = self._graph.var(name)
+        return (Parameter if found is not None and found[2] == "parameter" else Variable)(self, name)
+
+    def list_vars(self) -> list[Variable]:
+        """All variables, in the order of their declaration."""
+        return [self.var(name) for name, _ in self._graph.vars()]
+
+    def all_parameters(self) -> list[Parameter]:
+        """All variables that are learned."""
+        return [cast(Parameter, self.var(name)) for name, kind in self._graph.vars() if kind == "parameter"]
+
+    def clone(self, for_test: bool = False) -> Program:
+        """A copy. One for testing has no backward and no updates, and drops nothing; statistics are as learned."""
+        return Program._of(self._graph.clone_for_test() if for_test else self._graph.copy(), self.random_seed)
+
+    def serialize_to_string(self) -> bytes:
+        """The program as JSON.
+
+        >>> p = Program()
+        >>> str(Program.parse_from_string(p.serialize_to_string())) == str(p)
+        True
+        """
+        return self._graph.to_json()
+
+    @staticmethod
+    def parse_from_string(binary_str: bytes) -> Program:
+        """What :meth:`serialize_to_string` has written; it is verified."""
+        try:
+            return Program._of(_phalanx.GraphProgram.from_json(binary_str))
+        except ValueError as why:
+            raise ProgramError(str(why)) from None
+
+    def _append_to(self, form: dict[str, Any], inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        """Appends an operation that writes these variables."""
+        names = [x.name for x in inputs], [y.name for y in outputs]
+        self._graph.append_to(json.dumps(form), *names, caller())
+
+    def _prefix(self, layer: str) -> str:
+        """A name for the next layer of this kind."""
+        while True:
+            number = self._counts.get(layer, 0)
+            self._counts[layer] = number + 1
+            prefix = f"{layer}_{number}"
+            # A program that was read has layers that nobody counted.
+            if not any(self._graph.var(f"{prefix}.{part}") for part in ("tmp_0", "w_0", "b_0")):
+                return prefix
+
+
+class _Defaults:
+    """What is written to where no program is named."""
+
+    main = Program()
+    startup = Program()
+
+
+def default_main_program() -> Program:
+    """The program that layers are added to."""
+    return _Defaults.main
+
+
+def default_startup_program() -> Program:
+    """The program that gives parameters their first values."""
+    return _Defaults.startup
+
+
+@contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Within it, layers are added to these programs."""
+    for program in (main_program, startup_program or main_program):
+        if not isinstance(program, Program):
+            raise TypeError(f"program_guard takes a Program, got {type(program).__name__}")
+    before = _Defaults.main, _Defaults.startup
+    _Defaults.main = main_program
+    if startup_program is not None:
+        _Defaults.startup = startup_program
+    try:
+        yield
+    finally:
+        _Defaults.main, _Defaults.startup = before
+
+
+def _program_of(inputs: Sequence[Variable], what: str) -> Program:
+    for x in inputs:
+        if not isinstance(x, Variable):
+            raise TypeError(f"{what} takes variables, got {type(x).__name__}; feed it, or use fill_constant")
+        if x.program is not inputs[0].program:
+            raise ProgramError(f"{what}: `{inputs[0].name}` and `{x.name}` are of different programs", var=x.name)
+    return inputs[0].program if inputs else default_main_program()
+
+
+def append_all(
+    kind: str, attrs: Any, inputs: Sequence[Variable], layer: str, name: str | None = None, prefix: str | None = None
+) -> list[Variable]:
+    """Appends an operation; gives its outputs, called ``name``, or named after ``prefix`` or the layer."""
+    program = _program_of(inputs, layer)
+    at = caller()
+    if name is not None and program._graph.var(name) is not None:
+        raise ProgramError(f"`{name}` at {at[0]}:{at[1]} is declared twice", var=name, site=f"{at[0]}:{at[1]}")
+    outputs = name if name is not None else f"{prefix or program._prefix(layer)}.tmp_0"
+    made = program._graph.append(json.dumps({kind: attrs}), [x.name for x in inputs], outputs, at)
+    return [Variable(program, output) for output in made]
+
+
+def append(
+    kind: str, attrs: Any, inputs: Sequence[Variable], layer: str, name: str | None = None, prefix: str | None = None
+) -> Variable:
+    """The same where only the first output is of interest."""
+    return append_all(kind, attrs, inputs, layer, name, prefix)[0]
+
+
+def declare(program: Program, name: str, dtype: Any, shape: Sequence[int], kind: Any) -> Variable:
+    """Declares a variable in the form in which programs are written down."""
+    program._graph.declare(name, _values.code(dtype), list(shape), json.dumps(kind), caller())
+    if not (kind == "Feed" or kind == "Temp"):
+        default_startup_program()._graph.adopt(program._graph)
+    return program.var(name)
+
+
+def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
+    """What is fed with every run; ``None`` or ``-1`` is the batch.
+
+    >>> with program_guard(Program()):
+    ...     data("label", [None, 1], "int64")
+    Variable('label', int64[-1, 1])
+    """
+    if lod_level:
+        raise ProgramError(
+            f"`{name}`: sequences of different lengths are not supported (lod_level={lod_level})", var=name
+        )
+    dims = [-1 if d is None else int(d) for d in shape]
+    if any(d < -1 for d in dims):
+        raise ProgramError(
+            f"`{name}`: {list(shape)} has a negative dimension; only -1 or None, the batch, may be", var=name
+        )
+    return declare(default_main_program(), name, dtype, dims, "Feed")
+
+
+def append_backward(
+    loss: Variable, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
+) -> list[tuple[Parameter, Variable]]:
+    """Appends the gradients of a loss; gives each parameter with its gradient."""
+    program = loss.program
+    without = {v if isinstance(v, str) else v.name for v in no_grad_set or ()}
+    if parameter_list is not None:
+        wanted = {v if isinstance(v, str) else v.name for v in parameter_list}
+        without |= {p.name for p in program.all_parameters()} - wanted
+    pairs = program._graph.append_backward(loss.name, sorted(without), caller())
+    return [(cast(Parameter, program.var(p)), program.var(g)) for p, g in pairs]
+
+
+__all__ = [
+    "Block",
+    "Operator",
+    "Parameter",
+    "Program",
+    "Variable",
+    "append_backward",
+    "data",
+    "default_main_program",
+    "default_startup_program",
+    "program_guard",
+]

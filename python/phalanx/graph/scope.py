@@ -1,0 +1,112 @@
+"""Where parameters live.
+
+>>> from phalanx import graph
+>>> scope = graph.Scope()
+>>> main, startup = graph.Program(), graph.Program()
+>>> with graph.program_guard(main, startup), graph.scope_guard(scope):
+...     w = graph.layers.create_parameter([2], name="w", is_bias=True)
+...     graph.Executor().run(startup)
+[]
+>>> scope["w"] = [1.0, 2.0]
+>>> scope["w"]
+array([1., 2.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from phalanx import _phalanx
+from phalanx.graph import _values
+from phalanx.graph._values import Array
+from phalanx.graph.errors import StateError
+
+
+class ScopeTensor:
+    """A variable of a scope, as Paddle's scripts reach it."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        self._scope = scope
+        self._name = name
+
+    def get_tensor(self) -> ScopeTensor:
+        """Itself."""
+        return self
+
+    def set(self, array: Any, place: Any = None) -> None:
+        """Gives it another value."""
+        self._scope[self._name] = array
+
+    def shape(self) -> list[int]:
+        """Its dimensions."""
+        return list(self._scope[self._name].shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self._scope[self._name], dtype=dtype)
+
+
+class Scope:
+    """Parameters and states by name; arrays go in and come out as copies.
+
+    Everything random in the runs on it, dropout for example, comes from ``seed``.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._store = _phalanx.GraphStore(seed)
+
+    def names(self) -> list[str]:
+        """The names of all variables in it."""
+        return self._store.names()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __getitem__(self, name: str) -> Array:
+        given = self._store.get(name)
+        if given is None:
+            raise StateError(f"the scope has no `{name}`; run the startup program first", var=name)
+        return _values.receive(given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if isinstance(value, (bool, int, float, list, tuple)):
+            value = np.asarray(value, dtype=self[name].dtype)
+        self._store.set(name, _values.lend(np.asarray(value)))
+
+    def of_device(self, name: str, device: int) -> Array:
+        """The value that one device has, where they differ: statistics, or parameters that are not reduced."""
+        given = self._store.get_copy(name, device)
+        if given is None:
+            raise StateError(f"device {device} has no `{name}` in this scope", var=name)
+        return _values.receive(given)
+
+    def find_var(self, name: str) -> ScopeTensor | None:
+        """The variable of this name, or nothing."""
+        return ScopeTensor(self, name) if name in self else None
+
+
+class _Default:
+    scope = Scope()
+
+
+def global_scope() -> Scope:
+    """The scope that is used where none is named."""
+    return _Default.scope
+
+
+@contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """Within it, this is the global scope."""
+    if not isinstance(scope, Scope):
+        raise TypeError(f"scope_guard takes a Scope, got {type(scope).__name__}")
+    before, _Default.scope = _Default.scope, scope
+    try:
+        yield
+    finally:
+        _Default.scope = before
+
+
+__all__ = ["Scope", "ScopeTensor", "global_scope", "scope_guard"]

@@ -1,0 +1,213 @@
+"""What graph is built, and how it is run. Executors never change a strategy; what holds is their ``effective``.
+
+>>> strategy = BuildStrategy()
+>>> strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce
+>>> strategy.reduce_strategy
+ReduceStrategy.Reduce
+>>> strategy.fuse_bn_act_ops = True
+Traceback (most recent call last):
+phalanx.graph.errors.StrategyError: fuse_bn_act_ops is for CUDA only and cannot be True here
+>>> strategy.no_such_field = 1
+Traceback (most recent call last):
+AttributeError: BuildStrategy has no field 'no_such_field'
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Any, ClassVar
+
+from phalanx import _phalanx
+from phalanx.graph.errors import StrategyError
+
+
+class _Reduce(enum.Enum):
+    """What becomes of gradients."""
+
+    def __repr__(self) -> str:
+        return f"ReduceStrategy.{self.name}"
+
+    AllReduce = "AllReduce"
+    Reduce = "Reduce"
+    NoReduce = "NoReduce"
+
+
+class _Scale(enum.Enum):
+    """What the gradient of the loss begins with on each device.
+
+    ``BySamples`` is ours: with it, n devices learn what one would learn from the whole batch, also from uneven shares.
+    """
+
+    def __repr__(self) -> str:
+        return f"GradientScaleStrategy.{self.name}"
+
+    CoeffNumDevice = "CoeffNumDevice"
+    One = "One"
+    Customized = "Customized"
+    BySamples = "BySamples"
+
+
+class _Strategy:
+    """Fields with defaults; setting one to another type, or one that is not there, is an error."""
+
+    _fields: ClassVar[dict[str, Any]] = {}
+    _fixed: ClassVar[dict[str, tuple[Any, str]]] = {}
+
+    def __init__(self) -> None:
+        for name, default in self._fields.items():
+            object.__setattr__(self, name, default[0])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed:
+            only, why = self._fixed[name]
+            if value != only:
+                raise StrategyError(f"{name} {why} and cannot be {value!r} here", var=name)
+            return
+        if name not in self._fields:
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+        _, kinds = self._fields[name]
+        # True is an int, but no number of threads.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{type(self).__name__}.{name} wants {wanted}, got {value!r}")
+        if type(value) is int and value < 0:
+            raise TypeError(f"{type(self).__name__}.{name} cannot be negative, got {value}")
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._fixed:
+            return self._fixed[name][0]
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"{type(self).__name__}({fields})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in self._fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _copy(self) -> Any:
+        twin = type(self)()
+        for name in self._fields:
+            object.__setattr__(twin, name, getattr(self, name))
+        return twin
+
+
+_NONE = type(None)
+_CUDA = "is for CUDA only"
+
+
+class BuildStrategy(_Strategy):
+    """Which graph is built, with Paddle's names and defaults.
+
+    ``bucket_bytes``, ``check_nan_inf`` and ``accumulate`` are ours. With the last, each device takes its share
+    in so many pieces, one after another in the same memory.
+    """
+
+    ReduceStrategy = _Reduce
+    GradientScaleStrategy = _Scale
+
+    reduce_strategy: _Reduce
+    gradient_scale_strategy: _Scale
+    fuse_all_reduce_ops: bool | None
+    bucket_bytes: int
+    accumulate: int
+    fuse_all_optimizer_ops: bool
+    fuse_elewise_add_act_ops: bool
+    enable_sequential_execution: bool
+    sync_batch_norm: bool
+    memory_optimize: bool | None
+    enable_inplace: bool
+    num_trainers: int
+    trainer_id: int
+    debug_graphviz_path: str | os.PathLike[str]
+    check_nan_inf: bool
+    _without: tuple[str, ...]
+
+    _fields: ClassVar[dict[str, Any]] = {
+        "reduce_strategy": (_Reduce.AllReduce, (_Reduce,)),
+        "gradient_scale_strategy": (_Scale.CoeffNumDevice, (_Scale,)),
+        "fuse_all_reduce_ops": (None, (bool, _NONE)),
+        "bucket_bytes": (4 << 20, (int,)),
+        "accumulate": (1, (int,)),
+        "fuse_all_optimizer_ops": (False, (bool,)),
+        "fuse_elewise_add_act_ops": (False, (bool,)),
+        "enable_sequential_execution": (False, (bool,)),
+        "sync_batch_norm": (False, (bool,)),
+        "memory_optimize": (None, (bool, _NONE)),
+        "enable_inplace": (True, (bool,)),
+        "num_trainers": (1, (int,)),
+        "trainer_id": (0, (int,)),
+        "debug_graphviz_path": ("", (str, os.PathLike)),
+        "check_nan_inf": (False, (bool,)),
+        "_without": ((), (tuple,)),
+    }
+    _fixed: ClassVar[dict[str, tuple[Any, str]]] = {
+        "remove_unnecessary_lock": (True, _CUDA),
+        "fuse_bn_act_ops": (False, _CUDA),
+        "fuse_relu_depthwise_conv": (False, _CUDA),
+        "enable_auto_fusion": (False, _CUDA),
+        "async_mode": (False, "would make results depend on luck"),
+        "cache_runtime_context": (False, "has nothing to cache: runs are planned once"),
+    }
+
+    def all_passes(self) -> list[str]:
+        """The passes that make the graph, in order, without those that were removed."""
+        return [name for name in _phalanx.GraphParallelExecutor.passes() if name not in self._without]
+
+    def remove_pass(self, name: str) -> None:
+        """Takes a pass out."""
+        if name not in self.all_passes():
+            raise StrategyError(f"there is no pass {name!r}; there are {', '.join(self.all_passes())}", var=name)
+        self._without = (*self._without, name)
+
+
+class ExecutionStrategy(_Strategy):
+    """How the graph is run, with Paddle's names and defaults. No ``num_threads`` means one for each device and core."""
+
+    num_threads: int
+    num_iteration_per_drop_scope: int
+    num_iteration_per_run: int
+    dry_run: bool
+
+    _fields: ClassVar[dict[str, Any]] = {
+        "num_threads": (0, (int,)),
+        "num_iteration_per_drop_scope": (100, (int,)),
+        "num_iteration_per_run": (1, (int,)),
+        "dry_run": (False, (bool,)),
+    }
+    _fixed: ClassVar[dict[str, tuple[Any, str]]] = {
+        "use_experimental_executor": (True, "chooses between two executors of Paddle's"),
+        "allow_op_delay": (False, "has no meaning"),
+        "use_thread_barrier": (False, "is for parameter servers"),
+    }
+
+
+class BuildForm:
+    """A build strategy, as the compiled module takes it."""
+
+    def __init__(self, strategy: BuildStrategy) -> None:
+        self.reduce_strategy = strategy.reduce_strategy.value
+        self.gradient_scale_strategy = strategy.gradient_scale_strategy.value
+        self.fuse_all_reduce_ops = strategy.fuse_all_reduce_ops is not False
+        self.bucket_bytes = strategy.bucket_bytes
+        self.accumulate = strategy.accumulate
+        self.fuse_all_optimizer_ops = strategy.fuse_all_optimizer_ops
+        self.fuse_elewise_add_act_ops = strategy.fuse_elewise_add_act_ops
+        self.enable_sequential_execution = strategy.enable_sequential_execution
+        self.sync_batch_norm = strategy.sync_batch_norm
+        self.memory_optimize = strategy.memory_optimize is not False
+        self.enable_inplace = strategy.enable_inplace
+        # Paddle's default means that nobody has said anything; the world knows.
+        alone = strategy.num_trainers == 1 and strategy.trainer_id == 0
+        self.num_trainers = None if alone else strategy.num_trainers
+        self.trainer_id = None if alone else strategy.trainer_id
+        self.debug_graphviz_path = strategy.debug_graphviz_path or None
+        self.check_nan_inf = strategy.check_nan_inf
+        self.without_passes = list(strategy._without)
+
+
+__all__ = ["BuildStrategy", "ExecutionStrategy"]

@@ -1,0 +1,240 @@
+"""Programs: what they look like, how they are written down, and what is wrong with them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import World, batch, begin, classifier, world
+
+import phalanx.graph as fluid
+
+__all__ = ["world"]
+
+
+def here() -> str:
+    """File and line of whoever calls this, one line above the call that is to blame."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno + 1}"
+
+
+def test_operations_and_variables_are_placed_in_the_script(world: World) -> None:
+    # PYGRAPH-2
+    site = here()
+    x = fluid.data("x", [None, 4])
+    assert x.site == site
+    site = here()
+    y = fluid.layers.fc(x, 3, act="relu")
+    assert {op.site for op in world.main.global_block().ops} == {site}
+    loss = fluid.layers.mean(y)
+    site = here()
+    fluid.optimizer.Adam().minimize(loss)
+    ops = world.main.global_block().ops
+    assert all(Path(__file__).name in op.site for op in ops), [op.site for op in ops]
+    updates = [op for op in ops if op.role in ("Optimize", "Loss", "LrSched")]
+    assert updates
+    assert {op.site for op in updates} == {site}
+    assert world.main.var("fc_0.w_0.moment1").site == site
+
+
+def test_mistakes_name_the_line(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    with pytest.raises(fluid.ProgramError) as caught:
+        site = here()
+        fluid.layers.elementwise_add(x, fluid.layers.fill_constant([3], "float32", 1.0))
+    assert (caught.value.op, caught.value.site) == ("add", site)
+    assert "[batch, 4]" in str(caught.value)
+    with pytest.raises(fluid.ProgramError) as caught:
+        site = here()
+        fluid.data("x", [None, 4])
+    assert (caught.value.var, caught.value.site) == ("x", site)
+    with pytest.raises(fluid.LossError, match="one floating-point number") as lost:
+        site = here()
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.fc(x, 2))
+    assert lost.value.site == site
+
+
+def test_a_program_that_could_not_be_extended_is_as_it_was(world: World) -> None:
+    # PYGRAPH-4
+    x = fluid.data("x", [None, 4])
+    y = fluid.layers.fc(x, 2)
+    text = str(world.main)
+    with pytest.raises(fluid.LossError):
+        fluid.optimizer.SGD(0.1).minimize(y)
+    assert str(world.main) == text
+    with pytest.raises(fluid.ProgramError):
+        fluid.layers.matmul(y, x)
+    assert str(world.main) == text
+
+
+def test_programs_are_read_as_they_were_written(world: World) -> None:
+    # PYGRAPH-1
+    _, loss = classifier()
+    fluid.optimizer.Momentum(fluid.layers.piecewise_decay([2], [0.1, 0.01]), momentum=0.9).minimize(loss)
+    written = world.main.serialize_to_string()
+    again = fluid.Program.parse_from_string(written)
+    assert str(again) == str(world.main)
+    assert again.serialize_to_string() == written
+    assert [p.name for p in again.all_parameters()] == [p.name for p in world.main.all_parameters()]
+    begin(world)
+    exe = fluid.Executor()
+    (there,) = exe.run(again, feed=batch(4), fetch_list=[loss.name])
+    begin(world)
+    (here_,) = exe.run(world.main, feed=batch(4), fetch_list=[loss.name])
+    assert there.tobytes() == here_.tobytes()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 200, -1])
+def test_programs_that_are_cut_off_are_refused(world: World, cut: int) -> None:
+    classifier()
+    with pytest.raises(fluid.ProgramError, match="no program"):
+        fluid.Program.parse_from_string(world.main.serialize_to_string()[:cut])
+
+
+def test_hostile_programs_are_refused(world: World) -> None:
+    classifier()
+    parts = json.loads(world.main.serialize_to_string())
+    wrong = []
+    for change in (
+        lambda p: p["ops"][0]["inputs"].__setitem__(0, 9999),
+        lambda p: p["ops"].reverse(),
+        lambda p: p["vars"].append(dict(p["vars"][0])),
+        lambda p: p["vars"][0]["sig"].__setitem__("shape", [{"Fixed": 2**63}, {"Fixed": 2**63}]),
+        lambda p: p["ops"][0].__setitem__("kind", {"NoSuch": {}}),
+        lambda p: p.pop("ops"),
+    ):
+        hostile = json.loads(json.dumps(parts))
+        change(hostile)
+        wrong.append(json.dumps(hostile).encode())
+    for bytes_ in wrong:
+        with pytest.raises(fluid.ProgramError):
+            fluid.Program.parse_from_string(bytes_)
+
+
+def test_a_program_for_testing_learns_nothing_and_drops_nothing(world: World) -> None:
+    x = fluid.data("x", [None, 64])
+    y = fluid.layers.dropout(x, 0.5, dropout_implementation="upscale_in_train")
+    down = fluid.layers.dropout(x, 0.25)
+    loss = fluid.layers.mean(fluid.layers.fc(y + down, 1))
+    test = world.main.clone(for_test=True)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    assert {op.role for op in test.global_block().ops} == {"Forward"}
+    begin(world)
+    ones = np.ones([2, 64], "float32")
+    exe = fluid.Executor()
+    kept, scaled = exe.run(test, feed={"x": ones}, fetch_list=[y, down])
+    assert np.array_equal(kept, ones)
+    assert np.array_equal(scaled, ones * np.float32(0.75))
+    kept, masked = exe.run(world.main, feed={"x": ones}, fetch_list=[y, down])
+    assert set(np.unique(kept)) == {0.0, 2.0}
+    assert set(np.unique(masked)) == {0.0, 1.0}
+    (again,) = exe.run(world.main, feed={"x": ones}, fetch_list=[y])
+    assert not np.array_equal(kept, again)
+
+
+def test_layers_compute_what_numpy_computes(world: World) -> None:
+    random = np.random.default_rng(3)
+    a = random.standard_normal([2, 3, 4]).astype("float32")
+    layers = fluid.layers
+    x = fluid.data("x", [None, 3, 4])
+    e = np.exp(a - a.max(-1, keepdims=True))
+    wanted = {
+        layers.relu(x): np.maximum(a, 0),
+        layers.scale(x, 2.0, 1.0, bias_after_scale=False): 2 * (a + 1),
+        layers.clip(x, -0.5, 0.5): np.clip(a, -0.5, 0.5),
+        layers.softmax(x): e / e.sum(-1, keepdims=True),
+        layers.reduce_sum(x, dim=[1, -1]): a.sum((1, 2)),
+        layers.reduce_max(x, dim=1, keep_dim=True): a.max(1, keepdims=True),
+        layers.transpose(x, [0, 2, 1]): a.transpose(0, 2, 1),
+        layers.reshape(x, [0, -1]): a.reshape(2, 12),
+        layers.reshape(x, [-1, 4]): a.reshape(6, 4),
+        layers.flatten(x, axis=2): a.reshape(6, 4),
+        layers.slice(x, [2], [-3], [100]): a[:, :, 1:],
+        layers.split(x, [1, 3], dim=2)[1]: a[:, :, 1:],
+        layers.concat([x, x], axis=-1): np.concatenate([a, a], -1),
+        layers.stack([x, x], axis=1): np.stack([a, a], 1),
+        layers.matmul(x, x, transpose_y=True, alpha=0.5): 0.5 * a @ a.transpose(0, 2, 1),
+        layers.sums([x, x, x]): 3 * a,
+        layers.argmax(x): a.argmax(-1),
+        layers.huber_loss(x, layers.zeros([3, 4]), 0.5): np.where(abs(a) <= 0.5, a * a / 2, 0.5 * abs(a) - 0.125),
+        1.0 - x * 2.0: 1 - 2 * a,
+        -x / 4.0: -a / 4,
+    }
+    got = fluid.Executor().run(world.main, feed={"x": a}, fetch_list=list(wanted))
+    for var, value, right in zip(wanted, got, wanted.values(), strict=True):
+        assert value.shape == right.shape, var
+        np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-5, err_msg=repr(var))
+
+
+def test_parameters_have_names_first_values_and_owners(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    shared = fluid.ParamAttr(name="shared", initializer=fluid.initializer.Constant(0.25))
+    y = fluid.layers.fc(
+        fluid.layers.fc(x, 4, param_attr=shared, bias_attr=False), 4, param_attr=shared, bias_attr=False
+    )
+    fixed = fluid.ParamAttr(trainable=False)
+    z = fluid.layers.fc(y, 2, param_attr=fixed, bias_attr=fluid.initializer.Uniform(1.0, 2.0), name="out")
+    assert [p.name for p in world.main.all_parameters()] == ["shared", "out.w_0", "out.b_0"]
+    assert z.name == "out"
+    _, pairs = fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(z))
+    assert [p.name for p, _ in pairs] == ["shared", "out.b_0"]
+    with pytest.raises(fluid.ProgramError, match="cannot be shared"):
+        fluid.layers.fc(x, 3, param_attr=shared)
+    begin(world)
+    assert np.array_equal(world.scope["shared"], np.full([4, 4], 0.25, "float32"))
+    assert np.all((world.scope["out.b_0"] >= 1) & (world.scope["out.b_0"] < 2))
+
+
+def test_the_startup_program_begins_anew_from_its_seed(world: World) -> None:
+    _, loss = classifier()
+    fluid.optimizer.Adam().minimize(loss)
+    with pytest.raises(fluid.UninitialisedError, match="run the startup program") as caught:
+        fluid.Executor().run(world.main, feed=batch(4), fetch_list=[loss])
+    assert caught.value.var == "fc_0.w_0"
+    begin(world)
+    first = world.scope["fc_0.w_0"]
+    fluid.Executor().run(world.main, feed=batch(4), fetch_list=[loss])
+    assert not np.array_equal(world.scope["fc_0.w_0"], first)
+    begin(world)
+    assert np.array_equal(world.scope["fc_0.w_0"], first)
+    world.startup.random_seed = 5
+    begin(world)
+    assert not np.array_equal(world.scope["fc_0.w_0"], first)
+
+
+def test_variables_of_two_programs_do_not_mix(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    with fluid.program_guard(fluid.Program()):
+        y = fluid.data("y", [None, 4])
+    with pytest.raises(fluid.ProgramError, match="different programs"):
+        _ = x + y
+    with pytest.raises(TypeError, match="takes variables"):
+        fluid.layers.relu(np.ones(3))
+
+
+def test_what_is_not_supported_says_so(world: World) -> None:
+    x = fluid.data("x", [None, 4, 4])
+    for call in (
+        lambda: fluid.data("ragged", [None], lod_level=1),
+        lambda: fluid.data("negative", [None, -2]),
+        lambda: fluid.layers.cross_entropy(x, x, soft_label=True),
+        lambda: fluid.layers.softmax(x, axis=1),
+        lambda: fluid.layers.embedding(x, [3, 3], is_distributed=True),
+        lambda: fluid.layers.reshape(x, [-1, -1]),
+        lambda: fluid.layers.reshape(x, [0, 5]),
+        lambda: fluid.layers.fc(x, 3, act="no_such"),
+        lambda: fluid.optimizer.RMSProp(0.1, centered=True),
+        lambda: fluid.layers.piecewise_decay([1], [0.1]),
+    ):
+        with pytest.raises(fluid.ProgramError):
+            call()
+    with pytest.raises(TypeError):
+        fluid.optimizer.SGD(learning_rate="fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="finite"):
+        loss = fluid.layers.mean(fluid.layers.fc(x, 1))
+        fluid.optimizer.Momentum(0.1, momentum=float("nan")).minimize(loss)

@@ -1,0 +1,179 @@
+"""Programs that several ranks train together, through the engine of ``phalanx.init()``."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import batch, classifier
+from ranks import launch, run_ranks
+
+import phalanx
+import phalanx.graph as fluid
+
+STEPS, SAMPLES = 4, 12
+
+
+def train(devices: int, reduce: str, sparse: bool) -> dict[str, Any]:
+    """Trains on this rank's share of each batch; parameters, losses and what holds."""
+    rank, size = (phalanx.rank(), phalanx.size()) if phalanx.is_initialized() else (0, 1)
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
+    # Ranks begin apart; the first run gives all of them what the first one has.
+    startup.random_seed = rank
+    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        if sparse:
+            words = fluid.data("words", [None, 3], "int64")
+            rows = fluid.layers.embedding(words, [40, 4], is_sparse=True)
+            hidden = fluid.layers.dropout(fluid.layers.fc(rows, 8, act="tanh"), 0.25)
+            loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(hidden, 1) - 1.0))
+        else:
+            _, loss = classifier()
+        fluid.optimizer.Momentum(0.2, 0.9).minimize(loss)
+        fluid.Executor().run(startup)
+        build = fluid.BuildStrategy()
+        build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy[reduce]
+        build.gradient_scale_strategy = fluid.BuildStrategy.GradientScaleStrategy.BySamples
+        exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, build_strategy=build, devices=devices)
+        losses = []
+        for step in range(STEPS):
+            whole = batch(SAMPLES, seed=step)
+            if sparse:
+                whole = {"words": np.random.default_rng(step).integers(40, size=[SAMPLES, 3])}
+            share = {name: np.array_split(value, size)[rank] for name, value in whole.items()}
+            losses.append(exe.run([loss], feed=share)[0])
+        held = exe.effective
+    bits = {p.name: scope[p.name].tobytes() for p in main.all_parameters()}
+    return {"bits": bits, "losses": losses, "trainers": (held["num_trainers"], held["trainer_id"])}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("devices", "reduce"), [(1, "AllReduce"), (2, "Reduce")])
+def test_two_ranks_learn_the_bits_of_one(devices: int, reduce: str, sparse: bool) -> None:
+    # PYRANKS-1
+    alone = train(2 * devices, "AllReduce", sparse)
+    together = run_ranks(2, train, devices, reduce, sparse)
+    assert [each["trainers"] for each in together] == [(2, 0), (2, 1)]
+    for each in together:
+        assert each["bits"] == alone["bits"]
+    for step, losses in enumerate(alone["losses"]):
+        shares = [each["losses"][step] for each in together]
+        assert np.concatenate(shares).tobytes() == losses.tobytes()
+
+
+def trouble(kind: str) -> list[str]:
+    """One rank does something wrong; what every rank is told, and whether all can go on."""
+    rank = phalanx.rank()
+    said: list[str] = []
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        words = fluid.data("words", [None, 2], "int64")
+        rows = fluid.layers.embedding(words, [10, 4])
+        loss = fluid.layers.mean(fluid.layers.fc(rows, 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        fluid.Executor().run(startup)
+        exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=2)
+        good = np.arange(8).reshape(4, 2)
+        wrong = {"feed": np.arange(12).reshape(4, 3), "operation": good + 9}[kind]
+        for value in (good, wrong if rank == 1 else good, good, wrong if rank == 0 else good, good):
+            try:
+                exe.run([loss], feed={"words": value})
+                said.append("ok")
+            except fluid.GraphError as why:
+                said.append(type(why).__name__)
+        said.append(scope["embedding_0.w_0"].tobytes().hex())
+    return said
+
+
+@pytest.mark.parametrize(("kind", "culprit"), [("feed", "FeedError"), ("operation", "OpError")])
+def test_a_rank_that_fails_is_no_trap_for_the_others(kind: str, culprit: str) -> None:
+    # PYRANKS-2
+    first, second = run_ranks(2, trouble, kind)
+    assert first[:5] == ["ok", "ProcessError", "ok", culprit, "ok"]
+    assert second[:5] == ["ok", culprit, "ok", "ProcessError", "ok"]
+    assert first[5] == second[5]
+
+
+def learner() -> tuple[fluid.ParallelExecutor, fluid.Variable, fluid.Program]:
+    x = fluid.data("x", [None, 2])
+    loss = fluid.layers.mean(fluid.layers.fc(x, 1))
+    test = fluid.default_main_program().clone(for_test=True)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    fluid.Executor().run(fluid.default_startup_program())
+    exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=fluid.default_main_program(), devices=2)
+    exe.run([loss], feed={"x": np.ones([2, 2], "float32")})
+    return exe, loss, test
+
+
+def predict_alone() -> tuple[int, bytes]:
+    """Rank 0 tests while it trains; the others do not."""
+    size = phalanx.size()
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        exe, loss, program = learner()
+        feed = {"x": np.ones([2, 2], "float32")}
+        trainers = 0
+        for _ in range(3):
+            if phalanx.rank() == 0:
+                test = fluid.ParallelExecutor(False, None, program, exe, num_trainers=size, trainer_id=0, devices=2)
+                assert test.run([loss], feed=feed)[0].shape == (2,)
+                trainers = test.effective["num_trainers"]
+            exe.run([loss], feed=feed)
+        return trainers, fluid.global_scope()["fc_0.w_0"].tobytes()
+
+
+def test_prediction_is_every_ranks_own() -> None:
+    (trainers, first), (_, second) = run_ranks(2, predict_alone)
+    assert trainers == 1
+    assert first == second
+
+
+def test_lenet_learns_the_same_on_two_ranks(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "graph_lenet.py"
+    words = [sys.executable, str(example), "--epochs", "1", "--plot", str(tmp_path / "lenet.svg")]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    said = []
+    for n, devices in ((1, "2"), (2, "1")):
+        run = launch(n, [*words, "--devices", devices], **pipes)
+        output, _ = run.communicate(timeout=200)
+        assert run.returncode == 0, output
+        found = re.search(r"all parameters together: (\w{8})", output)
+        assert found, output
+        said.append(found[1])
+    assert said[0] == said[1]
+
+
+def after_shutdown() -> str:
+    exe, loss, _ = learner()
+    feed = {"x": np.ones([2, 2], "float32")}
+    exe.run([loss], feed=feed)
+    phalanx.shutdown()
+    try:
+        exe.run([loss], feed=feed)
+    except fluid.ProcessError as why:
+        return str(why)
+    return "nothing"
+
+
+def test_executors_outlive_the_engine_but_not_silently() -> None:
+    assert all("shutdown" in said for said in run_ranks(2, after_shutdown, fresh=True))
+
+
+def test_wrong_numbers_of_trainers_are_conflicts() -> None:
+    assert run_ranks(2, conflicting) == ["num_trainers is 3", "num_trainers is 3"]
+
+
+def conflicting() -> str:
+    main = fluid.Program()
+    with fluid.program_guard(main):
+        fluid.layers.relu(fluid.data("x", [None, 2]))
+        # Those of the world are no conflict.
+        fluid.ParallelExecutor(main_program=main, num_trainers=2, trainer_id=phalanx.rank(), devices=1)
+        try:
+            fluid.ParallelExecutor(main_program=main, num_trainers=3, trainer_id=phalanx.rank(), devices=1)
+        except fluid.StrategyError as why:
+            return str(why).split("; ")[0].split(": ")[-1].split(",")[0]
+    return "nothing"
