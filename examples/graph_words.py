@@ -1,6 +1,7 @@
 """A language model with a sparse embedding: guesses a word from the few before it, on several devices.
 
 python examples/graph_words.py --devices 2
+phalanx run -np 2 python examples/graph_words.py --devices 1
 
 Only rows of the table whose words were seen have gradients, are added up over devices, and are updated.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+import phalanx
 import phalanx.graph as fluid
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "kjv.txt.gz"
@@ -58,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Trains a language model with a sparse embedding.")
     parser.add_argument("--devices", type=int, help="replicas; CPU_NUM or one for each core if not given")
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--batch-size", type=int, default=128, help="of all devices together")
+    parser.add_argument("--batch-size", type=int, default=128, help="of all ranks and devices together")
     parser.add_argument("--words", type=int, default=4000, help="size of the vocabulary")
     parser.add_argument("--context", type=int, default=4, help="words that are seen")
     parser.add_argument("--width", type=int, default=48, help="of the embedding")
@@ -67,6 +69,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
 
+    phalanx.init()
+    rank, size = phalanx.rank(), phalanx.size()
+    if args.batch_size % size:
+        sys.exit(f"--batch-size {args.batch_size} cannot be shared equally by {size} ranks")
     text, names = read(args.data, args.words)
     held_out = len(text) // 50
     train, unseen = text[:-held_out], text[-held_out:]
@@ -89,21 +95,19 @@ def main() -> None:
     random = np.random.default_rng(2)
     mean = [fluid.Fetch(loss, "mean")]
     check = samples(unseen, random.integers(len(unseen) - args.context, size=1024))
-    test_exe, perplexity = None, math.nan
+    test_exe = fluid.ParallelExecutor(main_program=test_program, share_vars_from=train_exe, devices=args.devices)
+    perplexity = math.nan
     began = time.monotonic()
     for step in range(1, args.steps + 1):
-        at = random.integers(len(train) - args.context, size=args.batch_size)
+        at = random.integers(len(train) - args.context, size=args.batch_size)[rank::size]
         now = train_exe.run(mean, feed=samples(train, at))[0].item()
-        if test_exe is None:
-            test_exe = fluid.ParallelExecutor(
-                main_program=test_program, share_vars_from=train_exe, devices=args.devices
-            )
         if step % 50 == 0 or step == args.steps:
             perplexity = math.exp(test_exe.run(mean, feed=check)[0].item())
-        progress(step, args.steps, now, perplexity)
+        if rank == 0:
+            progress(step, args.steps, now, perplexity)
     seconds = time.monotonic() - began
-    if test_exe is None:
-        sys.exit("without a step there is nothing to show")
+    if rank > 0:
+        return
 
     number = {word: i for i, word in enumerate(names)}
     said = ["and", "god", "said", "unto"][-args.context :]
@@ -116,7 +120,7 @@ def main() -> None:
     print(" ".join(said))
     print(
         f"perplexity {perplexity:.0f} of {len(names)} words on unseen text; "
-        f"{train_exe.device_count} devices, {seconds:.1f} s, "
+        f"{size} ranks of {train_exe.device_count} devices, {seconds:.1f} s, "
         f"{args.steps * args.batch_size / seconds:.0f} words/s with testing"
     )
 

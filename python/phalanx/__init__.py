@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from phalanx import _phalanx
 from phalanx._function import RankFailedError, run
 from phalanx._world import (
@@ -43,6 +45,14 @@ from phalanx.process_sets import ProcessSet, add_process_set, global_process_set
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
 
 __version__: str = _phalanx.__version__
+
+
+def __getattr__(name: str) -> object:
+    """Submodules that are there without an import of their own, and cost nothing before they are used."""
+    if name in ("elastic", "graph", "numpy", "torch"):
+        return import_module(f"phalanx.{name}")
+    raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
+
 
 __all__ = [
     "Adasum",

@@ -40,13 +40,13 @@ class Accord:
         """Whether all have it, as far as is known: asks if nobody asked, and does not wait."""
         if self._age == _world.age():
             return self._question is None or (self._question[2].poll() and self._judged())
-        self._age = _world.age()
         lines = sorted(self._lines())
         name = f"{self._what}.{_number(self._what, set_id(self._set))}"
         digest = hashlib.sha256("\n".join(lines).encode()).digest()
         row = _phalanx.place()[0].to_bytes(_RANK_BYTES, "little") + digest
         operation = _phalanx.submit("allgather", [row], name=name, process_set=set_id(self._set))
         self._question = (name, lines, operation)
+        self._age = _world.age()
         return False
 
     def wait(self) -> None:

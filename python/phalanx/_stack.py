@@ -24,8 +24,15 @@ _MOST = 4
 def _folders() -> tuple[str, ...]:
     """Where code lies in which nobody looks for his own mistake."""
     own = os.path.dirname(os.path.abspath(__file__))
-    found = [spec.origin for name in ("torch", "horovod") if (spec := find_spec(name)) is not None and spec.origin]
-    return tuple(folder + os.sep for folder in [own, *map(os.path.dirname, found)])
+    return tuple(folder + os.sep for folder in [own, *filter(None, map(_folder, ("torch", "horovod")))])
+
+
+def _folder(name: str) -> str | None:
+    try:
+        spec = find_spec(name)
+    except ValueError:  # Something stands in for it.
+        return None
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
 
 
 _ours: tuple[str, ...] = ()
@@ -58,10 +65,11 @@ def install() -> None:
     """From now on an exception that ends this process is told to the launcher, too."""
     global _ours
     _ours = _ours or _folders()
-    if sys.excepthook is not _at_exception:
+    # Once: whoever put himself in between since then calls ours.
+    if "main" not in _previous:
         _previous["main"] = sys.excepthook
         sys.excepthook = _at_exception
-    if threading.excepthook is not _at_thread_exception:
+    if "thread" not in _previous:
         _previous["thread"] = threading.excepthook
         threading.excepthook = _at_thread_exception
 
@@ -90,7 +98,8 @@ def _follows(error: BaseException | None) -> bool:
     """Whether it was raised because another rank failed, perhaps on a way through other exceptions."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, FailureError):
+        # Errors of static programs say it themselves: they have another base.
+        if isinstance(error, FailureError) or getattr(error, "follows", False):
             return True
         seen.add(id(error))
         error = error.__cause__ or error.__context__

@@ -30,7 +30,7 @@ from typing import Any, TypeVar, overload
 
 from phalanx import _world
 from phalanx.exceptions import FailureError, HostsUpdatedInterrupt, PhalanxError, RankLostError, RecoveryError
-from phalanx.objects import gather_bytes
+from phalanx.objects import broadcast_object, gather_bytes
 from phalanx.process_sets import ProcessSet, registered
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -124,7 +124,12 @@ class ObjectState(State):
     (0, [])
     """
 
-    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = broadcast_object,
+        get_rank: Callable[[], int] = _world.rank,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(bcast_object, get_rank)
         self._saved_state: dict[str, Any] = copy.deepcopy(kwargs)
         self._take(kwargs)

@@ -176,8 +176,9 @@ def test_sharing_parameters(world: World) -> None:
     fluid.optimizer.SGD(0.1).minimize(loss)
     begin(world)
     train = fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, devices=2)
-    with pytest.raises(fluid.StrategyError, match="has not run yet"):
-        fluid.ParallelExecutor(main_program=test_program, share_vars_from=train, devices=2)
+    # As in Paddle's guide: both are made before either has run.
+    early = fluid.ParallelExecutor(main_program=test_program, share_vars_from=train, devices=2)
+    assert np.isfinite(early.run([loss], feed=batch(4))[0]).all()
     with pytest.raises(TypeError, match="share_vars_from"):
         fluid.ParallelExecutor(main_program=test_program, share_vars_from=fluid.Executor())  # type: ignore[arg-type]
     train.run([loss], feed=batch(4))

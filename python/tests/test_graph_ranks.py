@@ -177,3 +177,36 @@ def conflicting() -> str:
         except fluid.StrategyError as why:
             return str(why).split("; ")[0].split(": ")[-1].split(",")[0]
     return "nothing"
+
+
+def different() -> str:
+    """Trains with another optimizer on every rank; says what came of it, and whether the engine still works."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope(seed=3)):
+        _, loss = classifier()
+        fluid.optimizer.Momentum(0.2, 0.1 + 0.1 * phalanx.rank()).minimize(loss)
+        fluid.Executor().run(startup)
+        exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=1)
+        try:
+            exe.run([loss], feed=batch(4))
+        except phalanx.MismatchError as why:
+            assert phalanx.allgather_object(phalanx.rank()) == list(range(phalanx.size()))
+            return str(why)
+    return "nothing"
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_ranks_with_different_programs_are_told_at_once(n: int) -> None:
+    for said in run_ranks(n, different):
+        assert re.search(r"ranks differ: rank 0 has line \d+: .*0\.1.*which rank 1 has not", said), said
+
+
+def test_a_rank_that_was_started_with_others_does_not_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    phalanx.shutdown()
+    monkeypatch.setenv("PHALANX_SIZE", "2")
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        _, loss = classifier()
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        with pytest.raises(fluid.StrategyError, match=r"call phalanx.init\(\)"):
+            fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=1)

@@ -167,7 +167,8 @@ impl Communicator {
         &self.world
     }
 
-    pub(crate) fn world_arc(&self) -> Arc<World> {
+    /// The same, for those who outlive the communicator or must not wait for it.
+    pub fn world_arc(&self) -> Arc<World> {
         self.world.clone()
     }
 

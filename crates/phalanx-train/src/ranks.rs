@@ -4,8 +4,8 @@
 use phalanx_collective::{Communicator, Error, Scale};
 use phalanx_core::{DType, Rank, ReduceOp};
 use phalanx_graph::{Collective, CollectiveError};
-use phalanx_net::lost::Doom;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use phalanx_net::{World, lost::Doom};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ranks of a communicator. With two of them sums have the bits that one process with all replicas would get; with
 /// more they have the order of the communicator's plan, which is the same in every run.
@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Ranks {
     index: usize,
     n: usize,
+    /// Apart from the communicator: whoever gives up must not wait for a call that waits for others.
+    world: Arc<World>,
     /// A lock because workers of one process share it; the executor makes one call after the other.
     communicator: Mutex<Communicator>,
 }
@@ -20,7 +22,7 @@ pub struct Ranks {
 impl Ranks {
     pub fn new(communicator: Communicator) -> Ranks {
         let (index, n) = (communicator.rank().index(), communicator.size() as usize);
-        Ranks { index, n, communicator: Mutex::new(communicator) }
+        Ranks { index, n, world: communicator.world_arc(), communicator: Mutex::new(communicator) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Communicator> {
@@ -78,9 +80,8 @@ impl Collective for Ranks {
     /// RANKS-1.
     fn abort(&self, why: &str) {
         if self.n > 1 {
-            let comm = self.lock();
-            let rank = comm.rank();
-            comm.world().doom(Doom::GaveUp { rank, why: why.to_string() });
+            let rank = self.world.rank();
+            self.world.doom(Doom::GaveUp { rank, why: why.to_string() });
         }
     }
 }

@@ -79,6 +79,9 @@ class NotFiniteError(OpError):
 class ProcessError(GraphError, RuntimeError):
     """Another rank failed in this run, or is lost. If it was only this run, all can go on with the next."""
 
+    #: It is not the first failure.
+    follows = True
+
 
 __all__ = [
     "FeedError",

@@ -16,9 +16,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from phalanx import _phalanx
+from phalanx._accord import Accord
 from phalanx.graph import _feed, _values
 from phalanx.graph.errors import StrategyError, UninitialisedError
 from phalanx.graph.places import no_cuda
@@ -69,14 +71,25 @@ class ParallelExecutor:
         if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
             raise StrategyError(f"devices={devices!r}; it must be a number from 1 on", var="devices", got=repr(devices))
         loss = loss_name.name if isinstance(loss_name, Variable) else loss_name
+        if loss:
+            _check_ranks()
         self._scope = _shared_scope(share_vars_from, scope)
         self._program = program.clone()
         self._has_run = False
         self._exe = _phalanx.GraphParallelExecutor(
             self._program._graph, loss or None, BuildForm(build), execution, devices
         )
-        if share_vars_from is not None:
+        if share_vars_from is not None and share_vars_from._has_run:
             self._prepare()
+        self._accord: Accord | None = None
+        if loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1:
+            self._accord = Accord("a program that ranks train together", self._described)
+
+    def _described(self) -> list[str]:
+        """What ranks must have alike."""
+        lines = [f"line {i}: {line.strip()}" for i, line in enumerate(str(self._program).splitlines(), 1)]
+        own = ("trainer_id", "num_threads", "debug_graphviz_path")
+        return lines + [f"{name}={value}" for name, value in self.effective.items() if name not in own]
 
     def _prepare(self) -> None:
         try:
@@ -111,6 +124,8 @@ class ParallelExecutor:
         """
         fetch = _feed.fetches(fetch_list, return_merged)
         fed = _feed.feeds(self._program, feed, feed_dict)
+        if self._accord is not None and _phalanx.is_initialized():
+            self._accord.wait()
         try:
             out = self._exe.run(self._scope._store, fed, fetch)
         except UninitialisedError as why:
@@ -148,6 +163,15 @@ class ParallelExecutor:
         return self._exe.to_json()
 
 
+def _check_ranks() -> None:
+    """A rank that was started with others shall not train alone by mistake."""
+    others = os.environ.get("PHALANX_SIZE", "1")
+    if others not in ("", "1") and not _phalanx.is_initialized():
+        raise StrategyError(
+            f"this process was started as one of {others} ranks, but would train alone: call phalanx.init() before", got=others
+        )
+
+
 def _check(kind: type, **given: Any) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, kind):
@@ -157,10 +181,6 @@ def _check(kind: type, **given: Any) -> None:
 def _shared_scope(share_vars_from: ParallelExecutor | None, scope: Scope | None) -> Scope:
     if share_vars_from is None:
         return scope or global_scope()
-    if not share_vars_from._has_run:
-        raise StrategyError(
-            "share_vars_from: that executor has not run yet, so there is nothing to share; run it first"
-        )
     if scope is not None and scope is not share_vars_from._scope:
         raise StrategyError("share_vars_from: that executor has another scope than the one that is given")
     return share_vars_from._scope

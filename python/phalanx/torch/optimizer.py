@@ -268,7 +268,8 @@ def DistributedOptimizer(
     if num_groups:
         warnings.warn("Parameter `num_groups` is replaced by `groups`.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    grouped = _grouped(groups, names)
+    own = {p for group in optimizer.param_groups for p in group["params"]}
+    grouped = _grouped(groups, {p: name for p, name in names.items() if p in own})
     manner = Manner(
         compression=compression,
         op=op,

@@ -164,7 +164,12 @@ impl ParallelExecutor {
 
     /// Puts the program's parameters and states into the store, as the first run would.
     pub fn prepare(&mut self, store: &mut Store) -> Result<(), RunError> {
-        if self.binding.bind(&self.graph, store, &*self.run.collective)? {
+        let bound = self.binding.bind(&self.graph, store, &*self.run.collective);
+        if let Err(error) = &bound {
+            // The others may be waiting in the middle of it.
+            self.run.collective.abort(&error.to_string());
+        }
+        if bound? {
             self.plans.clear();
         }
         Ok(())
@@ -261,6 +266,10 @@ impl ParallelExecutor {
         self.check_merges(fetch, &plan, asked)?;
         self.run_mut().dry = self.graph.settings.exec.dry_run;
         for _ in 0..self.graph.settings.exec.num_iteration_per_run {
+            if self.run.dry {
+                self.pool.run(&mut self.run, store.lend())?;
+                continue;
+            }
             self.feed(store, feeds, &plan, asked)?;
             self.pool.run(&mut self.run, store.lend())?;
             store.runs += 1;

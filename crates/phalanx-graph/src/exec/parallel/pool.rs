@@ -145,10 +145,14 @@ impl Run {
     fn fail(&self, task: usize, error: RunError) {
         if !self.cancelled.swap(true, Ordering::Relaxed) {
             // Others may be waiting for what this process will not bring any more.
-            self.collective.abort(&error.to_string());
+            if catch_unwind(AssertUnwindSafe(|| self.collective.abort(&error.to_string()))).is_err() {
+                self.break_off();
+            }
         }
+        // What the collective says may only follow from our giving up.
+        let order = |task: usize, error: &RunError| (matches!(error, RunError::Collective(_)), task);
         let mut failure = lock(&self.failure);
-        if failure.as_ref().is_none_or(|(first, _)| task < *first) {
+        if failure.as_ref().is_none_or(|(first, known)| order(task, &error) < order(*first, known)) {
             *failure = Some((task, error));
         }
     }
@@ -316,7 +320,12 @@ impl Pool {
     }
 
     pub(super) fn run(&self, run: &mut Arc<Run>, store: Arc<Vec<Arena>>) -> Result<(), RunError> {
-        Arc::get_mut(run).expect("POOL-1: workers let go of runs").begin();
+        let ready = Arc::get_mut(run).expect("POOL-1: workers let go of runs");
+        if *ready.broken.get_mut() {
+            // Its counters and queues are in the middle of something.
+            return ready.outcome();
+        }
+        ready.begin();
         if self.threads.is_empty() || run.plan.schedule.tasks.is_empty() {
             run.in_order(&store);
         } else {

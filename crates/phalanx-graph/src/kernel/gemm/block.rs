@@ -23,7 +23,8 @@ fn pieces(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usize>> 
 
 /// Columns of the right operand that are packed at a time.
 fn width(size: Size) -> usize {
-    let depth = size.k.min(DEPTH);
+    // Products of nothing are planned, too.
+    let depth = size.k.clamp(1, DEPTH);
     // One panel stays in the first cache while all rows pass by. Short chains rather write their rows one by one.
     let most = if depth >= 128 { WIDEST } else { PACKED / depth / WIDEST * WIDEST };
     most.min(size.n.next_multiple_of(WIDEST))

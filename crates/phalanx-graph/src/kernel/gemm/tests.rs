@@ -16,7 +16,9 @@ fn element(k: usize, begin: Option<f32>, at: impl Fn(usize) -> (f32, f32)) -> f3
     sum.unwrap_or(0.0)
 }
 
-const SHAPES: [[usize; 3]; 14] = [
+const SHAPES: [[usize; 3]; 16] = [
+    [3, 2, 0],
+    [0, 3, 2],
     [1, 1, 1],
     [2, 3, 4],
     [17, 5, 33],

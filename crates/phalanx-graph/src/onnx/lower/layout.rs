@@ -4,7 +4,7 @@ use super::super::{
     error::Fault,
     fold,
     import::{Import, Value},
-    known::{Data, Int, Known},
+    known::{Data, Int, Known, MOST},
     node::Node,
     shapes, tensor,
 };
@@ -18,6 +18,11 @@ pub fn identity<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.alias(node, 0)
 }
 
+/// How many numbers a constant has that is written as a list.
+fn list_length(node: &Node<'_>) -> Option<usize> {
+    node.ints("value_ints").map(|l| l.len()).or_else(|| node.floats("value_floats").map(|l| l.len()))
+}
+
 pub fn constant<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     if let Some(tensor) = node.tensor("value")? {
         let value = tensor.known().map_or_else(|| Value::Constant(tensor.clone()), Value::Known);
@@ -28,6 +33,9 @@ pub fn constant<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
         Known { dtype: DType::I64, dims: vec![], data: Data::Ints(vec![one]) }
     } else if node.has("value_float") {
         Known::reals(DType::F32, vec![], vec![node.float("value_float", 0.0)?])
+    } else if let Some(n) = list_length(node).filter(|&n| n > MOST) {
+        // Lists are copied wherever shapes are worked out (ONNX-1); data comes as tensors.
+        return Err(Fault::Attribute { name: "value", wanted: "at most 1024 numbers", got: n.to_string() });
     } else if let Some(ints) = node.ints("value_ints") {
         Known::list(ints.iter().map(|&i| Int::Fixed(i)).collect())
     } else if let Some(floats) = node.floats("value_floats") {
