@@ -210,3 +210,26 @@ def test_a_rank_that_was_started_with_others_does_not_train_alone(monkeypatch: p
         fluid.optimizer.SGD(0.1).minimize(loss)
         with pytest.raises(fluid.StrategyError, match=r"call phalanx.init\(\)"):
             fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=1)
+
+
+LEARNS_UNTIL_RANK_1_FEEDS_NONSENSE = """\
+import numpy as np, phalanx, phalanx.graph as fluid
+phalanx.init()
+x = fluid.data("x", [None, 2])
+loss = fluid.layers.mean(fluid.layers.fc(x, 1))
+fluid.optimizer.SGD(0.1).minimize(loss)
+fluid.Executor().run(fluid.default_startup_program())
+exe = fluid.ParallelExecutor(loss_name=loss.name, devices=2)
+for step in range(5):
+    width = 3 if step == 3 and phalanx.rank() == 1 else 2
+    exe.run([loss], feed={"x": np.ones([4, width], "float32")})
+"""
+
+
+def test_the_launcher_ends_with_the_rank_that_failed_first(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LEARNS_UNTIL_RANK_1_FEEDS_NONSENSE)
+    run = launch(2, [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode != 0
+    assert "the first failure was on rank 1" in output and "FeedError" in output.split("the first failure")[1], output

@@ -20,7 +20,7 @@ use phalanx_train::{
     data::Digits,
     plot::{Curve, svg},
 };
-use std::{error::Error, path::PathBuf, sync::Arc, time::Instant};
+use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
 
 /// Trains LeNet on handwritten digits.
 #[derive(Parser)]
@@ -67,7 +67,17 @@ fn lenet() -> Result<Program, Box<dyn Error>> {
     Ok(program)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match train() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("lenet: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let communicator = Communicator::from_env()?;
     let (rank, size) = (communicator.rank().index(), communicator.size() as usize);

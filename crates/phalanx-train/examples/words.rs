@@ -16,7 +16,7 @@ use phalanx_train::{
     data::words,
     plot::{Curve, svg},
 };
-use std::{error::Error, path::PathBuf, sync::Arc, time::Instant};
+use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
 
 /// Guesses words of a text from the few before them.
 #[derive(Parser)]
@@ -73,7 +73,17 @@ fn samples(text: &[i64], places: &[usize], context: usize) -> Result<(Tensor, Te
     Ok((Tensor::new(&[places.len(), context], &seen)?, Tensor::new(&[places.len()], &next)?))
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match train() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("words: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let communicator = Communicator::from_env()?;
     let (rank, size) = (communicator.rank().index(), communicator.size() as usize);

@@ -1,5 +1,10 @@
 //! Starts the binary with a deadline on everything.
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read},
@@ -131,20 +136,17 @@ fn lines_of(stdout: ChildStdout) -> Receiver<String> {
 
 /// Waits for a process, or kills it and fails the test.
 pub fn wait(child: &mut Child) -> ExitStatus {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(status) = child.try_wait().expect("the child is ours") {
-            return status;
-        }
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            panic!("process {} did not end within {DEADLINE:?}", child.id());
-        }
-        thread::sleep(Duration::from_millis(5));
+    let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("the child is ours");
+    let limit = Timespec { tv_sec: DEADLINE.as_secs() as _, tv_nsec: 0 };
+    let mut fds = [PollFd::new(&ended, PollFlags::IN)];
+    if retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("one descriptor can be polled") == 0 {
+        let _ = child.kill();
+        panic!("process {} did not end within {DEADLINE:?}", child.id());
     }
+    child.wait().expect("the child is ours")
 }
 
-/// Asks again and again until the answer is yes.
+/// Asks again and again until the answer is yes: about what tells nobody when it happens, like the state of others' processes.
 pub fn eventually(within: Duration, what: &str, mut yes: impl FnMut() -> bool) {
     let deadline = Instant::now() + within;
     while !yes() {
