@@ -81,7 +81,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let communicator = Communicator::from_env()?;
     let (rank, size) = (communicator.rank().index(), communicator.size() as usize);
-    if options.batch % size != 0 {
+    if options.batch == 0 || options.batch % size != 0 {
         return Err(format!("--batch {} cannot be shared equally by {size} processes", options.batch).into());
     }
     let train = Digits::read(&options.data, "train")?;
