@@ -413,6 +413,7 @@ fn every_rule_of_every_operation() {
         "ChannelSum",
         "ChannelSquares",
         "SyncNorm",
+        "SyncNormStats",
         "SyncNormSlopes",
         "SyncNormGrad",
         "EmbeddingGrad",

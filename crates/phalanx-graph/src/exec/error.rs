@@ -61,6 +61,10 @@ pub enum RunError {
     NotReal { var: String, dtype: DType },
     #[error("process {process} could not run, it says why; nothing has changed here")]
     Elsewhere { process: usize },
+    #[error(
+        "there are no {bytes} bytes of memory for {what}; feed fewer samples at once, or make the program smaller"
+    )]
+    Memory { what: String, bytes: usize },
     #[error("a worker of the executor was lost: {why}")]
     Broken { why: String },
 }

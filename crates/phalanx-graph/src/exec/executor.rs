@@ -191,7 +191,7 @@ impl Executor {
         let mut known = self.plans.iter().position(named);
         if !store.is_state(&self.seen) {
             store.admit(&self.program)?;
-            self.claim(store);
+            self.claim(store)?;
             self.plans.clear();
             (self.seen, known) = (Some(store.state()), None);
         }
@@ -211,18 +211,21 @@ impl Executor {
             return Err(RunError::Unplanned { var: program.var(*lost).name.clone() });
         }
         if plan.bytes > self.arena.len() {
-            self.arena = Arena::new(plan.bytes);
+            let what = "what a run computes".to_string();
+            let missing = RunError::Memory { what, bytes: plan.bytes };
+            self.arena = Arena::try_new(plan.bytes).ok_or(missing)?;
         }
         self.plans.push(Planned { fetched, plan });
         Ok(self.plans.len() - 1)
     }
 
     /// One buffer for each variable that it writes.
-    fn claim(&self, store: &mut Store) {
+    fn claim(&self, store: &mut Store) -> Result<(), RunError> {
         let ours = |(id, v): &(VarId, &Var)| v.is_persistable() && self.written[id.index()];
         for (_, var) in self.program.vars().filter(ours) {
-            store.claim(store.find(&var.name).expect("admitted"), 1, false);
+            store.claim(store.find(&var.name).expect("admitted"), 1, false)?;
         }
+        Ok(())
     }
 
     /// Everything has a value, and what replicas have apart is merged.

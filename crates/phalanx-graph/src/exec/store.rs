@@ -111,35 +111,35 @@ impl Store {
                     return Err(RunError::StateMisfit { var: var.name.clone(), wanted, got });
                 }
                 Some(_) => {}
-                None => self.insert(var),
+                None => self.insert(var)?,
             }
         }
         Ok(())
     }
 
-    fn insert(&mut self, var: &Var) {
+    fn insert(&mut self, var: &Var) -> Result<(), RunError> {
         let (VarKind::State(init) | VarKind::Parameter(crate::ir::Learn { init, .. })) = var.kind else {
-            return;
+            return Ok(());
         };
-        let at = self.room(var.sig.bytes(0));
-        let mut buffer = Arena::new(var.sig.bytes(0));
+        let mut buffer = memory(&var.name, var.sig.bytes(0))?;
         self.begin(&var.name, &var.sig, init, &mut buffer);
-        self.buffers_mut()[at] = buffer;
+        let at = self.keep(buffer);
         self.names.insert(var.name.clone(), self.entries.len());
         let (sig, is_set) = (var.sig.clone(), init != Init::Given);
         self.entries.push(Entry { sig, is_set, copies: vec![at], apart: false, merged: None });
+        Ok(())
     }
 
-    /// A buffer of this size.
-    fn room(&mut self, bytes: usize) -> usize {
+    /// Puts a buffer where there is a place for it.
+    fn keep(&mut self, buffer: Arena) -> usize {
         let buffers = Arc::get_mut(&mut self.buffers).expect(IDLE);
         match self.free.pop() {
             Some(at) => {
-                buffers[at] = Arena::new(bytes);
+                buffers[at] = buffer;
                 at
             }
             None => {
-                buffers.push(Arena::new(bytes));
+                buffers.push(buffer);
                 buffers.len() - 1
             }
         }
@@ -147,26 +147,29 @@ impl Store {
 
     /// Gives a variable one buffer for each of the replicas that write it, all with its value. `apart` says that they
     /// will go different ways.
-    pub(in crate::exec) fn claim(&mut self, entry: usize, n: usize, apart: bool) {
+    pub(in crate::exec) fn claim(&mut self, entry: usize, n: usize, apart: bool) -> Result<(), RunError> {
         let has = &self.entries[entry];
         if has.copies.len() == n && has.apart == apart {
-            return;
+            return Ok(());
         }
+        let (bytes, missing) = (has.sig.bytes(0), n.saturating_sub(has.copies.len()));
+        let name = || self.names.iter().find(|(_, at)| **at == entry).map_or("", |(name, _)| name);
+        let added = (0..missing).map(|_| memory(name(), bytes)).collect::<Result<Vec<_>, _>>()?;
         let from = self.view(entry);
-        let bytes = self.entries[entry].sig.bytes(0);
         let value = self.buffers_mut()[from].as_slice::<u8>().to_vec();
         while self.entries[entry].copies.len() > n {
             let gone = self.entries[entry].copies.pop().expect("longer than n");
             self.buffers_mut()[gone] = Arena::new(0);
             self.free.push(gone);
         }
-        while self.entries[entry].copies.len() < n {
-            let at = self.room(bytes);
+        for buffer in added {
+            let at = self.keep(buffer);
             self.entries[entry].copies.push(at);
         }
         self.entries[entry].apart = apart;
         self.fill_all(entry, &value);
         self.moves += 1;
+        Ok(())
     }
 
     /// The buffer that holds the value of a variable for those who only read it.
@@ -179,7 +182,7 @@ impl Store {
         let to = match has.merged {
             Some(at) => at,
             None => {
-                let at = self.room(bytes);
+                let at = self.keep(Arena::new(bytes));
                 self.entries[entry].merged = Some(at);
                 at
             }
@@ -254,6 +257,11 @@ impl Store {
 }
 
 const IDLE: &str = "workers give the store back before a run ends, and runs borrow the store";
+
+/// A buffer for a variable, if there is so much memory.
+fn memory(var: &str, bytes: usize) -> Result<Arena, RunError> {
+    Arena::try_new(bytes).ok_or_else(|| RunError::Memory { what: format!("`{var}`"), bytes })
+}
 
 /// The mean of what the replicas have. Integers are not averaged: the first has the value.
 fn mean(buffers: &mut [Arena], copies: &[usize], to: usize, dtype: DType) {

@@ -136,11 +136,21 @@ impl Graph {
         ops.first().is_some_and(|op| self.parts.is_tail[op.index()])
     }
 
+    /// Whether all replicas have the same of a variable.
+    pub fn is_alike(&self, var: VarId) -> bool {
+        let parts = &self.parts;
+        let updated = || self.settings.is_reduced() && parts.written_by_tail(&self.program, var);
+        match parts.held[var.index()] {
+            Some(held) => held != Held::Apart,
+            None => parts.is_whole(var) || updated(),
+        }
+    }
+
     /// The buffer that an operation of a replica, or of all, means by a variable.
     fn buffer(&self, replica: Option<usize>, op: OpId, var: VarId) -> Buffer {
         let own = replica.map_or(Owner::Process, Owner::Replica);
-        // Pieces of one replica's share go through the same states.
-        let states = replica.map_or(Owner::Process, |r| Owner::Replica(r % self.settings.replicas));
+        // Pieces of one replica's share go through the same states; an update for all replicas begins with the first's.
+        let states = Owner::Replica(replica.unwrap_or(0) % self.settings.replicas);
         let owner = match self.parts.held[var.index()] {
             Some(Held::Read | Held::Once) => Owner::Process,
             Some(Held::Alike | Held::Apart) => states,
@@ -169,6 +179,11 @@ impl Graph {
                     let op = self.program.op(id);
                     touched.reads.extend(op.inputs.iter().map(|&v| self.buffer(*replica, id, v)));
                     touched.writes.extend(op.outputs.iter().map(|&v| self.buffer(*replica, id, v)));
+                    let alike = |v: &&VarId| self.parts.held[v.index()] == Some(Held::Alike);
+                    for &var in op.outputs.iter().filter(alike).filter(|_| replica.is_none()) {
+                        let others = (1..self.settings.replicas).map(Owner::Replica);
+                        touched.writes.extend(others.map(|owner| Buffer { owner, var }));
+                    }
                 }
                 // What one of its operations hands to the next is nobody else's business.
                 let writes = touched.writes.clone();

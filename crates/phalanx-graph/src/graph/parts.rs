@@ -2,7 +2,7 @@
 
 use super::{error::BuildError, strategy::Effective};
 use crate::{
-    ir::{OpId, Program, Role, VarId, VarKind},
+    ir::{OpId, Program, Role, VarId},
     op::OpKind,
 };
 
@@ -13,7 +13,7 @@ pub enum Held {
     Read,
     /// The update writes it once for all replicas of the process.
     Once,
-    /// Each replica's update writes its own, all alike.
+    /// Each replica has its own, all alike: the update writes them all.
     Alike,
     /// Each replica writes its own, and they go different ways.
     Apart,
@@ -42,6 +42,8 @@ pub struct Parts {
     pub summed: Vec<Summed>,
     /// Gradients that are rows: put one after another, not added.
     pub gathered: Vec<VarId>,
+    /// Whether the update runs once for all replicas of the process, not in each of them.
+    pub once: bool,
 }
 
 impl Parts {
@@ -51,8 +53,15 @@ impl Parts {
             program.ops().map(|(id, _)| id).filter(|id| is_tail[id.index()] == is).collect()
         };
         let (body, tail) = (pick(false), pick(true));
-        let held = held(program, &is_tail, settings)?;
-        let mut parts = Parts { body, tail, is_tail, held, summed: Vec::new(), gathered: Vec::new() };
+        let writers = writers(program, &is_tail);
+        // What both write goes a different way in each replica, and so does its update.
+        let both = writers.iter().zip(&program.vars).find(|(w, v)| **w == (true, true) && v.is_persistable());
+        if let Some((_, var)) = both.filter(|_| settings.shares_parameters()) {
+            return Err(BuildError::TwoWriters { var: var.name.clone() });
+        }
+        let once = settings.is_reduced() && settings.replicas > 1 && both.is_none();
+        let held = held(program, &writers, &body, &tail, settings, once);
+        let mut parts = Parts { body, tail, is_tail, held, summed: Vec::new(), gathered: Vec::new(), once };
         if settings.is_reduced() {
             parts.reduce(program);
             parts.rows_follow_batch(program)?;
@@ -112,7 +121,7 @@ impl Parts {
         Ok(())
     }
 
-    fn written_by_tail(&self, program: &Program, var: VarId) -> bool {
+    pub(crate) fn written_by_tail(&self, program: &Program, var: VarId) -> bool {
         self.tail.iter().any(|&id| program.op(id).outputs.contains(&var))
     }
 
@@ -144,7 +153,8 @@ fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
     Ok(is_tail)
 }
 
-fn held(program: &Program, is_tail: &[bool], settings: &Effective) -> Result<Vec<Option<Held>>, BuildError> {
+/// Whether the network, and whether the update, writes each variable.
+fn writers(program: &Program, is_tail: &[bool]) -> Vec<(bool, bool)> {
     let mut writers = vec![(false, false); program.vars.len()];
     for (id, op) in program.ops() {
         for out in &op.outputs {
@@ -152,18 +162,40 @@ fn held(program: &Program, is_tail: &[bool], settings: &Effective) -> Result<Vec
             if is_tail[id.index()] { writer.1 = true } else { writer.0 = true }
         }
     }
+    writers
+}
+
+fn held(
+    program: &Program,
+    writers: &[(bool, bool)],
+    body: &[OpId],
+    tail: &[OpId],
+    settings: &Effective,
+    once: bool,
+) -> Vec<Option<Held>> {
+    let mut is_read = vec![false; program.vars.len()];
+    body.iter().flat_map(|&op| &program.op(op).inputs).for_each(|var| is_read[var.index()] = true);
+    // Of a table only some rows are updated: copies of it would cost more than the update.
+    let mut is_table = vec![false; program.vars.len()];
+    for op in tail.iter().map(|&op| program.op(op)) {
+        if op.inputs.iter().any(|&var| !program.sig(var).is_dense()) {
+            op.outputs.iter().for_each(|out| is_table[out.index()] = true);
+        }
+    }
     let mut held = Vec::with_capacity(writers.len());
     for (id, var) in program.vars() {
-        let shares = settings.shares_parameters();
-        held.push(match writers[id.index()] {
-            _ if !matches!(var.kind, VarKind::Parameter(_) | VarKind::State(_)) => None,
+        let at = id.index();
+        held.push(match writers[at] {
+            _ if !var.is_persistable() => None,
             (false, false) => Some(Held::Read),
-            (true, true) if shares => return Err(BuildError::TwoWriters { var: var.name.clone() }),
             (true, _) => Some(Held::Apart),
-            (false, true) if shares => Some(Held::Once),
+            (false, true) if once => {
+                let copies = is_read[at] && !is_table[at] && !settings.shares_parameters();
+                Some(if copies { Held::Alike } else { Held::Once })
+            }
             (false, true) if settings.is_reduced() || settings.replicas == 1 => Some(Held::Alike),
             (false, true) => Some(Held::Apart),
         });
     }
-    Ok(held)
+    held
 }

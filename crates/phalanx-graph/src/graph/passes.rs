@@ -56,7 +56,7 @@ pub(super) fn fuse_elewise_add_act(graph: &mut Graph) -> Result<(), BuildError> 
 }
 
 /// Every replica gets its nodes: one replica's after the other's, so that on one thread each finds its own data in the
-/// cache; but up to each sum of statistics all of them first. With shared parameters the update is there once.
+/// cache; but up to each sum of statistics all of them first. What all replicas update alike is there once.
 pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
     let one = std::mem::take(&mut graph.nodes);
     let is_sync =
@@ -81,7 +81,7 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
     for stretch in &stretches {
         (0..graph.settings.copies()).for_each(|replica| put(Some(replica), stretch));
     }
-    match graph.settings.shares_parameters() {
+    match graph.parts.once {
         true => put(None, &tail),
         false => (0..n).for_each(|replica| put(Some(replica), &tail)),
     }

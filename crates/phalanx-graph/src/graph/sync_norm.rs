@@ -3,7 +3,9 @@
 use super::{BuildError, Graph};
 use crate::{
     ir::{GraphError, Op, Program, Sig, Site, VarId, VarKind},
-    op::{ChannelSquares, ChannelSum, OpKind, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncSum},
+    op::{
+        ChannelSquares, ChannelSum, OpKind, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncNormStats, SyncSum,
+    },
 };
 use std::collections::BTreeMap;
 
@@ -12,8 +14,8 @@ pub(super) fn apply(graph: &mut Graph) -> Result<(), BuildError> {
     for op in std::mem::take(&mut writing.program.ops) {
         match &op.kind {
             OpKind::BatchNorm(norm) => {
-                let kind = SyncNorm { momentum: norm.momentum, epsilon: norm.epsilon };
-                writing.forward(op.clone(), kind)?;
+                let (momentum, epsilon) = (norm.momentum, norm.epsilon);
+                writing.forward(op.clone(), SyncNormStats { momentum }, SyncNorm { epsilon })?;
             }
             // Only those whose forward was seen: any other mean is not the batch's.
             OpKind::BatchNormGrad(_) if writing.sums.contains_key(&op.inputs[2]) => writing.backward(op)?,
@@ -61,16 +63,20 @@ impl Writing {
         Ok(self.op(SyncSum, &[var], from)?[0])
     }
 
-    fn forward(&mut self, op: Op, kind: SyncNorm) -> Result<(), BuildError> {
-        let x = op.inputs[0];
+    fn forward(&mut self, op: Op, stats: SyncNormStats, norm: SyncNorm) -> Result<(), BuildError> {
+        let [x, scale, shift, mean, var] = op.inputs[..] else { unreachable!("infer saw five inputs") };
+        let [y, new_mean, new_var, batch_mean, batch_inv] = op.outputs[..] else {
+            unreachable!("infer gave five outputs")
+        };
         let sums = self.op(ChannelSum, &[x], &op)?[0];
         let sums = self.summed(sums, &op)?;
         let squares = self.op(ChannelSquares, &[x, sums], &op)?[0];
         let squares = self.summed(squares, &op)?;
-        self.sums.insert(op.outputs[3], sums);
-        let mut inputs = op.inputs.clone();
-        inputs.extend([sums, squares]);
-        self.ops.push(Op { kind: kind.into(), inputs, ..op });
+        self.sums.insert(batch_mean, sums);
+        let (inputs, outputs) = (vec![mean, var, sums, squares], vec![new_mean, new_var]);
+        self.ops.push(Op { kind: stats.into(), inputs, outputs, ..op.clone() });
+        let (inputs, outputs) = (vec![x, scale, shift, sums, squares], vec![y, batch_mean, batch_inv]);
+        self.ops.push(Op { kind: norm.into(), inputs, outputs, ..op });
         Ok(())
     }
 

@@ -2,7 +2,13 @@
 
 use crate::ir::ALIGN;
 use bytemuck::Pod;
-use std::{cell::UnsafeCell, fmt, ops::Range};
+use std::{
+    alloc::{Layout, alloc_zeroed, handle_alloc_error},
+    cell::UnsafeCell,
+    fmt,
+    ops::Range,
+    ptr,
+};
 
 #[repr(C, align(64))]
 struct Line([u8; ALIGN]);
@@ -19,10 +25,26 @@ pub struct Arena {
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// This much memory, all zero.
+    /// This much memory, all zero; for sizes that are known to be had.
     pub fn new(bytes: usize) -> Arena {
-        let lines = (0..bytes.div_ceil(ALIGN)).map(|_| UnsafeCell::new(Line([0; ALIGN]))).collect();
-        Arena { lines, bytes }
+        Arena::try_new(bytes).unwrap_or_else(|| handle_alloc_error(Layout::new::<Line>()))
+    }
+
+    /// The same, if there is so much.
+    pub fn try_new(bytes: usize) -> Option<Arena> {
+        let n = bytes.div_ceil(ALIGN);
+        if n == 0 {
+            return Some(Arena { lines: Box::new([]), bytes });
+        }
+        let layout = Layout::array::<UnsafeCell<Line>>(n).ok()?;
+        // SAFETY: the layout has a size. The system's zeros: pages that nothing touches cost nothing.
+        let at: *mut UnsafeCell<Line> = unsafe { alloc_zeroed(layout) }.cast();
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: allocated just now with the layout of this slice, and zero bytes are lines.
+        let lines = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(at, n)) };
+        Some(Arena { lines, bytes })
     }
 
     pub fn len(&self) -> usize {

@@ -183,6 +183,10 @@ impl<'a> Call<'a> {
         self.step.inputs.len()
     }
 
+    pub fn n_outputs(&self) -> usize {
+        self.step.outputs.len()
+    }
+
     pub fn is_sparse(&self, input: usize) -> bool {
         self.step.inputs[input].form != Form::Dense
     }

@@ -60,7 +60,9 @@ pub use rows::{MergeRows, RowsToDense};
 pub(crate) use sequence::MASKED;
 pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, SequencePool, SequencePoolGrad};
 pub use softmax::{Softmax, SoftmaxGrad};
-pub use sync_norm::{ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncSum};
+pub use sync_norm::{
+    ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncNormStats, SyncSum,
+};
 pub use unary::{Func, Unary, UnaryGrad};
 pub use update::{Adagrad, Adam, ClipFactor, Decay, LarsRate, Momentum, RmsProp, ScaleBy, Sgd, SquaredNorm};
 
@@ -137,7 +139,7 @@ operators! {
     Softmax, SoftmaxGrad, CrossEntropy, CrossEntropyGrad, SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, SigmoidCrossEntropy,
     Conv2d, Conv2dInputGrad, Conv2dFilterGrad, Pool2d, Pool2dGrad,
     BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad,
-    SyncSum, ChannelSum, ChannelSquares, SyncNorm, SyncNormSlopes, SyncNormGrad,
+    SyncSum, ChannelSum, ChannelSquares, SyncNorm, SyncNormStats, SyncNormSlopes, SyncNormGrad,
     Embedding, EmbeddingGrad, EmbeddingRows, MergeRows, RowsToDense,
     TopK, ArgMax, Accuracy,
     Lstm, LstmGrad, Gru, GruGrad, LinearChainCrf, LinearChainCrfGrad, CrfDecoding,

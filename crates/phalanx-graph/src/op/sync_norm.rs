@@ -117,10 +117,46 @@ impl Operator for ChannelSquares {
     }
 }
 
-/// Like `BatchNorm`, with all sums and squares as last inputs.
+/// From mean and variance so far and all sums and squares: both, moved towards those of the batch. It takes no samples, so
+/// that a replica without any keeps up with the others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SyncNormStats {
+    pub momentum: f64,
+}
+
+impl Operator for SyncNormStats {
+    named!("sync_batch_norm_stats");
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 4)?;
+        let (mean, n) = (check::real(inputs, 0)?.clone(), check::fixed(inputs, 0, 0)?);
+        for (slot, n) in [(1, n), (2, n + 1), (3, n)] {
+            wants(inputs, slot, n)?;
+        }
+        Ok(vec![mean.clone(), mean])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        real!(call.dtype(0), T => {
+            let (sums, squares) = (call.input::<T>(2), call.input::<T>(3));
+            let (mean, var) = (call.update::<T>(0, 0), call.update::<T>(1, 1));
+            let (count, keep) = (sums[mean.len()], T::of(self.momentum));
+            for c in 0..mean.len() {
+                mean[c] = keep * mean[c] + (T::ONE - keep) * (sums[c] / count);
+                var[c] = keep * var[c] + (T::ONE - keep) * (squares[c] / count);
+            }
+        });
+        Ok(())
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(0, 0), (1, 1)]
+    }
+}
+
+/// From input, scale, shift, all sums and squares: the normalised input, the batch's mean and one over its deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncNorm {
-    pub momentum: f64,
     pub epsilon: f64,
 }
 
@@ -128,27 +164,23 @@ impl Operator for SyncNorm {
     named!("sync_batch_norm");
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        check::count(inputs, 7)?;
+        check::count(inputs, 5)?;
         let (x, n) = channels(inputs)?;
-        for (slot, n) in [(1, n), (2, n), (3, n), (4, n), (5, n + 1), (6, n)] {
+        for (slot, n) in [(1, n), (2, n), (3, n + 1), (4, n)] {
             wants(inputs, slot, n)?;
         }
-        let each = vector(x, n);
-        Ok(vec![x.clone(), each.clone(), each.clone(), each.clone(), each])
+        Ok(vec![x.clone(), vector(x, n), vector(x, n)])
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let dims = call.dims(0);
         real!(call.dtype(0), T => {
-            let [x, scale, shift, sums, squares] = [0, 1, 2, 5, 6].map(|i| call.input::<T>(i));
-            let (mean, var) = (call.update::<T>(3, 1), call.update::<T>(4, 2));
-            let (y, batch_mean, batch_inv) = (call.output::<T>(0), call.output::<T>(3), call.output::<T>(4));
-            let (count, keep) = (sums[dims[1]], T::of(self.momentum));
+            let [x, scale, shift, sums, squares] = [0, 1, 2, 3, 4].map(|i| call.input::<T>(i));
+            let (y, batch_mean, batch_inv) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+            let count = sums[dims[1]];
             for c in 0..dims[1] {
                 let (m, v) = (sums[c] / count, squares[c] / count);
                 let inv = T::ONE / (v + T::of(self.epsilon)).sqrt();
-                mean[c] = keep * mean[c] + (T::ONE - keep) * m;
-                var[c] = keep * var[c] + (T::ONE - keep) * v;
                 (batch_mean[c], batch_inv[c]) = (m, inv);
                 let (a, b) = (scale[c] * inv, shift[c]);
                 for r in runs(dims, c) {
@@ -157,10 +189,6 @@ impl Operator for SyncNorm {
             }
         });
         Ok(())
-    }
-
-    fn shares(&self) -> &'static [(usize, usize)] {
-        &[(3, 1), (4, 2)]
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::models::{adam, digits, mlp, network, on};
 use phalanx_core::DType;
 use phalanx_graph::{
-    BATCH, BuildError, BuildStrategy, Builder, ExecutionStrategy, Executor, Feed, Fetch, GradientScale,
-    Optimizer, Options, ParallelExecutor, ReduceStrategy, Rule, RunError, Setup, Store, Tensor,
+    BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, GradientScale,
+    Init, Optimizer, Options, ParallelExecutor, ReduceStrategy, Rule, RunError, Setup, Store, Tensor,
     graph::{Conflict, Fault, Graph, NodeKind, Pass, PassList},
     op::Func,
 };
@@ -314,4 +314,52 @@ fn graphs_are_written_for_people_after_each_pass() {
     assert_eq!(json["nodes"].as_array().unwrap().len(), exe.graph().nodes.len());
     let back = |e: &serde_json::Value| e["from"].as_u64() < e["to"].as_u64();
     assert!(json["edges"].as_array().unwrap().iter().all(back), "SSA-1");
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_an_error_and_smaller_runs_go_on() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(1)]).unwrap();
+    // 1 TiB for each sample.
+    let wide = b.expand(x, [BATCH, Dim::Fixed(1 << 38)]).unwrap();
+    let y = b.mean(wide).unwrap();
+    b.named(y, "y").unwrap();
+    let program = b.finish().unwrap();
+    let value = Tensor::new(&[512, 1], &[1f32; 512]).unwrap();
+    let mut exe = ParallelExecutor::new(&program, None, on(2)).unwrap();
+    let error = exe.run(&mut Store::new(0), &[("x", Feed::Split(&value))], &[]).unwrap_err();
+    let of_replica = 256usize << 40;
+    assert!(matches!(error, RunError::Memory { bytes, .. } if bytes >= of_replica), "{error}");
+    let none = Tensor::new::<f32>(&[0, 1], &[]).unwrap();
+    exe.run(&mut Store::new(0), &[("x", Feed::Split(&none))], &[]).unwrap();
+    let mut one = Executor::new(program, Options::default()).unwrap();
+    let error = one.run(&mut Store::new(0), &[("x", &value)], &[]).unwrap_err();
+    assert!(matches!(error, RunError::Memory { .. }), "{error}");
+
+    let mut b = Builder::new();
+    b.parameter("vast", [1 << 41], Init::Constant(0.0)).unwrap();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(1)]).unwrap();
+    b.mean(x).unwrap();
+    let program = b.finish().unwrap();
+    let mut exe = ParallelExecutor::new(&program, None, on(2)).unwrap();
+    let error = exe.run(&mut Store::new(0), &[("x", Feed::Split(&none))], &[]).unwrap_err();
+    assert!(error.to_string().contains("`vast`"), "{error}");
+}
+
+#[test]
+fn an_update_for_all_reaches_every_copy_and_moments_are_there_once() {
+    let program = mlp(Some(&adam()));
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), on(3)).unwrap();
+    let mut store = Store::new(0);
+    exe.prepare(&mut store).unwrap();
+    let before = store.get("fc.w").unwrap();
+    let (x, y) = digits(9, 1);
+    let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+    exe.run(&mut store, &feeds, &[]).unwrap();
+    let names: Vec<String> = store.names().map(String::from).collect();
+    for name in &names {
+        let first = store.get_copy(name, 0);
+        assert!((1..3).all(|r| store.get_copy(name, r) == first), "{name}");
+    }
+    assert_ne!(store.get_copy("fc.w", 2).unwrap(), before);
 }

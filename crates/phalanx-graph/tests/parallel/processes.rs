@@ -100,12 +100,20 @@ fn a_process_that_is_fed_wrongly_keeps_nobody_waiting_and_all_can_go_on() {
                 let (x, y) = digits(8, step);
                 let (x, y) = (part(&x, 4 * at, 4), part(&y, 4 * at, 4));
                 let (image, label) = (("image", Feed::Split(&x)), ("label", Feed::Split(&y)));
+                let (x3, y3) = (part(&x, 0, 3), part(&y, 0, 3));
+                let odd = [("image", Feed::Split(&x3)), ("label", Feed::Split(&y3))];
                 let short = [image];
                 let right = [image, label];
                 let feeds = if at == 1 { &short[..] } else { &right[..] };
-                let error = exe.run(&mut store, feeds, &[]).unwrap_err();
+                // In one step what is wrong is a fetch: replicas have two samples each but one, so there is no mean.
+                let (feeds, fetch) = match (at, step) {
+                    (1, 1) => (&odd[..], vec![Fetch::mean("hidden")]),
+                    _ => (feeds, Vec::new()),
+                };
+                let error = exe.run(&mut store, feeds, &fetch).unwrap_err();
                 match at {
                     0 => assert_eq!(error, RunError::Elsewhere { process: 1 }),
+                    _ if step == 1 => assert!(matches!(error, RunError::Unlike { .. }), "{error}"),
                     _ => assert!(matches!(error, RunError::Missing { .. }), "{error}"),
                 }
                 exe.run(&mut store, &right, &[]).unwrap();

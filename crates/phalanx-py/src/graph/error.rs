@@ -156,6 +156,6 @@ fn explain(error: &RunError) -> (&'static str, Details) {
         E::Collective(_) | E::Collectively { .. } | E::Elsewhere { .. } => {
             ("ProcessError", Details::default())
         }
-        E::Places { .. } | E::Broken { .. } => ("GraphError", Details::default()),
+        E::Places { .. } | E::Broken { .. } | E::Memory { .. } => ("GraphError", Details::default()),
     }
 }

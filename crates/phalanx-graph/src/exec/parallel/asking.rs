@@ -1,10 +1,11 @@
 //! What a run is asked for, and everything that can be wrong with that (PARA-4).
 
-use super::{Feed, Fetch, ParallelExecutor, RunError};
+use super::{Feed, Fetch, Merge, ParallelExecutor, RunError};
 use crate::{
     graph::GradientScale,
     ir::{VarId, VarKind},
 };
+use phalanx_core::DType;
 
 /// What the present run is asked for; its vectors are used again.
 #[derive(Debug, Default)]
@@ -29,15 +30,43 @@ impl ParallelExecutor {
     }
 
     pub(super) fn check_fetches(&self, fetch: &[Fetch<'_>], asked: &mut Asked) -> Result<(), RunError> {
+        let program = &self.graph.program;
         asked.fetched.clear();
         for f in fetch {
-            let Some(id) = self.graph.program.find(f.name) else {
+            let Some(id) = program.find(f.name) else {
                 return Err(RunError::UnknownFetch { var: f.name.to_string() });
             };
-            if !self.graph.program.sig(id).is_dense() {
+            if !program.sig(id).is_dense() {
                 return Err(RunError::SparseFetch { var: f.name.to_string() });
             }
+            let is_computed = || program.ops.iter().any(|op| op.outputs.contains(&id));
+            if program.var(id).kind == VarKind::Temp && !is_computed() {
+                return Err(RunError::Unplanned { var: f.name.to_string() });
+            }
             asked.fetched.push(id);
+        }
+        Ok(())
+    }
+
+    /// Whether what replicas have can become one.
+    pub(super) fn check_merges(&self, fetch: &[Fetch<'_>], asked: &Asked) -> Result<(), RunError> {
+        for (f, &id) in fetch.iter().zip(&asked.fetched) {
+            let sig = self.graph.program.sig(id);
+            if !matches!(f.merge, Merge::Mean | Merge::Sum) || self.graph.is_alike(id) {
+                continue;
+            }
+            let var = || f.name.to_string();
+            if !matches!(sig.dtype, DType::F32 | DType::F64) {
+                return Err(RunError::NotReal { var: var(), dtype: sig.dtype });
+            }
+            let mut sizes = asked.sizes.iter().filter(|&&n| n > 0);
+            if sig.shape.has_batch()
+                && let Some(a) = sizes.next()
+                && let Some(b) = sizes.find(|b| *b != a)
+            {
+                let (a, b) = (sig.shape.at(*a), sig.shape.at(*b));
+                return Err(RunError::Unlike { var: var(), a, b });
+            }
         }
         Ok(())
     }

@@ -50,9 +50,9 @@ impl Binding {
             *entry = store.find(&graph.program.var(*id).name).expect("admitted");
             match held {
                 Held::Read => {}
-                Held::Once => store.claim(*entry, 1, false),
-                Held::Alike => store.claim(*entry, n, false),
-                Held::Apart => store.claim(*entry, n, true),
+                Held::Once => store.claim(*entry, 1, false)?,
+                Held::Alike => store.claim(*entry, n, false)?,
+                Held::Apart => store.claim(*entry, n, true)?,
             }
         }
         self.places = vec![vec![0; graph.program.vars.len()]; n];

@@ -2,7 +2,7 @@
 
 use super::lower::Source;
 use crate::{
-    exec::{RunError, Tensor},
+    exec::Tensor,
     ir::{Dim, Sig},
     kernel::{Operand, Real},
 };
@@ -86,7 +86,6 @@ pub(super) type Read<'a> = dyn FnMut(usize, &Operand, &mut dyn FnMut(&[u8])) + '
 
 /// What merging wants to know.
 pub(super) struct Merging<'a> {
-    pub name: &'a str,
     pub sig: &'a Sig,
     pub source: &'a Source,
     pub merge: Merge,
@@ -95,30 +94,6 @@ pub(super) struct Merging<'a> {
 }
 
 impl Merging<'_> {
-    /// Whether the values can become one, found out before anything runs.
-    pub(super) fn check(&self) -> Result<(), RunError> {
-        let dtype = self.sig.dtype;
-        if matches!(self.merge, Merge::Mean | Merge::Sum)
-            && !self.source.same
-            && !matches!(dtype, DType::F32 | DType::F64)
-        {
-            return Err(RunError::NotReal { var: self.name.to_string(), dtype });
-        }
-        let needs_like = match self.merge {
-            Merge::Mean | Merge::Sum => true,
-            Merge::Concat | Merge::Unmerged | Merge::First => false,
-        };
-        let mut all = self.source.each.iter().flatten();
-        if needs_like
-            && let Some(a) = all.next()
-            && let Some(b) = all.find(|b| b.dims != a.dims)
-        {
-            let (a, b) = (a.dims.clone(), b.dims.clone());
-            return Err(RunError::Unlike { var: self.name.to_string(), a, b });
-        }
-        Ok(())
-    }
-
     /// Puts the value into `out`, whose memory is used again where it fits.
     pub(super) fn put(&self, read: &mut Read<'_>, out: &mut Fetched) {
         let have = || self.source.each.iter().enumerate().filter_map(|(r, o)| Some((r, o.as_ref()?)));

@@ -12,11 +12,14 @@ use super::{
     work::{Called, What},
 };
 use crate::{
-    graph::{CHUNK_BYTES, Graph, NodeKind, Summed},
-    ir::{Form, OpId, VarId},
+    graph::{CHUNK_BYTES, Graph, Held, NodeKind, Summed},
+    ir::{Form, Op, OpId, VarId},
     kernel::{Operand, Place, Step},
+    op::OpKind,
     plan::MemoryPlan,
 };
+use phalanx_core::DType;
+use std::ops::Range;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +111,7 @@ impl<'a> Lowering<'a> {
                 .then(|| plan_body(graph, &signature, &shared, &own, places, replica, &ops));
             bodies.push(body);
         }
-        let by_all = graph.settings.shares_parameters();
+        let by_all = graph.parts.once;
         let tail_ops = ops_of(graph, if by_all { None } else { Some(0) }, true);
         let mut tails = Vec::new();
         for (replica, body) in bodies.iter().enumerate().take(if by_all { 1 } else { replicas }) {
@@ -202,13 +205,34 @@ impl<'a> Lowering<'a> {
             let operand = self.flat(out, offset, 0..self.graph.program.sig(out).bytes(0));
             zeros.push(Called { what: What::Zero, step: whole(vec![], vec![operand]) });
         }
+        let follows = |op: &&OpId| matches!(self.graph.program.op(**op).kind, OpKind::SyncNormStats(_));
+        zeros.extend(ops.iter().filter(follows).map(|&op| self.statistics(op, replica)));
         if !zeros.is_empty() {
             self.task(node, replica, replica, zeros, after);
         }
     }
 
+    /// Statistics that all replicas have alike, moved on by sums that the others made.
+    fn statistics(&self, op: OpId, replica: usize) -> Called {
+        let program = &self.graph.program;
+        let operand = |&var: &VarId| {
+            let sig = program.sig(var);
+            let (place, offset) = match self.graph.parts.held[var.index()] {
+                Some(_) => {
+                    (Place::Store(self.places[replica % self.graph.settings.replicas][var.index()]), 0)
+                }
+                None => (Place::Shared, self.shared.in_tail(var).expect("it is summed")),
+            };
+            let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
+            Operand { place, offset, bytes, dtype: sig.dtype, dims, form: sig.form }
+        };
+        let of = |vars: &[VarId]| vars.iter().map(operand).collect();
+        let Op { inputs, outputs, .. } = program.op(op);
+        Called { what: What::Op(op), step: whole(of(inputs), of(outputs)) }
+    }
+
     /// Bytes of a summed variable as a vector in the shared arena.
-    fn flat(&self, var: VarId, offset: usize, bytes: std::ops::Range<usize>) -> Operand {
+    fn flat(&self, var: VarId, offset: usize, bytes: Range<usize>) -> Operand {
         let dtype = self.graph.program.sig(var).dtype;
         let dims = vec![bytes.len() / dtype.size()];
         let (offset, bytes) = (offset + bytes.start, bytes.len());
@@ -275,12 +299,44 @@ impl<'a> Lowering<'a> {
                 let n = step.outputs()[0].volume();
                 let size = (CHUNK_BYTES / step.outputs()[0].dtype.size()).max(1);
                 for (i, from) in (0..n).step_by(size).enumerate() {
-                    let step = narrowed(&step, n, from..n.min(from + size));
+                    let range = from..n.min(from + size);
                     let home = replica.map_or(i, |r| r + i);
-                    self.task(node, r, home, vec![Called { what: what.clone(), step }], after);
+                    let mut calls =
+                        vec![Called { what: what.clone(), step: narrowed(&step, n, range.clone()) }];
+                    self.spread(ops[0], Some((range, n)), &mut calls);
+                    self.task(node, r, home, calls, after);
                 }
             }
-            _ => self.task(node, r, r, calls, after),
+            _ => {
+                let mut all = Vec::with_capacity(calls.len());
+                for (call, &op) in calls.into_iter().zip(ops) {
+                    all.push(call);
+                    self.spread(op, None, &mut all);
+                }
+                self.task(node, r, r, all, after);
+            }
+        }
+    }
+
+    /// What an update that runs once has written goes to all replicas that have a copy: a part of its elements, or all.
+    fn spread(&self, op: OpId, part: Option<(Range<usize>, usize)>, calls: &mut Vec<Called>) {
+        let n = self.graph.settings.replicas;
+        for &var in &self.graph.program.op(op).outputs {
+            if !self.graph.parts.once || self.graph.parts.held[var.index()] != Some(Held::Alike) {
+                continue;
+            }
+            let bytes = self.graph.program.sig(var).bytes(0);
+            let range = part.as_ref().map_or(0..bytes, |(range, n)| {
+                let size = bytes / n;
+                range.start * size..range.end * size
+            });
+            let copy = |r: usize| {
+                let place = Place::Store(self.places[r][var.index()]);
+                let (offset, bytes) = (range.start, range.len());
+                Operand { place, offset, bytes, dtype: DType::U8, dims: vec![bytes], form: Form::Dense }
+            };
+            let step = whole(vec![copy(0)], (1..n).map(copy).collect());
+            calls.push(Called { what: What::Copy, step });
         }
     }
 
@@ -298,7 +354,7 @@ impl<'a> Lowering<'a> {
     fn finish(self) -> Planned {
         let n = self.graph.settings.replicas;
         let sources = self.signature.fetched.iter().map(|&var| self.source(var)).collect();
-        let by_all = self.graph.settings.shares_parameters();
+        let by_all = self.graph.parts.once;
         let arena = |replica: usize| {
             let tail = self.tails.get(replica).filter(|_| !by_all).map_or(0, |t| t.bytes);
             bytes_of(&self.bodies, replica, n).max(tail)
@@ -321,26 +377,25 @@ impl<'a> Lowering<'a> {
     fn source(&self, var: VarId) -> Source {
         let n = self.graph.settings.replicas;
         let (program, parts) = (&self.graph.program, &self.graph.parts);
-        let by_tail = || self.graph.parts.tail.iter().any(|&op| program.op(op).outputs.contains(&var));
-        if let Some(held) = parts.held[var.index()] {
+        let same = self.graph.is_alike(var);
+        if parts.held[var.index()].is_some() {
             let sig = program.sig(var);
             let each = (0..n).map(|r| {
                 let place = Place::Store(self.places[r][var.index()]);
                 let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
                 Some(Operand { place, offset: 0, bytes, dtype: sig.dtype, dims, form: sig.form })
             });
-            return Source { each: each.collect(), same: held != crate::graph::Held::Apart };
+            return Source { each: each.collect(), same };
         }
-        let shared = self.graph.settings.shares_parameters();
-        if parts.is_whole(var) || by_tail() {
-            let of = |r: usize| self.tails.get(if shared { 0 } else { r })?.operand(var).cloned();
+        if parts.is_whole(var) || parts.written_by_tail(program, var) {
+            let of = |r: usize| self.tails.get(if parts.once { 0 } else { r })?.operand(var).cloned();
             let each: Vec<_> = (0..n).map(of).collect();
             if each.iter().any(Option::is_some) {
-                return Source { each, same: self.graph.settings.is_reduced() };
+                return Source { each, same };
             }
         }
         let each = self.bodies.iter().map(|b| b.as_ref()?.operand(var).cloned()).collect();
-        Source { each, same: parts.is_whole(var) }
+        Source { each, same }
     }
 }
 
@@ -377,7 +432,7 @@ fn whole(inputs: Vec<Operand>, outputs: Vec<Operand>) -> Step {
 }
 
 /// The same step for some of its elements.
-fn narrowed(step: &Step, n: usize, range: std::ops::Range<usize>) -> Step {
+fn narrowed(step: &Step, n: usize, range: Range<usize>) -> Step {
     let narrow = |o: &Operand| {
         if n != 1 && o.volume() == 1 {
             return o.clone();

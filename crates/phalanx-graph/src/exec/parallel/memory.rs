@@ -115,7 +115,7 @@ pub(super) fn plan_tail(
             None => of_body(var).or_else(|| elsewhere(var)),
         },
     };
-    let (place, first) = match graph.settings.shares_parameters() {
+    let (place, first) = match graph.parts.once {
         true => (Place::Shared, shared.bytes),
         false => (Place::Arena, first),
     };

@@ -240,6 +240,7 @@ impl ParallelExecutor {
             let checked = self
                 .check_fetches(fetch, asked)
                 .and_then(|()| self.check_feeds(feeds, asked))
+                .and_then(|()| self.check_merges(fetch, asked))
                 .and_then(|()| store.admit(&self.graph.program));
             self.count(asked, checked)?;
         }
@@ -263,7 +264,6 @@ impl ParallelExecutor {
         self.prepare(store)?;
         self.binding.check(&self.graph, store)?;
         let plan = self.plan(asked)?;
-        self.check_merges(fetch, &plan, asked)?;
         self.run_mut().dry = self.graph.settings.exec.dry_run;
         for _ in 0..self.graph.settings.exec.num_iteration_per_run {
             if self.run.dry {
@@ -318,54 +318,19 @@ impl ParallelExecutor {
                 }
                 let (sizes, fetched) = (asked.sizes.clone(), asked.fetched.clone());
                 let signature = Signature { sizes, total: asked.total, fetched };
-                let plan = lower(&self.graph, signature, self.binding.places());
-                let program = &self.graph.program;
-                let lost = plan
-                    .sources
-                    .iter()
-                    .zip(&asked.fetched)
-                    .find(|(s, id)| s.each.iter().all(Option::is_none) && !self.is_computed(**id));
-                if let Some((_, &id)) = lost {
-                    return Err(RunError::Unplanned { var: program.var(id).name.clone() });
-                }
-                Arc::new(plan)
+                Arc::new(lower(&self.graph, signature, self.binding.places()))
             }
         };
         self.plans.push(plan.clone());
         let run = self.run_mut();
         for (arena, &bytes) in run.arenas.iter_mut().zip(&plan.arena_bytes) {
-            if arena.len() < bytes {
-                *arena = Arena::new(bytes);
-            }
+            grow(arena, bytes, "what a replica computes")?;
         }
-        if run.shared.len() < plan.shared_bytes {
-            run.shared = Arena::new(plan.shared_bytes);
-        }
+        grow(&mut run.shared, plan.shared_bytes, "gradients")?;
         if !Arc::ptr_eq(&run.plan, &plan) {
             run.take_plan(plan.clone());
         }
         Ok(plan)
-    }
-
-    fn is_computed(&self, var: VarId) -> bool {
-        let program = &self.graph.program;
-        program.var(var).kind != VarKind::Temp || program.ops.iter().any(|op| op.outputs.contains(&var))
-    }
-
-    fn merging<'a>(
-        &'a self,
-        fetch: &[Fetch<'a>],
-        plan: &'a Planned,
-        asked: &'a Asked,
-        i: usize,
-    ) -> Merging<'a> {
-        let sig = self.graph.program.sig(asked.fetched[i]);
-        let Fetch { name, merge } = fetch[i];
-        Merging { name, sig, source: &plan.sources[i], merge, sizes: &asked.sizes }
-    }
-
-    fn check_merges(&self, fetch: &[Fetch<'_>], plan: &Planned, asked: &Asked) -> Result<(), RunError> {
-        (0..fetch.len()).try_for_each(|i| self.merging(fetch, plan, asked, i).check())
     }
 
     /// Puts feeds into the replicas' memory, and says what each replica is told beside.
@@ -430,8 +395,8 @@ impl ParallelExecutor {
         out.resize_with(fetch.len(), || Fetched::One(Tensor::zeros(DType::U8, &[0])));
         for (i, out) in out.iter_mut().enumerate() {
             let sig = self.graph.program.sig(asked.fetched[i]);
-            let Fetch { name, merge } = fetch[i];
-            let merging = Merging { name, sig, source: &plan.sources[i], merge, sizes: &asked.sizes };
+            let (merge, sizes) = (fetch[i].merge, &asked.sizes);
+            let merging = Merging { sig, source: &plan.sources[i], merge, sizes };
             let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
             merging.put(
                 &mut |replica: usize, operand: &Operand, see: &mut dyn FnMut(&[u8])| {
@@ -449,6 +414,16 @@ impl ParallelExecutor {
             );
         }
     }
+}
+
+fn grow(arena: &mut Arena, bytes: usize, what: &str) -> Result<(), RunError> {
+    if arena.len() < bytes {
+        let missing = RunError::Memory { what: what.to_string(), bytes };
+        // What is too small goes first: both together may be too much.
+        *arena = Arena::new(0);
+        *arena = Arena::try_new(bytes).ok_or(missing)?;
+    }
+    Ok(())
 }
 
 fn check_loss(program: &Program, loss: Option<&str>) -> Result<Option<VarId>, BuildError> {

@@ -51,6 +51,7 @@ impl Slots {
                     What::Zero => "zero",
                     What::Sum => "sum",
                     What::Exchange => "exchange",
+                    What::Copy => "copy",
                     What::Gather => "gather",
                 })
                 .collect();

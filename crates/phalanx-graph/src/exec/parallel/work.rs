@@ -16,6 +16,8 @@ pub(super) enum What {
     Zero,
     /// Adds up its inputs, each of which is an output too; the first gets the sum.
     Sum,
+    /// Copies its input to all outputs.
+    Copy,
     /// Adds up over processes.
     Exchange,
     /// Puts rows one after another, those of other processes too.
@@ -45,6 +47,10 @@ impl Called {
             What::Op(op) => Ok(doing.program.op(*op).kind.operator().run(&mut call)?),
             What::Zero => Ok(zero(&mut call)?),
             What::Sum => Ok(sum(&mut call)?),
+            What::Copy => {
+                copy(&mut call);
+                Ok(())
+            }
             What::Exchange => exchange(&mut call, doing.collective),
             What::Gather => gather(&mut call, doing.collective),
         }));
@@ -124,6 +130,11 @@ fn first_bad<T: Real>(all: &[T]) -> Option<(usize, f64)> {
 fn zero(call: &mut Call<'_>) -> Result<(), KernelError> {
     real!(call.out_dtype(0), T => call.output::<T>(0).fill(T::ZERO));
     Ok(())
+}
+
+fn copy(call: &mut Call<'_>) {
+    let from = call.input::<u8>(0);
+    (0..call.n_outputs()).for_each(|slot| call.output::<u8>(slot).copy_from_slice(from));
 }
 
 /// In the one order that all sums over replicas have (SUM-1).
