@@ -34,6 +34,14 @@ pub enum Missing {
     Failed(String),
 }
 
+impl Missing {
+    pub fn into_text(self) -> String {
+        match self {
+            Missing::Python(why) | Missing::Failed(why) => why,
+        }
+    }
+}
+
 /// Which torch will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Torch {
@@ -91,9 +99,7 @@ fn installed_torch(shell: &Shell) -> Option<String> {
 
 /// The environment with the package of this clone in it.
 pub fn ready(shell: &Shell, torch: Torch) -> Result<Environment, String> {
-    let environment = environment(shell, torch).map_err(|missing| match missing {
-        Missing::Python(why) | Missing::Failed(why) => why,
-    })?;
+    let environment = environment(shell, torch).map_err(Missing::into_text)?;
     install_package(shell, &environment)?;
     Ok(environment)
 }

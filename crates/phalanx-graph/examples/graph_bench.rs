@@ -1,10 +1,13 @@
 //! Times matrix products, convolutions and training steps on one thread.
 //!
 //! Cases are named on the command line, or line by line on stdin, so that somebody else's runs can go between ours
-//! (`python/oracle/graph_compare.py`). Prints `name, median us, min us, samples/s`, separated by tabs.
+//! (`benches/graph/compare.py`). Prints `name, median us, min us, samples/s`, separated by tabs. With `--memory on` or
+//! `--memory off` (the memory plan) it prints how much resident memory a few steps of a case take at most beyond the
+//! parameters and what is fed, and the size of the arena.
 //!
 //! ```text
 //! cargo run --release -p phalanx-graph --example graph_bench -- sgemm_32x200x784 mlp_small
+//! cargo run --release -p phalanx-graph --example graph_bench -- --memory on mlp_small
 //! ```
 
 use phalanx_core::DType;
@@ -14,6 +17,7 @@ use phalanx_graph::{
     kernel::{Gemm, Mat, Size, Stream},
     layers::ConvOptions,
     op::{Pool, Reduction},
+    plan::Reuse,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::{error::Error, io::BufRead};
@@ -31,6 +35,13 @@ fn now_us() -> f64 {
 
 fn main() -> Outcome<()> {
     let named: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, plan, name] = &named[..]
+        && flag == "--memory"
+    {
+        let on = Reuse::ALL;
+        let off = Reuse { across: false, in_place: false };
+        return memory(name, if plan == "off" { off } else { on });
+    }
     if !named.is_empty() {
         return named.iter().try_for_each(|name| measure(name));
     }
@@ -59,20 +70,54 @@ fn measure(name: &str) -> Outcome<()> {
     Ok(())
 }
 
+/// Bytes of this process that the kernel counts under this name.
+fn resident(name: &str) -> Outcome<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("the kernel does not say")?;
+    Ok(kib.parse::<usize>()? << 10)
+}
+
+fn memory(name: &str, reuse: Reuse) -> Outcome<()> {
+    let Some((program, feeds, _)) = model(name)? else { return Err(format!("{name} is no model").into()) };
+    let mut executor = Executor::new(program, Options { reuse, ..Options::default() })?;
+    let mut store = Store::new(1);
+    executor.prepare(&mut store)?;
+    // The peak begins anew.
+    std::fs::write("/proc/self/clear_refs", "5")?;
+    let before = resident("VmRSS")?;
+    let feeds: Vec<(&str, &Tensor)> = feeds.iter().map(|(n, t)| (*n, t)).collect();
+    for _ in 0..3 {
+        executor.run(&mut store, &feeds, &["loss"])?;
+    }
+    println!("{name}\t{}\t{}", resident("VmHWM")?.saturating_sub(before), executor.arena_bytes());
+    Ok(())
+}
+
 type Run = Box<dyn FnMut() -> Outcome<()>>;
+/// A program that learns, what is fed to it, and how many samples that is.
+type Model = (Program, Vec<(&'static str, Tensor)>, usize);
+
+fn model(name: &str) -> Outcome<Option<Model>> {
+    Ok(Some(match name {
+        "lenet_20_50" => training(|b| lenet(b, [20, 50], &[500], Act::Relu), &[1, 28, 28], 64, 10)?,
+        "lenet_6_16" => training(|b| lenet(b, [6, 16], &[120, 84], Act::Relu), &[1, 28, 28], 64, 10)?,
+        "mlp_small" => training(|b| mlp(b, 784, &[200, 200, 200], 10, Act::Tanh), &[784], 64, 10)?,
+        "mlp_large" => training(|b| mlp(b, 1024, &[4096, 4096], 1000, Act::Relu), &[1024], 32, 1000)?,
+        "deep" => training(|b| deep(b, 8, 32), &[3, 32, 32], 32, 10)?,
+        "block" => block()?,
+        _ => return Ok(None),
+    }))
+}
 
 fn case(name: &str) -> Outcome<(Run, usize)> {
-    match name {
-        "lenet_20_50" => training(|b| lenet(b, [20, 50], &[500], Act::Relu), &[1, 28, 28], 64, 10),
-        "lenet_6_16" => training(|b| lenet(b, [6, 16], &[120, 84], Act::Relu), &[1, 28, 28], 64, 10),
-        "mlp_small" => training(|b| mlp(b, 784, &[200, 200, 200], 10, Act::Tanh), &[784], 64, 10),
-        "mlp_large" => training(|b| mlp(b, 1024, &[4096, 4096], 1000, Act::Relu), &[1024], 32, 1000),
-        "block" => block(),
-        _ => match name.split_once('_') {
-            Some(("sgemm", rest)) => sgemm(rest),
-            Some(("conv", rest)) => conv(rest),
-            _ => Err(format!("no case is named `{name}`").into()),
-        },
+    if let Some((program, feeds, samples)) = model(name)? {
+        return Ok((steps(program, feeds)?, samples));
+    }
+    match name.split_once('_') {
+        Some(("sgemm", rest)) => sgemm(rest),
+        Some(("conv", rest)) => conv(rest),
+        _ => Err(format!("no case is named `{name}`").into()),
     }
 }
 
@@ -118,6 +163,19 @@ fn lenet(b: &mut Builder, filters: [usize; 2], hidden: &[usize], act: Act) -> Ou
     Ok((x, b.fc(y, 10, Act::None)?))
 }
 
+/// So many convolutions of 3 x 3, and one layer.
+fn deep(b: &mut Builder, n: usize, width: usize) -> Outcome<(VarId, VarId)> {
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(3), Dim::Fixed(32), Dim::Fixed(32)])?;
+    let mut y = x;
+    for _ in 0..n {
+        let options = ConvOptions { padding: [1; 2], act: Act::Relu, ..ConvOptions::new(width, 3) };
+        y = b.conv2d(y, options)?;
+    }
+    y = b.pool2d(y, Pool::Mean, 4, 4)?;
+    y = b.flatten(y)?;
+    Ok((x, b.fc(y, 10, Act::None)?))
+}
+
 fn mlp(b: &mut Builder, n_in: usize, hidden: &[usize], n_out: usize, act: Act) -> Outcome<(VarId, VarId)> {
     let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(n_in)])?;
     let mut y = x;
@@ -133,7 +191,7 @@ fn training(
     sample: &[usize],
     batch: usize,
     classes: i64,
-) -> Outcome<(Run, usize)> {
+) -> Outcome<Model> {
     let mut b = Builder::new();
     let label = b.feed("label", DType::I64, [BATCH])?;
     let (_, scores) = net(&mut b)?;
@@ -147,7 +205,7 @@ fn training(
     let labels: Vec<i64> = (0..batch as i64).map(|i| i % classes).collect();
     let x = Tensor::new(&dims, &random(dims.iter().product(), 3))?;
     let label = Tensor::new(&[batch], &labels)?;
-    Ok((steps(program, vec![("x", x), ("label", label)])?, batch))
+    Ok((program, vec![("x", x), ("label", label)], batch))
 }
 
 fn steps(program: Program, feeds: Vec<(&'static str, Tensor)>) -> Outcome<Run> {
@@ -161,7 +219,7 @@ fn steps(program: Program, feeds: Vec<(&'static str, Tensor)>) -> Outcome<Run> {
 }
 
 /// One block of a transformer: attention and two layers, each behind a norm, added to what they read.
-fn block() -> Outcome<(Run, usize)> {
+fn block() -> Outcome<Model> {
     let (batch, time, width) = (8, 64, 256);
     let mut b = Builder::new();
     let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(time), Dim::Fixed(width)])?;
@@ -178,7 +236,7 @@ fn block() -> Outcome<(Run, usize)> {
     let mut program = b.finish()?;
     Optimizer::new(Rule::Sgd, 1e-4).minimize(&mut program, loss)?;
     let x = Tensor::new(&[batch, time, width], &random(batch * time * width, 4))?;
-    Ok((steps(program, vec![("x", x)])?, batch))
+    Ok((program, vec![("x", x)], batch))
 }
 
 /// `BxCxHxOxK`: a convolution of B images of C channels and H x H pixels with O filters of K x K, as large as its

@@ -4,6 +4,7 @@
 //! round down should slow all of them down alike.
 
 mod goals;
+mod graph;
 mod machine;
 mod net;
 mod options;
@@ -23,8 +24,10 @@ use std::{fs, time::Duration};
 const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
-    if let Some((_, rest)) = args.split_first().filter(|(first, _)| *first == "torch") {
-        return torch::run(shell, rest);
+    match args.split_first() {
+        Some((first, rest)) if first == "torch" => return torch::run(shell, rest),
+        Some((first, rest)) if first == "graph" => return graph::run(shell, rest),
+        _ => {}
     }
     let Some(options) = Options::parse(args)? else {
         print!("{}", options::HELP);

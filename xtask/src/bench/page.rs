@@ -31,6 +31,19 @@ pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]
     page + &measured(machine, &[], tables)
 }
 
+/// The page of static programs.
+pub fn graph(command: &str, machine: &[(&'static str, String)], tables: &[Table]) -> String {
+    let page = format!(
+        "# The graph against PyTorch\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         Both sides run one thread and take turns case by case; time is what the thread spent on a core, of each case the best median of all \
+         rounds counts. Products are named `sgemm_MxNxK`, with `nt` and `tn` for a transposed operand; convolutions `conv_BxCxHxOxK`, forward and both \
+         gradients; the rest are whole training steps with SGD (`crates/phalanx-graph/examples/graph_bench.rs`, `benches/graph/peer.py`). \
+         Memory is the peak of resident memory over three steps beyond what was there before the first. Replicas are measured by \
+         `crates/phalanx-graph/examples/graph_scaling.rs`, once a round; of each the best of nine turns.\n\n"
+    );
+    page + &measured(machine, &[], tables)
+}
+
 /// Where it was measured, and what.
 fn measured(machine: &[(&'static str, String)], notes: &[String], tables: &[Table]) -> String {
     let mut page = "| measured on | |\n|---|---|\n".to_string();

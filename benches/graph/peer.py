@@ -1,7 +1,8 @@
 """Times in PyTorch, on one thread, what crates/phalanx-graph/examples/graph_bench.rs times in Phalanx.
 
 Reads the names of cases from stdin, line by line, and prints `name, median us, min us, samples/s`. Time is what this
-thread spent on a core.
+thread spent on a core. With `--memory NAME` it prints how much resident memory a few steps take at most beyond the model,
+what is fed to it and everything loaded before.
 """
 
 import sys
@@ -53,6 +54,13 @@ def lenet(filters: list[int], hidden: list[int]) -> nn.Module:
         layers += [nn.Linear(before, n), nn.ReLU()]
         before = n
     return nn.Sequential(*layers, nn.Linear(before, 10))
+
+
+def deep(n: int, width: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for i in range(n):
+        layers += [nn.Conv2d(width if i else 3, width, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(width * 64, 10))
 
 
 def mlp(sizes: list[int], act: type[nn.Module]) -> nn.Module:
@@ -116,6 +124,8 @@ def case(name: str) -> tuple[Step, int]:
             return training(mlp([1024, 4096, 4096, 1000], nn.ReLU), [1024], 32, 1000)
         case "block":
             return block()
+        case "deep":
+            return training(deep(8, 32), [3, 32, 32], 32, 10)
     kind, _, rest = name.partition("_")
     return {"sgemm": sgemm, "conv": conv}[kind](rest)
 
@@ -136,6 +146,25 @@ def measure(name: str) -> None:
     print(f"{name}\t{median:.1f}\t{times[0]:.1f}\t{samples * 1e6 / median:.0f}", flush=True)
 
 
+def resident(which: str) -> int:
+    """Bytes that the kernel counts under this name."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which + ":"))
+
+
+def memory(name: str) -> None:
+    step, _ = case(name)
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")  # The peak begins anew.
+    before = resident("VmRSS")
+    for _ in range(3):
+        step()
+    print(f"{name}\t{resident('VmHWM') - before}")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--memory"]:
+        memory(sys.argv[2])
+        sys.exit()
     for line in sys.stdin:
         measure(line.strip())

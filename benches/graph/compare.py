@@ -1,8 +1,10 @@
-"""Phalanx's kernels against PyTorch's, one thread each, case by case in turns.
+"""Phalanx's graph against PyTorch, one thread each, case by case in turns.
 
-    python python/oracle/graph_compare.py target/release/examples/graph_bench [rounds] [part of a case's name ...]
+    python benches/graph/compare.py target/release/examples/graph_bench [rounds] [part of a case's name ...]
 
 Of each case the best median and the best time over the rounds are kept: others who use the machine only slow it down.
+Prints `time, case, ours us, torch us, ratio by medians, by best times, wanted` and `memory, case, bytes with the plan, without
+it, of torch, arena with the plan, without it`, separated by tabs.
 """
 
 import subprocess
@@ -33,11 +35,15 @@ CASES = {
     "mlp_small": 1.0,
     "mlp_large": 1.0,
     "block": 0.8,
+    "deep": 0.6,
     "conv_8x64x28x64x3": 0.6,
     "conv_16x64x28x64x3": 0.6,
     "conv_8x64x28x64x1": 0.6,
     "conv_16x64x28x64x1": 0.6,
 }
+
+# Cases whose memory is compared.
+MEMORY = ("lenet_20_50", "lenet_6_16", "mlp_small", "mlp_large", "block", "deep")
 
 
 class Side:
@@ -66,19 +72,28 @@ def main() -> None:
     ours, *rest = sys.argv[1:] or sys.exit(__doc__)
     rounds = int(rest.pop(0)) if rest and rest[0].isdigit() else 3
     cases = [name for name in CASES if not rest or any(part in name for part in rest)]
-    theirs = Path(__file__).with_name("graph_bench.py")
+    theirs = Path(__file__).with_name("peer.py")
     sides = Side([ours]), Side([sys.executable, str(theirs)])
-    for _ in range(rounds):
+    for round in range(rounds):
         for name in cases:
+            print(f"round {round + 1} of {rounds}, {name} ...", file=sys.stderr)
             for side in sides:
                 side.measure(name)
     for side in sides:
         side.close()
-    print(f"{'case':24} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'by min':>6} {'wanted':>6}")
     for name in cases:
         (a, a_least), (b, b_least) = (side.best[name] for side in sides)
-        missed = "" if b / a >= CASES[name] else "  missed"
-        print(f"{name:24} {a:10.1f} {b:10.1f} {b / a:6.2f} {b_least / a_least:6.2f} {CASES[name]:6.1f}{missed}")
+        print("time", name, f"{a:.1f}", f"{b:.1f}", f"{b / a:.2f}", f"{b_least / a_least:.2f}", CASES[name], sep="\t")
+    for name in (name for name in cases if name in MEMORY):
+        (on, arena_on), (off, arena_off) = (said([ours, "--memory", plan, name]) for plan in ("on", "off"))
+        (torch,) = said([sys.executable, str(theirs), "--memory", name])
+        print("memory", name, on, off, torch, arena_on, arena_off, sep="\t")
+
+
+def said(command: list[str]) -> list[str]:
+    """The numbers that a program prints after the name of its case."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    return done.stdout.split()[1:]
 
 
 if __name__ == "__main__":
