@@ -42,6 +42,17 @@ pub(super) fn scratch(size: Size) -> usize {
     depth * (height(size) + width(size))
 }
 
+/// Copies `k` runs of elements that lie `apart`, one after another; false if the last reaches beyond the end.
+fn copied<T: Copy, const N: usize>(from: &[T], apart: usize, k: usize, to: &mut [T]) -> bool {
+    if (k - 1) * apart + N > from.len() {
+        return false;
+    }
+    for (l, to) in to.as_chunks_mut::<N>().0.iter_mut().take(k).enumerate() {
+        to.copy_from_slice(&from[l * apart..l * apart + N]);
+    }
+    true
+}
+
 /// One part of a product.
 struct At<'a> {
     rows: Range<usize>,
@@ -159,6 +170,14 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
         for (sliver, to) in self.slivers(rows).zip(to.chunks_exact_mut(k * height)) {
             // Rows that are missing at the end of a sliver are packed, but not used.
             let place = |r: usize| a.lines.at(rows.start + (sliver.start + r).min(sliver.end - 1));
+            if a.lines == Lines::Even(1) && a.col != 1 {
+                let from = a.data.get(place(0) + steps.start * a.col..).unwrap_or_default();
+                match height {
+                    12 if copied::<T, 12>(from, a.col, k, to) => continue,
+                    8 if copied::<T, 8>(from, a.col, k, to) => continue,
+                    _ => {}
+                }
+            }
             for quad in (0..sliver.len()).step_by(4) {
                 let at: [usize; 4] = std::array::from_fn(|i| place(quad + i));
                 let to = &mut to[quad..];
