@@ -2,7 +2,7 @@
 
 use super::{
     Lines, Mat, Size, Turned,
-    tile::{DEPTH, MAX_TILE, Starts, Tiled, Tiles},
+    tile::{DEPTH, Left, MAX_TILE, Starts, Tiled, Tiles},
 };
 use std::ops::Range;
 
@@ -78,7 +78,14 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
         for rows in pieces(m, HEIGHT) {
             for steps in pieces(k, DEPTH) {
                 let add = self.accumulate || steps.start > 0;
-                self.left(a, &rows, &steps, a_scratch);
+                let there = self.is_there(a);
+                if there.is_none() {
+                    self.left(a, &rows, &steps, a_scratch);
+                }
+                let left = |i: usize, sliver: &Range<usize>| match there {
+                    None => Left::Packed(&a_scratch[i * steps.len() * self.tiles.height..]),
+                    Some(row) => Left::There(&a.data[(rows.start + sliver.start) * row + steps.start..], row),
+                };
                 let ready = &Starts::new((0..steps.len()).map(|l| l * self.tiles.max_cols()));
                 let there = (b.col == 1).then(|| b.lines.starts(steps.clone()));
                 for begin in (0..n).step_by(width(self.size)) {
@@ -92,9 +99,18 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
                         there: there.as_ref(),
                     };
                     self.right(b, &at, b_scratch);
-                    self.tiles(&at, a_scratch, b, b_scratch, c);
+                    self.tiles(&at, &left, b, b_scratch, c);
                 }
             }
+        }
+    }
+
+    /// How far apart the rows of a left operand are that is used so seldom that packing it costs more than it saves.
+    fn is_there(&self, a: Mat<'_, T>) -> Option<usize> {
+        let (n, most) = (self.size.n, self.tiles.max_cols());
+        match a.lines {
+            Lines::Even(row) if a.col == 1 && n.is_multiple_of(most) && n <= 2 * most => Some(row),
+            _ => None,
         }
     }
 
@@ -104,13 +120,21 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
 
     /// All tiles of these rows and columns. The first sliver takes full panels from where they are and packs them in
     /// passing, if anybody comes after it.
-    fn tiles(&self, at: &At<'_>, left: &[T], b: Mat<'_, T>, packed: &mut [T], c: &mut [T]) {
+    fn tiles<'a>(
+        &self,
+        at: &At<'_>,
+        left: &dyn Fn(usize, &Range<usize>) -> Left<'a, T>,
+        b: Mat<'_, T>,
+        packed: &mut [T],
+        c: &mut [T],
+    ) where
+        T: 'a,
+    {
         let n = self.size.n;
         let (k, most) = (at.steps.len(), self.tiles.max_cols());
         let n_slivers = self.slivers(&at.rows).len();
-        for (i, (sliver, a)) in
-            self.slivers(&at.rows).zip(left.chunks_exact(k * self.tiles.height)).enumerate()
-        {
+        for (i, sliver) in self.slivers(&at.rows).enumerate() {
+            let a = left(i, &sliver);
             for (panel, packed) in (0..at.cols.len()).step_by(most).zip(packed.chunks_exact_mut(k * most)) {
                 let wide = (at.cols.len() - panel).min(most);
                 let col = at.cols.start + panel;
@@ -128,7 +152,12 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
                             (at.add, packed),
                         );
                     }
-                    Some(there) if i == 1 && at.cols.len() == most && self.is_far(at.cols.end + most) => {
+                    Some(there)
+                        if i == 1
+                            && at.cols.len() == most
+                            && self.is_far(at.cols.end + most)
+                            && let Left::Packed(a) = a =>
+                    {
                         let next = (at.add, &b.data[at.cols.end..], there);
                         self.tiles.run_and_fetch(sliver.len(), a, (packed, at.ready), (c, n), next);
                     }
@@ -147,7 +176,7 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
     }
 
     /// A tile, or as much of it as there are columns: those at the edge go through memory of their own.
-    fn part(&self, [rows, wide]: [usize; 2], a: &[T], b: (&[T], &Starts), c: &mut [T], add: bool) {
+    fn part(&self, [rows, wide]: [usize; 2], a: Left<'_, T>, b: (&[T], &Starts), c: &mut [T], add: bool) {
         let (lanes, n) = (self.tiles.lanes, self.size.n);
         let vectors = wide.div_ceil(lanes);
         if wide == vectors * lanes {

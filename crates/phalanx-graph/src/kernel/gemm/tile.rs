@@ -43,6 +43,8 @@ impl Starts {
 /// What a kernel is given, its bounds checked.
 struct Job<T> {
     a: *const T,
+    /// How far apart the rows of `a` are, where it is not packed.
+    a_row: usize,
     b: *const T,
     starts: *const u32,
     k: usize,
@@ -68,6 +70,15 @@ const FETCH: u8 = 2;
 
 type Run<T> = unsafe fn(&Job<T>);
 
+/// The left operand of a tile.
+#[derive(Clone, Copy)]
+pub(super) enum Left<'a, T> {
+    /// Step after step, the rows of a sliver beside each other.
+    Packed(&'a [T]),
+    /// Row after row, so far apart.
+    There(&'a [T], usize),
+}
+
 /// The tiles of one element type on one instruction set.
 #[derive(Debug)]
 pub struct Tiles<T: 'static> {
@@ -80,6 +91,8 @@ pub struct Tiles<T: 'static> {
     /// `[rows - 1]`, of full width.
     keep: &'static [Run<T>],
     fetch: &'static [Run<T>],
+    /// The same with a left operand that is not packed: `[keep][rows - 1]`, of full width.
+    there: [&'static [Run<T>]; 2],
 }
 
 impl<T: Copy> Tiles<T> {
@@ -91,37 +104,42 @@ impl<T: Copy> Tiles<T> {
         2 * self.lanes
     }
 
-    /// `c = a * b`, or `c += a * b`: `rows` rows of `c`, `vectors` vectors wide, `c_row` apart; `a` is packed.
+    /// `c = a * b`, or `c += a * b`: `rows` rows of `c`, `vectors` vectors wide, `c_row` apart. What is not packed is there in
+    /// full width only.
     pub(super) fn run(
         &self,
         [rows, vectors]: [usize; 2],
-        a: &[T],
+        a: Left<'_, T>,
         (b, starts): (&[T], &Starts),
         c: (&mut [T], usize),
         add: bool,
     ) {
-        self.start(
-            self.run[vectors - 1][rows - 1],
-            [rows, vectors],
-            a,
-            (b, starts),
-            c,
-            (add, Extra::Nothing),
-        );
+        let run = match a {
+            Left::Packed(_) => self.run[vectors - 1][rows - 1],
+            Left::There(..) => {
+                assert_eq!(vectors, 2, "of full width");
+                self.there[0][rows - 1]
+            }
+        };
+        self.start(run, [rows, vectors], a, (b, starts), c, (add, Extra::Nothing));
     }
 
     /// The same in full width; the right operand is also packed, row after row.
     pub(super) fn run_and_keep(
         &self,
         rows: usize,
-        a: &[T],
+        a: Left<'_, T>,
         (b, starts): (&[T], &Starts),
         c: (&mut [T], usize),
         (add, kept): (bool, &mut [T]),
     ) {
         assert!(starts.n * self.max_cols() <= kept.len(), "what is kept has room");
         let extra = Extra::Keep(kept.as_mut_ptr());
-        self.start(self.keep[rows - 1], [rows, 2], a, (b, starts), c, (add, extra));
+        let run = match a {
+            Left::Packed(_) => self.keep[rows - 1],
+            Left::There(..) => self.there[1][rows - 1],
+        };
+        self.start(run, [rows, 2], a, (b, starts), c, (add, extra));
     }
 
     /// The same in full width, with a right operand that was packed; rows of the next are fetched in passing.
@@ -135,7 +153,7 @@ impl<T: Copy> Tiles<T> {
     ) {
         assert_eq!(starts.n, there.n, "as many rows as this one has");
         let extra = Extra::Fetch(next.as_ptr(), there.at.as_ptr());
-        self.start(self.fetch[rows - 1], [rows, 2], a, (b, starts), c, (add, extra));
+        self.start(self.fetch[rows - 1], [rows, 2], Left::Packed(a), (b, starts), c, (add, extra));
     }
 
     /// `extra` is what the kernel does, and has room.
@@ -143,17 +161,22 @@ impl<T: Copy> Tiles<T> {
         &self,
         run: Run<T>,
         [rows, vectors]: [usize; 2],
-        a: &[T],
+        a: Left<'_, T>,
         (b, starts): (&[T], &Starts),
         (c, c_row): (&mut [T], usize),
         (add, extra): (bool, Extra<T>),
     ) {
         let (k, width) = (starts.n, vectors * self.lanes);
         assert!(k > 0 && starts.reach + width <= b.len(), "the right operand holds its rows");
-        assert!(k * self.height <= a.len(), "the left operand holds the tile's rows");
+        let (a, a_row, a_end) = match a {
+            Left::Packed(a) => (a, 0, k * self.height),
+            Left::There(a, row) => (a, row, (rows - 1) * row + k),
+        };
+        assert!(a_end <= a.len(), "the left operand holds the tile's rows");
         assert!((rows - 1) * c_row + width <= c.len(), "the output holds the tile");
         let job = Job {
             a: a.as_ptr(),
+            a_row,
             b: b.as_ptr(),
             starts: starts.at.as_ptr(),
             k,
@@ -186,7 +209,7 @@ macro_rules! kernel {
         /// # Safety
         /// The CPU has the instructions; the job's pointers are good for its sizes.
         $(#[$feature])*
-        unsafe fn tile<const ROWS: usize, const VECTORS: usize, const EXTRA: u8>(job: &Job<$t>) {
+        unsafe fn tile<const ROWS: usize, const VECTORS: usize, const EXTRA: u8, const PACKED: bool>(job: &Job<$t>) {
             if job.add {
                 for i in 0..ROWS * VECTORS {
                     $fetch(job.c.wrapping_add(i / VECTORS * job.c_row + i % VECTORS * $lanes).cast_const());
@@ -194,6 +217,9 @@ macro_rules! kernel {
             }
             let mut sums: [[$v; VECTORS]; ROWS] = [[$zero; VECTORS]; ROWS];
             let mut a = job.a;
+            // Addresses reach three rows from one place: more places than these would not fit into registers.
+            let row = job.a_row;
+            let mut thirds = [a, a.wrapping_add(3 * row), a.wrapping_add(6 * row), a.wrapping_add(9 * row)];
             for l in 0..job.k {
                 // No closures from here on: what is called between here and an instruction has to be inlined.
                 let mut b: [$v; VECTORS] = [$zero; VECTORS];
@@ -227,13 +253,22 @@ macro_rules! kernel {
                     _ => {}
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: the left operand has `k` times `$height` elements, and `r` is less than that.
-                    let x = $splat(unsafe { *a.add(r) });
+                    // SAFETY: a packed left operand has `k` times `$height` elements, and `r` is less than that; another
+                    // has `k` elements in each of its rows.
+                    let x = $splat(unsafe {
+                        if PACKED { *a.add(r) } else { *thirds[r / 3].add(r % 3 * row) }
+                    });
                     for (sum, b) in sums.iter_mut().zip(b) {
                         *sum = $fma(x, b, *sum);
                     }
                 }
-                a = a.wrapping_add($height);
+                if PACKED {
+                    a = a.wrapping_add($height);
+                } else {
+                    for third in &mut thirds {
+                        *third = third.wrapping_add(1);
+                    }
+                }
             }
             for (r, sums) in sums.iter().enumerate() {
                 for (v, &sum) in sums.iter().enumerate() {
@@ -251,11 +286,13 @@ macro_rules! kernel {
 macro_rules! table {
     ($lanes:literal, $height:literal: $($rows:literal),*) => {
         pub(super) static TILES: super::Tiles<Element> = {
-            const ONE: &[Run<Element>] = &[$(tile::<$rows, 1, NOTHING>),*];
-            const TWO: &[Run<Element>] = &[$(tile::<$rows, 2, NOTHING>),*];
-            let keep: &[Run<Element>] = &[$(tile::<$rows, 2, KEEP>),*];
-            let fetch: &[Run<Element>] = &[$(tile::<$rows, 2, FETCH>),*];
-            super::Tiles { lanes: $lanes, height: $height, run: [ONE, TWO], keep, fetch }
+            const ONE: &[Run<Element>] = &[$(tile::<$rows, 1, NOTHING, true>),*];
+            const TWO: &[Run<Element>] = &[$(tile::<$rows, 2, NOTHING, true>),*];
+            const THERE: [&[Run<Element>]; 2] =
+                [&[$(tile::<$rows, 2, NOTHING, false>),*], &[$(tile::<$rows, 2, KEEP, false>),*]];
+            let keep: &[Run<Element>] = &[$(tile::<$rows, 2, KEEP, true>),*];
+            let fetch: &[Run<Element>] = &[$(tile::<$rows, 2, FETCH, true>),*];
+            super::Tiles { lanes: $lanes, height: $height, run: [ONE, TWO], keep, fetch, there: THERE }
         };
     };
 }
