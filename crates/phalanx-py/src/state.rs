@@ -179,7 +179,7 @@ pub fn abandon(py: Python<'_>) -> PyResult<()> {
 
 /// Asks the world of this process something, with or without a running engine.
 pub fn with_world<T>(ask: impl FnOnce(&World) -> T) -> Option<T> {
-    let mut state = lock();
+    let state = lock();
     if state.owner != std::process::id() {
         return None;
     }
@@ -187,12 +187,10 @@ pub fn with_world<T>(ask: impl FnOnce(&World) -> T) -> Option<T> {
         drop(state);
         return Some(ask(engine.world()));
     }
-    // Taken out and put back, because the answer may take a while.
-    let idle = state.idle.take()?;
+    // Not under the lock, because the answer may take a while.
+    let world = state.idle.as_ref()?.world_arc();
     drop(state);
-    let answer = ask(idle.world());
-    lock().idle.get_or_insert(idle);
-    Some(answer)
+    Some(ask(&world))
 }
 
 /// The engine, once no other thread has it.

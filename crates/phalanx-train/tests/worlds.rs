@@ -134,6 +134,27 @@ fn three_processes_agree_and_are_close_to_one() {
 }
 
 #[test]
+fn up_to_four_processes_of_two_replicas_have_the_losses_of_one() {
+    let losses = |collective: Arc<dyn Collective>, replicas: usize| -> Vec<f64> {
+        let (n, me) = (collective.processes(), collective.index());
+        let mut exe = executor(collective, replicas, ReduceStrategy::AllReduce);
+        let mut store = Store::new(1);
+        let own = me * SAMPLES / n..(me + 1) * SAMPLES / n;
+        let run = |i| step(&mut exe, &mut store, &samples(i, own.clone())).expect("a step runs");
+        (0..10).map(run).collect()
+    };
+    let alone = losses(Arc::new(phalanx_graph::exec::Alone), 4);
+    for hosts in [&[0, 1][..], &[0, 0, 0], &[0, 0, 1], &[0, 0, 1, 1], &[0, 1, 2, 3]] {
+        let all = world(hosts, |r| losses(Arc::new(r), 2));
+        for (i, wanted) in alone.iter().enumerate() {
+            // Everybody has as many samples.
+            let got = all.iter().map(|own| own[i]).sum::<f64>() / hosts.len() as f64;
+            assert!((got - wanted).abs() <= 1e-6 * wanted, "{hosts:?}, step {i}: {got} instead of {wanted}");
+        }
+    }
+}
+
+#[test]
 fn a_process_with_wrong_feeds_keeps_nobody_waiting() {
     let seen = world(&[0, 0], |ranks| {
         let me = ranks.index();
