@@ -98,6 +98,81 @@ def test_a_rank_that_fails_is_no_trap_for_the_others(kind: str, culprit: str) ->
     assert first[5] == second[5]
 
 
+def told(kind: str, at: int) -> list[str]:
+    """Rank 1 fails in one of three runs; what each run says."""
+    said: list[str] = []
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        words = fluid.data("words", [None, 1], "int64")
+        loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.embedding(words, [10, 4]), 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        fluid.Executor().run(startup)
+        exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=1)
+        good = np.arange(4).reshape(4, 1)
+        wrong = {"feed": good.astype("float32"), "operation": good + 9, "type": [1, 2], "end": None}[kind]
+        loader = fluid.io.DataLoader.from_generator([words], capacity=2, iterable=False)
+        loader.set_batch_generator(lambda: iter([]))
+        loader.start()
+        for run in range(3):
+            value = wrong if run == at and phalanx.rank() == 1 else good
+            try:
+                exe.run([loss], feed=None if value is None else {"words": value})
+                said.append("ok")
+            except fluid.GraphError as why:
+                said.append(f"{type(why).__name__}: {why}")
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "reason"),
+    [
+        ("feed", "FeedError: ", r"could not run: `words` wants i64\[batch, 1\] .*got f32\[4, 1\]; nothing.*"),
+        ("operation", "OpError: ", r"failed in this run: .*`embedding` at .*test_graph_ranks\.py:\d+ failed: .*"),
+        ("type", "FeedTypeError: ", "failed in this run: FeedTypeError: `words` wants an array.*"),
+        ("end", "EOFException: ", "failed in this run: EOFException: the loader of words has no more batches.*"),
+    ],
+)
+@pytest.mark.parametrize(("n", "at"), [(2, 0), (2, 1), (3, 1)])
+def test_others_are_told_who_failed_and_why(n: int, at: int, kind: str, own: str, reason: str) -> None:
+    # PYRANKS-3
+    for rank, said in enumerate(run_ranks(n, told, kind, at)):
+        failed = said.pop(at)
+        assert said == ["ok", "ok"]
+        if rank == 1:
+            assert failed.startswith(own)
+        else:
+            assert re.fullmatch(f"ProcessError: rank 1 {reason}", failed), failed
+
+
+def epochs() -> tuple[list[int], bytes]:
+    """Three epochs from a loader that ends on all ranks at the same time; batches of each, and what was learned."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    counts = []
+    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        _, loss = classifier()
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        fluid.Executor().run(startup)
+        exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=2)
+        loader = fluid.io.DataLoader.from_generator([main.var("x"), main.var("label")], capacity=2, iterable=False)
+        loader.set_batch_generator(lambda: (batch(4, seed=phalanx.rank() + i) for i in range(6)))
+        for _ in range(3):
+            loader.start()
+            counts.append(0)
+            try:
+                while True:
+                    exe.run([])
+                    counts[-1] += 1
+            except fluid.EOFException:
+                loader.reset()
+        return counts, scope["fc_0.w_0"].tobytes()
+
+
+def test_loaders_that_end_together_are_no_failure() -> None:
+    (first, one), (second, other) = run_ranks(2, epochs)
+    assert first == second == [3, 3, 3]
+    assert one == other
+
+
 def learner() -> tuple[fluid.ParallelExecutor, fluid.Variable, fluid.Program]:
     x = fluid.data("x", [None, 2])
     loss = fluid.layers.mean(fluid.layers.fc(x, 1))

@@ -65,12 +65,16 @@ def test_the_same_through_a_compiled_program(world: World) -> None:
     exe.run(fluid.default_startup_program())
     train = fluid.CompiledProgram(world.main).with_data_parallel(loss_name=loss.name, places=fluid.cpu_places(2))
     test = fluid.CompiledProgram(test_program).with_data_parallel(share_vars_from=train, places=fluid.cpu_places(2))
-    with pytest.raises(fluid.StrategyError, match="has not run yet"):
-        exe.run(test, feed=batch(8), fetch_list=[loss])
+    # It need not have run, no more than a ParallelExecutor.
+    (first,) = exe.run(test, feed=batch(8), fetch_list=[loss])
     (before,) = exe.run(train, feed=batch(8), fetch_list=[loss])
     (after,) = exe.run(test, feed=batch(8), fetch_list=[loss])
     assert before.shape == after.shape == (2,)
+    assert np.array_equal(first, before)
     assert after.mean() < before.mean()
+    elsewhere = fluid.CompiledProgram(test_program).with_data_parallel(share_vars_from=train, places=2)
+    with fluid.scope_guard(fluid.Scope()), pytest.raises(fluid.StrategyError, match="another scope"):
+        exe.run(elsewhere, feed=batch(8), fetch_list=[loss])
     with pytest.raises(fluid.StrategyError, match="already"):
         train.with_data_parallel()
 

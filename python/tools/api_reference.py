@@ -21,6 +21,7 @@ MODULES = [
     ("phalanx.graph", "Static programs, with Paddle's names"),
     ("phalanx.graph.layers", "Layers of static programs"),
     ("phalanx.graph.optimizer", "Optimizers of static programs"),
+    ("phalanx.graph.io", "Readers of static programs"),
     ("phalanx.exceptions", "Errors"),
 ]
 HEAD = """\

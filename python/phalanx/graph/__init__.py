@@ -18,10 +18,12 @@ True
 
 from __future__ import annotations
 
-from phalanx.graph import clip, errors, initializer, layers, optimizer, regularizer
+from phalanx.graph import clip, core, errors, initializer, io, layers, optimizer, reader, regularizer
 from phalanx.graph._feed import Fetch, PerDevice, Replicate
 from phalanx.graph.compiler import CompiledProgram
+from phalanx.graph.data_feeder import DataFeeder
 from phalanx.graph.errors import (
+    EOFException,
     FeedError,
     FeedTypeError,
     FetchError,
@@ -36,6 +38,7 @@ from phalanx.graph.errors import (
     UninitialisedError,
 )
 from phalanx.graph.executor import Executor
+from phalanx.graph.lod import LoDTensor, create_lod_tensor, create_random_int_lodtensor, unpad
 from phalanx.graph.parallel_executor import ParallelExecutor
 from phalanx.graph.param_attr import ParamAttr
 from phalanx.graph.places import CPUPlace, CUDAPlace, cpu_places, is_compiled_with_cuda
@@ -49,6 +52,7 @@ from phalanx.graph.program import (
     default_startup_program,
     program_guard,
 )
+from phalanx.graph.reader import batch, shuffle
 from phalanx.graph.scope import Scope, global_scope, scope_guard
 from phalanx.graph.strategy import BuildStrategy, ExecutionStrategy
 
@@ -57,6 +61,8 @@ __all__ = [
     "CPUPlace",
     "CUDAPlace",
     "CompiledProgram",
+    "DataFeeder",
+    "EOFException",
     "ExecutionStrategy",
     "Executor",
     "FeedError",
@@ -64,6 +70,7 @@ __all__ = [
     "Fetch",
     "FetchError",
     "GraphError",
+    "LoDTensor",
     "LossError",
     "NotFiniteError",
     "OpError",
@@ -81,18 +88,26 @@ __all__ = [
     "UninitialisedError",
     "Variable",
     "append_backward",
+    "batch",
     "clip",
+    "core",
     "cpu_places",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
     "data",
     "default_main_program",
     "default_startup_program",
     "errors",
     "global_scope",
     "initializer",
+    "io",
     "is_compiled_with_cuda",
     "layers",
     "optimizer",
     "program_guard",
+    "reader",
     "regularizer",
     "scope_guard",
+    "shuffle",
+    "unpad",
 ]

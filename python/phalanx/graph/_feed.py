@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.graph import _values
+from phalanx.graph import _ragged, _values, lod
+from phalanx.graph._forms import Group, PerDevice, Replicate
 from phalanx.graph._values import Array, Lent
-from phalanx.graph.errors import FeedError, FeedTypeError, FetchError
+from phalanx.graph.errors import FeedError, FeedTypeError, FetchError, GraphError
 from phalanx.graph.program import Program, Variable
 
-
-class Replicate:
-    """Feeds all of a value to every device, where it would be split."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class PerDevice:
-    """Feeds each device a value of its own; one without samples leaves its device idle."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self.values = list(values)
-
-
 TYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
+MOST_SHOWN = 12
 MERGES = ("concat", "unmerged", "mean", "sum", "first")
 
 
@@ -47,7 +35,8 @@ def _array(program: Program, name: str, value: Any) -> Array:
     wanted = None if found is None else f"{_values.name(found[0])}{list(found[1])}"
     if isinstance(value, (bool, int, float)):
         if found is None:
-            raise FeedError(f"`{name}` is fed, but the program has no such feed", var=name)
+            unknown = FeedError(f"`{name}` is fed, but the program has no such feed", var=name)
+            raise explained(program, unknown)
         dtype = np.dtype(_values.name(found[0]))
         if dtype.kind in "iu" and isinstance(value, float):
             text = f"`{name}` wants {wanted} (declared at {found[3]}), got the fraction {value!r}"
@@ -81,21 +70,88 @@ def _one(program: Program, name: Any, value: Any) -> tuple[str, str, list[Lent]]
     return name, kind, [_values.lend(_array(program, name, inner))]
 
 
-def feeds(program: Program, feed: Any, feed_dict: Any = None) -> Feeds:
+def from_readers(program: Program, feed: Any, devices: int) -> Any:
+    """What is fed, and the next batches of readers that are not iterated over. One whose variables are fed is left."""
+    if not (feed is None or isinstance(feed, Mapping)):
+        return feed
+    given = {(v.name if isinstance(v, Variable) else v): value for v, value in (feed or {}).items()}
+    made: dict[Any, Any] = {}
+    for reader in program._readers:
+        fed = [name for name in reader._names if name in given]
+        if len(fed) == len(reader._names):
+            continue
+        if fed:
+            rest = ", ".join(name for name in reader._names if name not in given)
+            raise FeedError(
+                f"`{fed[0]}` is fed, but a loader gives it together with {rest}; feed all or none", var=fed[0]
+            )
+        batches = _filled(program, reader._take(devices), devices)
+        for name in batches[0]:
+            made[name] = PerDevice([each[name] for each in batches]) if devices > 1 else batches[0][name]
+    return {**given, **made} if made else feed
+
+
+def _filled(program: Program, batches: Sequence[Any], devices: int) -> list[Any]:
+    """With dicts that have no samples for devices that are to be idle."""
+    idle = {name: _nothing(program, name, value) for name, value in batches[-1].items()}
+    return [*batches, *[idle] * (devices - len(batches))]
+
+
+def _batch_axis(program: Program, name: str) -> int | None:
+    found = program._graph.var(name)
+    return next((i for i, d in enumerate(found[1]) if d < 0), None) if found is not None else None
+
+
+def _nothing(program: Program, name: str, value: Any) -> Any:
+    axis = _batch_axis(program, name)
+    if axis is None or axis >= len(getattr(value, "shape", ())):
+        return value
+    return np.take(value, np.empty(0, int), axis=axis)
+
+
+def in_pieces(program: Program, fed: Feeds, devices: int, pieces: int) -> Feeds:
+    """With what each device is given cut into so many pieces, which it takes one after the other."""
+    made: Feeds = []
+    for name, kind, lent in fed:
+        if kind == "each" and len(lent) == devices and pieces > 1:
+            lent = [_values.lend(part) for *_, whole in lent for part in _cut(program, name, whole, pieces)]
+        made.append((name, kind, lent))
+    return made
+
+
+def _cut(program: Program, name: str, whole: Array, pieces: int) -> list[Array]:
+    axis = _batch_axis(program, name)
+    if axis is None or axis >= whole.ndim:
+        return [whole] * pieces
+    # A sample may have several rows.
+    rows = -program.var(name).shape[axis]
+    shares = np.array_split(np.arange(whole.shape[axis] // rows), pieces)
+    ends = np.cumsum([len(share) * rows for share in shares])[:-1]
+    return list(np.split(whole, ends, axis=axis))
+
+
+def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1) -> Feeds:
     """A dict that is split, or a list with a dict for each device."""
     if feed is not None and feed_dict is not None:
         raise FeedError("feed and feed_dict are the same thing under two names; give one")
-    given = feed if feed is not None else feed_dict
+    given = from_readers(program, feed if feed is not None else feed_dict, devices)
+    if isinstance(given, Group) and given.places == 1 and len(given) == 1:
+        given = given[0]
+    elif isinstance(given, Group) and given.places == devices and 0 < len(given) < devices:
+        given = _filled(program, given, devices)
     if given is None:
         return []
     if isinstance(given, Mapping):
+        given = _ragged.padded(program, given)
+        _ragged.check_alike(program, given)
         return [_one(program, name, value) for name, value in given.items()]
     if isinstance(given, (list, tuple)):
         return _each(program, list(given))
     raise FeedTypeError(f"feed is a dict, or a list with a dict for each device, not a {type(given).__name__}")
 
 
-def _each(program: Program, dicts: list[Any]) -> Feeds:
+def _each(program: Program, given: list[Any]) -> Feeds:
+    dicts = [_ragged.padded(program, each) if isinstance(each, Mapping) else each for each in given]
     for i, each in enumerate(dicts):
         if not isinstance(each, Mapping):
             raise FeedTypeError(f"feed: element {i} of the list is a {type(each).__name__}, not a dict", replica=i)
@@ -104,6 +160,7 @@ def _each(program: Program, dicts: list[Any]) -> Feeds:
             raise FeedError(
                 f"feed: devices 0 and {i} are fed different variables: {', '.join(odd)}", var=odd[0], replica=i
             )
+        _ragged.check_alike(program, each)
     if not dicts:
         raise FeedError("feed: the list is empty; a dict for each device is needed")
     return [_one(program, name, PerDevice([each[name] for each in dicts])) for name in dicts[0]]
@@ -131,3 +188,33 @@ def _fetch(one: Any, return_merged: bool) -> tuple[str, str]:
     if isinstance(one, str):
         return one, merge
     raise TypeError(f"variables and names can be fetched, not a {type(one).__name__}")
+
+
+def explained(program: Program, why: GraphError) -> GraphError:
+    """With what could be done about it, if a name is the trouble."""
+    hint = _hint(program, why)
+    if hint is None:
+        return why
+    made = type(why)(f"{why}; {hint}", var=why.var, op=why.op, site=why.site, wanted=why.wanted, got=why.got)
+    made.replica = why.replica
+    return made
+
+
+def _hint(program: Program, why: GraphError) -> str | None:
+    if why.var is None:
+        return None
+    of = why.var.removesuffix(lod.lengths_of(""))
+    if of != why.var and why.got == "nothing":
+        return f"feed `{of}` as a list of sequences, or as a LoDTensor, or its lengths too"
+    if program._graph.var(why.var) is not None:
+        return None
+    is_feed = isinstance(why, FeedError)
+    known = [name for name, kind in program._graph.vars() if not is_feed or kind in ("feed", "parameter", "state")]
+    near = get_close_matches(why.var, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    shown = [name for name, kind in program._graph.vars() if kind == "feed" or not is_feed]
+    return f"there are {', '.join(shown[:MOST_SHOWN])}{' and more' if len(shown) > MOST_SHOWN else ''}"
+
+
+__all__ = ["Fetch", "Group", "PerDevice", "Replicate"]

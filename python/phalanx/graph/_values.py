@@ -61,7 +61,7 @@ class Tensor:
         return list(self._given[1])
 
     def lod(self) -> list[Any]:
-        """Nothing: there are no sequences of different lengths."""
+        """Nothing: sequences come padded; :func:`unpad` takes them apart."""
         return []
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

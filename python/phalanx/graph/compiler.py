@@ -51,7 +51,7 @@ class CompiledProgram:
         self._parallel = True
         self._loss, self._exec, self._from = loss_name, exec_strategy, share_vars_from
         self._build = build_strategy or self._build
-        self._devices = _count(places)
+        self._devices = count(places)
         return self
 
     @property
@@ -65,11 +65,8 @@ class CompiledProgram:
         if self._exe is None:
             shared = None
             if self._from is not None:
-                if self._from._exe is None:
-                    raise StrategyError(
-                        "share_vars_from: that program has not run yet, so there is nothing to share; run it first"
-                    )
-                shared = self._from._exe
+                # It need not have run: what it has learned is in the scope, and that is shared.
+                shared = self._from._executor(self._from._scope or scope)
             self._exe = ParallelExecutor(
                 False, self._loss, self._program, shared, self._exec, self._build, scope=scope, devices=self._devices
             )
@@ -79,7 +76,8 @@ class CompiledProgram:
         return self._exe
 
 
-def _count(places: Any) -> int | None:
+def count(places: Any) -> int | None:
+    """How many places these are; nothing if nobody has said it."""
     if places is None or isinstance(places, int):
         return places
     if isinstance(places, CPUPlace):

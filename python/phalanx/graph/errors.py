@@ -83,7 +83,12 @@ class ProcessError(GraphError, RuntimeError):
     follows = True
 
 
+class EOFException(GraphError, EOFError):
+    """A reader has no more batches: ``reset()`` it, and ``start()`` it again. Nothing has run."""
+
+
 __all__ = [
+    "EOFException",
     "FeedError",
     "FeedTypeError",
     "FetchError",

@@ -18,7 +18,7 @@ from phalanx import _phalanx
 from phalanx.graph import _feed, _values
 from phalanx.graph._values import Lent
 from phalanx.graph.compiler import CompiledProgram
-from phalanx.graph.errors import FeedError, UninitialisedError
+from phalanx.graph.errors import FeedError, FetchError, UninitialisedError
 from phalanx.graph.parallel_executor import explained
 from phalanx.graph.places import CPUPlace
 from phalanx.graph.program import Program, default_main_program
@@ -61,7 +61,7 @@ class Executor:
         feeds: list[tuple[str, Lent]] = []
         states: list[tuple[str, Lent]] = []
         for name, kind, values in _feed.feeds(program, feed):
-            if kind == "each":
+            if kind == "each" and len(values) != 1:
                 raise FeedError(f"`{name}` is fed for {len(values)} devices, but an Executor has one", var=name)
             found = program._graph.var(name)
             is_state = found is not None and found[2] in ("parameter", "state")
@@ -78,6 +78,8 @@ class Executor:
                 scope[name] = old
             if isinstance(why, UninitialisedError):
                 raise explained(why) from None
+            if isinstance(why, (FeedError, FetchError)):
+                raise _feed.explained(program, why) from None
             raise
         return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out]
 

@@ -205,6 +205,34 @@ class RecomputeOptimizer:
         return made
 
 
+class GradientMergeOptimizer:
+    """Another optimizer that acts in every ``k_steps``-th run only, on the mean of the gradients since it last did.
+
+    Large batches in small memory: ``k_steps`` runs learn what one with all of their samples would. ``accumulate`` of a
+    ``BuildStrategy`` does that within one run.
+    """
+
+    def __init__(self, inner_optimizer: Optimizer | RecomputeOptimizer, k_steps: int = 1, avg: bool = True) -> None:
+        if isinstance(k_steps, bool) or not isinstance(k_steps, int) or k_steps < 1:
+            raise ProgramError(f"k_steps={k_steps!r}; it must be a number from 1 on", got=repr(k_steps))
+        if not avg:
+            raise ProgramError(
+                "avg=False is not supported: it takes the mean; multiply the loss by k_steps for the sum"
+            )
+        self._optimizer = inner_optimizer
+        self._k_steps = k_steps
+
+    def minimize(self, loss: Variable, startup_program: Program | None = None) -> tuple[list[Operator], Pairs]:
+        """Adds gradients, their sums over runs, and updates."""
+        updates, pairs = self._optimizer.minimize(loss, startup_program)
+        if self._k_steps == 1:
+            return updates, pairs
+        graph = loss.program._graph
+        graph.accumulate(self._k_steps, caller())
+        (startup_program or default_startup_program())._graph.adopt(graph)
+        return [op for op in loss.program.global_block().ops if op.role == "Optimize"], pairs
+
+
 SGDOptimizer = SGD
 MomentumOptimizer = Momentum
 AdamOptimizer = Adam
@@ -220,6 +248,7 @@ __all__ = [
     "AdamOptimizer",
     "AdamW",
     "AdamWOptimizer",
+    "GradientMergeOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
     "Momentum",

@@ -22,7 +22,7 @@ from typing import Any
 from phalanx import _phalanx
 from phalanx._accord import Accord
 from phalanx.graph import _feed, _values
-from phalanx.graph.errors import StrategyError, UninitialisedError
+from phalanx.graph.errors import FeedError, FetchError, LossError, StrategyError, UninitialisedError
 from phalanx.graph.places import no_cuda
 from phalanx.graph.program import Program, Variable, default_main_program
 from phalanx.graph.scope import Scope, global_scope
@@ -75,10 +75,16 @@ class ParallelExecutor:
             _check_ranks()
         self._scope = _shared_scope(share_vars_from, scope)
         self._program = program.clone()
+        # Loaders may still come.
+        self._program._readers = program._readers
         self._has_run = False
-        self._exe = _phalanx.GraphParallelExecutor(
-            self._program._graph, loss or None, BuildForm(build), execution, devices
-        )
+        self._pieces = build.accumulate
+        try:
+            self._exe = _phalanx.GraphParallelExecutor(
+                self._program._graph, loss or None, BuildForm(build), execution, devices
+            )
+        except LossError as why:
+            raise _feed.explained(program, why) from None
         if share_vars_from is not None and share_vars_from._has_run:
             self._prepare()
         self._accord: Accord | None = None
@@ -121,15 +127,28 @@ class ParallelExecutor:
         with a dict for each device. :class:`Replicate` and :class:`PerDevice` say otherwise for single values; numbers
         of Python's go to all devices. Values of devices come one after the other, or with ``return_merged=False`` as a
         list; :class:`Fetch` says how for single ones. What all devices have alike, like parameters, comes once.
+        What is not fed comes from the loaders of the program that were started.
         """
-        fetch = _feed.fetches(fetch_list, return_merged)
-        fed = _feed.feeds(self._program, feed, feed_dict)
+        wrong: Exception | None = None
+        try:
+            fetch = _feed.fetches(fetch_list, return_merged)
+            devices = self._exe.devices
+            fed = _feed.feeds(self._program, feed, feed_dict, devices)
+            fed = _feed.in_pieces(self._program, fed, devices, self._pieces)
+        except Exception as why:
+            wrong = why
         if self._accord is not None and _phalanx.is_initialized():
             self._accord.wait()
+        if wrong is not None:
+            # Other ranks may wait for this one.
+            self._exe.give_up(f"{type(wrong).__name__}: {wrong}")
+            raise wrong
         try:
             out = self._exe.run(self._scope._store, fed, fetch)
         except UninitialisedError as why:
             raise explained(why) from None
+        except (FeedError, FetchError) as why:
+            raise _feed.explained(self._program, why) from None
         self._has_run = True
         wrap = _values.receive if return_numpy else _values.Tensor
         return [[wrap(each) for each in one] if isinstance(one, list) else wrap(one) for one in out]

@@ -22,6 +22,7 @@ from phalanx import _phalanx
 from phalanx.graph import _values
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
+from phalanx.graph.lod import LEVELS, lengths_of
 
 
 class Operator(NamedTuple):
@@ -65,6 +66,17 @@ class Variable:
     def is_data(self) -> bool:
         """Whether it is fed."""
         return self._form[2] == "feed"
+
+    @property
+    def lod_level(self) -> int:
+        """1 if it holds sequences of different lengths, padded: ``[n, time, …]``."""
+        return int(self.name in self.program._lengths)
+
+    @property
+    def lengths(self) -> Variable | None:
+        """The lengths of its sequences, if it holds any."""
+        found = self.program._lengths.get(self.name)
+        return None if found is None else self.program.var(found)
 
     @property
     def site(self) -> str:
@@ -164,6 +176,12 @@ class Program:
     def __init__(self) -> None:
         self._graph = _phalanx.GraphProgram()
         self._counts: dict[str, int] = {}
+        # Loaders that feed it without being iterated over.
+        self._readers: list[Any] = []
+        # Variables with sequences, and where their lengths are.
+        self._lengths: dict[str, str] = {}
+        # Lengths that must be equal, because layers take their sequences together.
+        self._alike: set[tuple[str, str]] = set()
         self.random_seed = 0
 
     @classmethod
@@ -171,6 +189,9 @@ class Program:
         program = cls()
         program._graph = graph
         program.random_seed = random_seed
+        program._lengths = {
+            name: lengths_of(name) for name, kind in graph.vars() if kind == "feed" and graph.var(lengths_of(name))
+        }
         return program
 
     def __str__(self) -> str:
@@ -199,7 +220,9 @@ class Program:
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy. One for testing has no backward and no updates, and drops nothing; statistics are as learned."""
-        return Program._of(self._graph.clone_for_test() if for_test else self._graph.copy(), self.random_seed)
+        twin = Program._of(self._graph.clone_for_test() if for_test else self._graph.copy(), self.random_seed)
+        twin._readers, twin._lengths, twin._alike = list(self._readers), dict(self._lengths), set(self._alike)
+        return twin
 
     def serialize_to_string(self) -> bytes:
         """The program as JSON.
@@ -286,7 +309,26 @@ def append_all(
         raise ProgramError(f"`{name}` at {at[0]}:{at[1]} is declared twice", var=name, site=f"{at[0]}:{at[1]}")
     outputs = name if name is not None else f"{prefix or program._prefix(layer)}.tmp_0"
     made = program._graph.append(json.dumps({kind: attrs}), [x.name for x in inputs], outputs, at)
-    return [Variable(program, output) for output in made]
+    variables = [Variable(program, output) for output in made]
+    if program._lengths and not (kind == "Transpose" and attrs["order"][:2] != [0, 1]):
+        _pass_lengths(program, inputs, variables)
+    return variables
+
+
+def _pass_lengths(program: Program, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+    """What has a row for each row of sequences has their lengths."""
+    ragged = [x for x in inputs if x.name in program._lengths]
+    for y in outputs:
+        own = [x for x in ragged if len(y.shape) > 1 and y.shape[:2] == x.shape[:2]]
+        if own:
+            program._lengths[y.name] = program._lengths[own[0].name]
+    alike(program, ragged)
+
+
+def alike(program: Program, ragged: Sequence[Variable]) -> None:
+    """The lengths of these sequences must be equal in every feed."""
+    names = [program._lengths[x.name] for x in ragged if x.name in program._lengths]
+    program._alike.update((names[0], other) for other in names[1:] if other != names[0])
 
 
 def append(
@@ -304,23 +346,50 @@ def declare(program: Program, name: str, dtype: Any, shape: Sequence[int], kind:
     return program.var(name)
 
 
-def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
+def data(
+    name: str,
+    shape: Sequence[int | None],
+    dtype: Any = "float32",
+    lod_level: int = 0,
+    *,
+    max_length: int | None = None,
+) -> Variable:
     """What is fed with every run; ``None`` or ``-1`` is the batch.
+
+    With ``lod_level=1`` it holds sequences of ``max_length`` at most, padded to ``[n, max_length, …]``; its
+    ``lengths`` are fed with it.
 
     >>> with program_guard(Program()):
     ...     data("label", [None, 1], "int64")
     Variable('label', int64[-1, 1])
     """
-    if lod_level:
-        raise ProgramError(
-            f"`{name}`: sequences of different lengths are not supported (lod_level={lod_level})", var=name
-        )
+    if lod_level not in (0, 1):
+        raise ProgramError(f"`{name}`, lod_level={lod_level}: {LEVELS}", var=name)
+    if lod_level == 0 and max_length is not None:
+        raise ProgramError(f"`{name}`: max_length is for sequences; say lod_level=1 too", var=name)
     dims = [-1 if d is None else int(d) for d in shape]
     if any(d < -1 for d in dims):
         raise ProgramError(
             f"`{name}`: {list(shape)} has a negative dimension; only -1 or None, the batch, may be", var=name
         )
-    return declare(default_main_program(), name, dtype, dims, "Feed")
+    return (
+        _sequences(name, dims, dtype, max_length)
+        if lod_level
+        else declare(default_main_program(), name, dtype, dims, "Feed")
+    )
+
+
+def _sequences(name: str, dims: list[int], dtype: Any, max_length: int | None) -> Variable:
+    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+        text = f"`{name}`: sequences are padded here, so lod_level=1 needs max_length=…, the length of the longest one"
+        raise ProgramError(f"{text}; got {max_length!r}", var=name, got=repr(max_length))
+    if not dims or dims[0] != -1 or -1 in dims[1:]:
+        raise ProgramError(f"`{name}`: sequences have a shape [None, …] with one batch, not {dims}", var=name)
+    main = default_main_program()
+    declare(main, name, dtype, [-1, max_length, *dims[1:]], "Feed")
+    declare(main, lengths_of(name), "int64", [-1], "Feed")
+    main._lengths[name] = lengths_of(name)
+    return main.var(name)
 
 
 def append_backward(

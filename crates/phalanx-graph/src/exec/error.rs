@@ -59,8 +59,8 @@ pub enum RunError {
     Unlike { var: String, a: Vec<usize>, b: Vec<usize> },
     #[error("`{var}` is {dtype}; only f32 and f64 have a mean or a sum")]
     NotReal { var: String, dtype: DType },
-    #[error("process {process} could not run, it says why; nothing has changed here")]
-    Elsewhere { process: usize },
+    #[error("process {process} could not run: {why}; nothing has changed here")]
+    Elsewhere { process: usize, why: String },
     #[error(
         "there are no {bytes} bytes of memory for {what}; feed fewer samples at once, or make the program smaller"
     )]

@@ -5,7 +5,7 @@ use crate::ir::{GraphError, Site};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BuildError {
-    #[error("the strategies do not go together: {0}")]
+    #[error(transparent)]
     Conflicts(#[from] Conflicts),
     #[error(transparent)]
     Program(#[from] GraphError),

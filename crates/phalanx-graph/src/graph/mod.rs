@@ -139,7 +139,7 @@ impl Graph {
     /// Whether all replicas have the same of a variable.
     pub fn is_alike(&self, var: VarId) -> bool {
         let parts = &self.parts;
-        let updated = || self.settings.is_reduced() && parts.written_by_tail(&self.program, var);
+        let updated = || self.settings.is_reduced() && parts.written_by_tail(var);
         match parts.held[var.index()] {
             Some(held) => held != Held::Apart,
             None => parts.is_whole(var) || updated(),

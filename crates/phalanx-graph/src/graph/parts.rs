@@ -36,6 +36,8 @@ pub struct Parts {
     /// Operations that update what is learned, after all gradients are there.
     pub tail: Vec<OpId>,
     pub(crate) is_tail: Vec<bool>,
+    /// For each variable, whether the update writes it.
+    by_tail: Vec<bool>,
     /// For each variable of the store.
     pub held: Vec<Option<Held>>,
     /// Gradients, in the order of their births, and statistics.
@@ -61,7 +63,9 @@ impl Parts {
         }
         let once = settings.is_reduced() && settings.replicas > 1 && both.is_none();
         let held = held(program, &writers, &body, &tail, settings, once);
-        let mut parts = Parts { body, tail, is_tail, held, summed: Vec::new(), gathered: Vec::new(), once };
+        let by_tail = writers.iter().map(|w| w.1).collect();
+        let (summed, gathered) = (Vec::new(), Vec::new());
+        let mut parts = Parts { body, tail, is_tail, by_tail, held, summed, gathered, once };
         if settings.is_reduced() {
             parts.reduce(program);
             parts.rows_follow_batch(program)?;
@@ -108,7 +112,7 @@ impl Parts {
             for &var in &op.inputs {
                 // What the network's replicas have each for themselves would make them update differently.
                 let differs = match self.held[var.index()] {
-                    Some(held) => held == Held::Apart && !self.written_by_tail(program, var),
+                    Some(held) => held == Held::Apart && !self.written_by_tail(var),
                     None => !known[var.index()],
                 };
                 if differs {
@@ -121,8 +125,8 @@ impl Parts {
         Ok(())
     }
 
-    pub(crate) fn written_by_tail(&self, program: &Program, var: VarId) -> bool {
-        self.tail.iter().any(|&id| program.op(id).outputs.contains(&var))
+    pub(crate) fn written_by_tail(&self, var: VarId) -> bool {
+        self.by_tail[var.index()]
     }
 
     /// What all replicas see of a variable that they have summed or gathered.

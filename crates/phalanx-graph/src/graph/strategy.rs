@@ -186,7 +186,12 @@ pub struct Conflicts(pub Vec<Conflict>);
 impl fmt::Display for Conflicts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, conflict) in self.0.iter().enumerate() {
-            write!(f, "{}{conflict}", if i == 0 { "" } else { "; " })?;
+            let before = match (i, self.0.len()) {
+                (0, 1) => "",
+                (0, _) => "the strategies do not go together: ",
+                _ => "; ",
+            };
+            write!(f, "{before}{conflict}")?;
         }
         Ok(())
     }
@@ -310,6 +315,10 @@ mod tests {
         let before = (build.clone(), exec.clone());
         let got = validate(&build, &exec, Circumstances { has_loss: false, ..HERE }).unwrap_err();
         assert_eq!(got.0.len(), 6, "{got}");
+        assert!(got.to_string().starts_with("the strategies do not go together: bucket_bytes is 0"), "{got}");
+        // One value that is bad by itself contradicts nothing.
+        let one = Conflicts(vec![got.0[0].clone()]).to_string();
+        assert!(one.starts_with("bucket_bytes is 0"), "{one}");
         assert_eq!((build, exec), before);
     }
 }

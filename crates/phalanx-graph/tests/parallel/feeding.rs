@@ -168,7 +168,10 @@ fn mistakes_in_feeds_and_fetches_are_told_before_anything_changes() {
     assert!(said.contains("`image` wants f32[batch, 64]") && said.contains("i64[8]"), "{said}");
     assert!(said.contains("parallel/models.rs:"), "where it was declared: {said}");
     let error = fails(&[("image", Feed::Split(&short)), ("label", sy)], &[]);
-    assert!(matches!(error, RunError::Shares { replica: 3, wanted: 1, got: 2, .. }), "{error}");
+    assert_eq!(error.to_string(), "`image` is fed with 7 samples and `label` with 8", "not share by share");
+    let each = [&x, &x, &x, &short];
+    let error = fails(&[("image", Feed::PerReplica(&each)), ("label", Feed::Replicate(&y))], &[]);
+    assert!(matches!(error, RunError::Shares { replica: 3, wanted: 7, got: 8, .. }), "{error}");
     let error = fails(&[("image", Feed::PerReplica(&[&x, &x])), ("label", sy)], &[]);
     assert_eq!(error.to_string(), "`image` is fed for 2 replicas, but there are 4");
     assert!(matches!(

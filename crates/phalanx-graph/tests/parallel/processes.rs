@@ -112,7 +112,12 @@ fn a_process_that_is_fed_wrongly_keeps_nobody_waiting_and_all_can_go_on() {
                 };
                 let error = exe.run(&mut store, feeds, &fetch).unwrap_err();
                 match at {
-                    0 => assert_eq!(error, RunError::Elsewhere { process: 1 }),
+                    0 => {
+                        let said = error.to_string();
+                        assert!(matches!(error, RunError::Elsewhere { process: 1, .. }), "{said}");
+                        let why = if step == 1 { "replicas have `hidden` in" } else { "`label` is not fed" };
+                        assert!(said.contains(&format!("process 1 could not run: {why}")), "{said}");
+                    }
                     _ if step == 1 => assert!(matches!(error, RunError::Unlike { .. }), "{error}"),
                     _ => assert!(matches!(error, RunError::Missing { .. }), "{error}"),
                 }

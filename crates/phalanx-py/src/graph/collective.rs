@@ -2,9 +2,10 @@
 //! - PYRANKS-1: calls of one executor have the same names in the same order on all ranks.
 //! - PYRANKS-2: a rank that gives up a run takes part in the next call with something that fits nothing, so that everybody's run fails
 //!   there and all are as far as before.
+//! - PYRANKS-3: whoever fails there asks everybody for the reason, and the rank that gave up has left it.
 
 use crate::state;
-use phalanx_collective::engine::{Engine, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineError, Request, Tensor};
 use phalanx_core::{DType, Rank, ReduceOp};
 use phalanx_graph::{BuildStrategy, Collective, CollectiveError, exec::Alone};
 use pyo3::prelude::*;
@@ -68,8 +69,8 @@ impl Ranks {
     }
 
     /// PYRANKS-1.
-    fn name(&self, calls: &mut Calls, part: &str) -> String {
-        format!("graph.{}.{}{part}", self.label, calls.n_made)
+    fn name(&self, calls: &Calls, part: &str) -> String {
+        format!("graph: training of `{}`, exchange {}{part}", self.label, calls.n_made)
     }
 
     /// Makes the parts of one call, one after the other.
@@ -86,16 +87,43 @@ impl Ranks {
         let Some(engine) = self.engine.upgrade() else {
             return Err(failed("phalanx.shutdown() was called".to_string()));
         };
+        let mut is_misfit = false;
         let mut submit = |part: &str, request: Request| {
-            let named = request.name(self.name(&mut calls, part));
+            let named = request.name(self.name(&calls, part));
             let answer = engine.submit(named).and_then(|handle| handle.wait());
+            is_misfit |= matches!(answer, Err(EngineError::Mismatch { .. }));
             let tensor = answer.map_err(|why| why.to_string())?.tensor();
             tensor.ok_or_else(|| "the engine gave nothing back".to_string())
         };
         let made = make(&mut submit);
+        let gave_up = if is_misfit { self.who_gave_up(&engine, &calls) } else { None };
         calls.n_made += 1;
         calls.over = made.is_err();
-        made.map_err(failed)
+        made.map_err(|why| gave_up.unwrap_or_else(|| failed(why)))
+    }
+
+    /// PYRANKS-3. Everybody for whom a call did not fit comes here, and who gave up was here before.
+    fn who_gave_up(&self, engine: &Engine, calls: &Calls) -> Option<CollectiveError> {
+        let asked = engine.submit(self.reason(calls, "")).and_then(|handle| handle.wait());
+        let told = asked.ok()?.tensor()?;
+        let mut rest = told.bytes();
+        for process in 0..self.n {
+            let (length, after) = rest.split_first_chunk()?;
+            let (why, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            if !why.is_empty() {
+                let why = String::from_utf8_lossy(why).into_owned();
+                return Some(CollectiveError::Aborted { process, why });
+            }
+            rest = after;
+        }
+        None
+    }
+
+    /// The exchange of reasons: a length and a text from each rank.
+    fn reason(&self, calls: &Calls, why: &str) -> Request {
+        let mut bytes = (why.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(why.as_bytes());
+        Request::allgather(Tensor::new(bytes)).name(self.name(calls, ", reasons"))
     }
 }
 
@@ -132,7 +160,7 @@ impl Collective for Ranks {
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
         self.call("the exchange between processes", |submit| {
             let lengths = submit("", Request::allgather(Tensor::new(vec![mine.len() as i64])))?;
-            let all = submit(".bytes", Request::allgather(Tensor::new(mine.to_vec())))?;
+            let all = submit(", bytes", Request::allgather(Tensor::new(mine.to_vec())))?;
             let lengths = lengths.into_vec::<i64>().ok_or("lengths came back as something else")?;
             let mut rest = all.bytes();
             let mut parts = Vec::with_capacity(self.n);
@@ -146,15 +174,16 @@ impl Collective for Ranks {
     }
 
     /// PYRANKS-2. Nobody waits for the answer: the others come when they come.
-    fn abort(&self, _why: &str) {
+    fn abort(&self, why: &str) {
         let mut calls = self.lock();
         if calls.over {
             return;
         }
         if let Some(engine) = self.engine.upgrade() {
-            let odd = Request::allreduce(Tensor::new(vec![0i8])).name(self.name(&mut calls, ""));
-            // If the engine does not take it, it has failed, and then on all ranks.
+            let odd = Request::allreduce(Tensor::new(vec![0i8])).name(self.name(&calls, ""));
+            // If the engine does not take them, it has failed, and then on all ranks.
             let _ = engine.submit(odd);
+            let _ = engine.submit(self.reason(&calls, if why.is_empty() { "it gave up" } else { why }));
         }
         calls.n_made += 1;
         calls.over = true;

@@ -1,6 +1,6 @@
 //! What is wrong with programs and runs, as exceptions. Their classes are written in Python, in `phalanx/graph/errors.py`.
 
-use phalanx_graph::{BuildError, GraphError, RunError};
+use phalanx_graph::{BuildError, CollectiveError, GraphError, RunError};
 use pyo3::{prelude::*, types::PyDict};
 
 /// Who and what it was, as far as that is known.
@@ -109,7 +109,17 @@ pub fn of_build(py: Python<'_>, error: &BuildError) -> PyErr {
 /// A run that did not begin, or did not end well.
 pub fn of_run(py: Python<'_>, error: &RunError) -> PyErr {
     let (class, details) = explain(error);
-    raise(py, class, error.to_string(), details)
+    let text = match error {
+        // Processes are ranks here.
+        RunError::Elsewhere { process, why } => {
+            format!("rank {process} could not run: {why}; nothing has changed here")
+        }
+        RunError::Collective(CollectiveError::Aborted { process, why }) => {
+            format!("rank {process} failed in this run: {why}; no parameter has changed, and all can go on")
+        }
+        _ => error.to_string(),
+    };
+    raise(py, class, text, details)
 }
 
 fn explain(error: &RunError) -> (&'static str, Details) {

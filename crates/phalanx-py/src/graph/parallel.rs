@@ -156,6 +156,15 @@ impl GraphParallelExecutor {
         Ok(fetched.iter().map(|fetched| out(py, fetched)).collect())
     }
 
+    /// Tells the other ranks, who may be waiting already, that this one does not run, and why.
+    fn give_up(&self, py: Python<'_>, why: String) -> PyResult<()> {
+        let Some(ranks) = self.ranks.clone() else { return Ok(()) };
+        self.driver.call(py, move |_| {
+            ranks.begin();
+            ranks.abort(&why);
+        })
+    }
+
     /// Gives the memory of temporaries back.
     fn drop_scopes(&self, py: Python<'_>) -> PyResult<()> {
         self.driver.call(py, |(executor, _)| executor.drop_scopes())

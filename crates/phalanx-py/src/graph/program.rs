@@ -8,8 +8,8 @@ use super::{
 };
 use crate::lent::dtype;
 use phalanx_graph::{
-    GraphError, Program, Role, Schedule, Sig, VarId, VarKind, append_backward, ir::Site, op::OpKind,
-    recompute,
+    GraphError, Program, Role, Schedule, Sig, VarId, VarKind, accumulate, append_backward, ir::Site,
+    op::OpKind, recompute,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -257,6 +257,11 @@ impl GraphProgram {
         let site = form::site(at.clone());
         let checkpoints = find_all(py, &self.lock().program, &checkpoints, &site)?;
         self.rewrite(py, &at, |program| recompute(program, &checkpoints), Ok)
+    }
+
+    /// Has updates act in every `runs`-th run only, on the mean of the gradients since then.
+    fn accumulate(&self, py: Python<'_>, runs: usize, at: Place) -> PyResult<()> {
+        self.rewrite(py, &at, |program| accumulate(program, runs), Ok)
     }
 
     /// Appends gradients and updates; gives each parameter with its gradient.

@@ -14,4 +14,6 @@ from phalanx.graph.layers.arithmetic import *  # noqa: F403
 from phalanx.graph.layers.learning_rate import *  # noqa: F403
 from phalanx.graph.layers.loss import *  # noqa: F403
 from phalanx.graph.layers.network import *  # noqa: F403
+from phalanx.graph.layers.readers import *  # noqa: F403
+from phalanx.graph.layers.sequence import *  # noqa: F403
 from phalanx.graph.layers.shaping import *  # noqa: F403

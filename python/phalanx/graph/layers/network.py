@@ -19,8 +19,11 @@ from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.param_attr import ParamAttr, parameter
 from phalanx.graph.program import Program, Variable, append, declare
 
+# Far below any score, yet finite: a row of nothing else still has a softmax.
+MASKED = -1e9
 
-class _Layer:
+
+class Layer:
     """One call of a layer: where its parameters are declared, and what they are called."""
 
     def __init__(self, kind: str, x: Variable, name: str | None) -> None:
@@ -70,13 +73,18 @@ def fc(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Every output from every input. Dimensions from ``num_flatten_dims`` on are taken as one."""
+    """Every output from every input. Dimensions from ``num_flatten_dims`` on are taken as one.
+
+    Of sequences (``lod_level=1``) each element is taken by itself, as Paddle does.
+    """
     inputs = [input] if isinstance(input, Variable) else list(input)
     if not inputs:
         raise ProgramError("fc needs an input", op="fc")
-    layer = _Layer("fc", inputs[0], name)
+    layer = Layer("fc", inputs[0], name)
     has_bias = bias_attr is not False
     parts = []
+    # Time is a dimension of its own here, which Paddle's scripts do not count.
+    num_flatten_dims = 2 if num_flatten_dims == 1 and any(x.lod_level for x in inputs) else num_flatten_dims
     for x in inputs:
         outer = x.shape[:num_flatten_dims]
         if len(x.shape) <= num_flatten_dims:
@@ -111,7 +119,7 @@ def conv2d(
 ) -> Variable:
     """Filters over images ``[n, c, h, w]``."""
     _images("conv2d", data_format)
-    layer = _Layer("conv2d", input, name)
+    layer = Layer("conv2d", input, name)
     n_groups = groups or 1
     channels = layer.fixed(input, 1)
     if n_groups < 1 or channels % n_groups or num_filters % n_groups:
@@ -148,7 +156,7 @@ def pool2d(
 ) -> Variable:
     """The highest, or the mean, of each window of images ``[n, c, h, w]``."""
     _images("pool2d", data_format)
-    layer = _Layer("pool2d", input, name)
+    layer = Layer("pool2d", input, name)
     ops = {"max": "Max", "avg": "Mean"}
     if pool_type not in ops or ceil_mode or not exclusive:
         text = f"pool_type={pool_type!r}, ceil_mode={ceil_mode}, exclusive={exclusive}"
@@ -181,7 +189,7 @@ def batch_norm(
 ) -> Variable:
     """Normalises each channel (axis 1) over the batch; in a program for testing, by the learned statistics."""
     _images("batch_norm", data_layout)
-    layer = _Layer("batch_norm", input, name)
+    layer = Layer("batch_norm", input, name)
     program, channels = layer.program, [layer.fixed(input, 1)]
     scale = layer.parameter(param_attr, "w", channels, Constant(1.0))
     shift = layer.parameter(bias_attr, "b", channels, Constant(0.0))
@@ -225,7 +233,7 @@ def layer_norm(
     name: str | None = None,
 ) -> Variable:
     """Normalises everything from ``begin_norm_axis`` on."""
-    layer = _Layer("layer_norm", input, name)
+    layer = Layer("layer_norm", input, name)
     inner = [layer.fixed(input, axis) for axis in range(begin_norm_axis, len(input.shape))]
     fixed = ParamAttr(trainable=False)
     w = layer.parameter(param_attr if scale else fixed, "w", inner, Constant(1.0))
@@ -248,7 +256,7 @@ def embedding(
     if is_distributed:
         raise ProgramError("embedding: a table is not spread over processes; is_distributed=True is not supported")
     height, width = size
-    layer = _Layer("embedding", input, name)
+    layer = Layer("embedding", input, name)
     ids = input
     if len(ids.shape) > 1 and ids.shape[-1] == 1:
         ids = layer.op("Reshape", {"shape": shaping.dims(ids.shape[:-1])}, [ids])
@@ -277,7 +285,7 @@ def dropout(
         )
     if dropout_implementation not in ("downgrade_in_infer", "upscale_in_train"):
         raise ProgramError(f"dropout: there is no implementation {dropout_implementation!r}", op="dropout")
-    layer = _Layer("dropout", x, name)
+    layer = Layer("dropout", x, name)
     down = dropout_implementation == "downgrade_in_infer"
     form = {"probability": float(dropout_prob), "stream": shaping.stream(x.program)}
     kept = {"Scale": {"a": 1.0 - float(dropout_prob), "b": 0.0}}
@@ -290,8 +298,11 @@ def dropout(
 def attention(
     input: Variable, num_heads: int, mask: Variable | None = None, param_attr: Any = None, name: str | None = None
 ) -> Variable:
-    """Attention of ``[n, t, width]`` to itself; the mask is added to the scores."""
-    layer = _Layer("attention", input, name)
+    """Attention of ``[n, t, width]`` to itself; the mask is added to the scores.
+
+    Nothing attends to what lies behind the end of a sequence.
+    """
+    layer = Layer("attention", input, name)
     if len(input.shape) != 3:
         raise ProgramError(f"attention takes [n, t, width], got {input!r}", op="attention", var=input.name)
     n, time, width = input.shape[0], layer.fixed(input, 1), layer.fixed(input, 2)
@@ -310,9 +321,16 @@ def attention(
     scores = arithmetic.matmul(q, k, transpose_y=True, alpha=1.0 / math.sqrt(each))
     if mask is not None:
         scores = scores + mask
+    if input.lengths is not None:
+        # It replaces scores and does not add to them: whatever lies behind an end, it must not show.
+        form = {"causal": False, "ragged": True, "value": MASKED}
+        scores = append("MaskScores", form, [scores, input.lengths], "attention")
     mixed = arithmetic.matmul(arithmetic.softmax(scores), v)
     mixed = shaping.dims_as(shaping.transpose(mixed, [0, 2, 1, 3]), [n, time, width])
-    return fc(mixed, width, num_flatten_dims=2, param_attr=param_attr, name=name)
+    out = fc(mixed, width, num_flatten_dims=2, param_attr=param_attr, name=name)
+    if input.lengths is not None:
+        out.program._lengths[out.name] = input.lengths.name
+    return out
 
 
 __all__ = ["attention", "batch_norm", "conv2d", "dropout", "embedding", "fc", "layer_norm", "pool2d"]

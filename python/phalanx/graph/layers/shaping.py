@@ -28,9 +28,11 @@ def data(
     lod_level: int = 0,
     type: Any = None,
     stop_gradient: bool = True,
+    *,
+    max_length: int | None = None,
 ) -> Variable:
-    """What is fed with every run; the shape is that of one sample."""
-    return program.data(name, [-1, *shape] if append_batch_size else shape, dtype, lod_level)
+    """What is fed with every run; the shape is that of a sample, or with ``lod_level=1`` that of an element."""
+    return program.data(name, [-1, *shape] if append_batch_size else shape, dtype, lod_level, max_length=max_length)
 
 
 def create_parameter(

@@ -2,8 +2,8 @@
 
 use super::{Feed, Fetch, Merge, ParallelExecutor, RunError};
 use crate::{
-    graph::GradientScale,
-    ir::{VarId, VarKind},
+    graph::{GradientScale, Graph},
+    ir::{Var, VarId, VarKind},
 };
 use phalanx_core::DType;
 
@@ -19,6 +19,28 @@ pub(super) struct Asked {
     pub total: usize,
     /// Whether any feed counts samples.
     pub counts: bool,
+}
+
+/// What every run wants to know of a variable, found out once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// Whether something gives it a value.
+    is_there: bool,
+    /// Whether all replicas have the same.
+    is_alike: bool,
+}
+
+impl Known {
+    pub(super) fn all(graph: &Graph) -> Vec<Known> {
+        let of = |(id, var): (VarId, &Var)| {
+            let (is_there, is_alike) = (var.kind != VarKind::Temp, graph.is_alike(id));
+            Known { is_there, is_alike }
+        };
+        let mut known: Vec<Known> = graph.program.vars().map(of).collect();
+        let computed = graph.program.ops.iter().flat_map(|op| &op.outputs);
+        computed.for_each(|out| known[out.index()].is_there = true);
+        known
+    }
 }
 
 impl ParallelExecutor {
@@ -39,8 +61,7 @@ impl ParallelExecutor {
             if !program.sig(id).is_dense() {
                 return Err(RunError::SparseFetch { var: f.name.to_string() });
             }
-            let is_computed = || program.ops.iter().any(|op| op.outputs.contains(&id));
-            if program.var(id).kind == VarKind::Temp && !is_computed() {
+            if !self.known[id.index()].is_there {
                 return Err(RunError::Unplanned { var: f.name.to_string() });
             }
             asked.fetched.push(id);
@@ -52,7 +73,7 @@ impl ParallelExecutor {
     pub(super) fn check_merges(&self, fetch: &[Fetch<'_>], asked: &Asked) -> Result<(), RunError> {
         for (f, &id) in fetch.iter().zip(&asked.fetched) {
             let sig = self.graph.program.sig(id);
-            if !matches!(f.merge, Merge::Mean | Merge::Sum) || self.graph.is_alike(id) {
+            if !matches!(f.merge, Merge::Mean | Merge::Sum) || self.known[id.index()].is_alike {
                 continue;
             }
             let var = || f.name.to_string();
@@ -79,7 +100,7 @@ impl ParallelExecutor {
         asked.other.resize(n, 1);
         asked.counts = false;
         asked.scales.clear();
-        let mut sized_by = "";
+        let mut sized_by = ("", None);
         for (i, (name, feed)) in feeds.iter().enumerate() {
             if feeds[..i].iter().any(|(other, _)| other == name) {
                 return Err(RunError::FedTwice { var: name.to_string() });
@@ -99,13 +120,18 @@ impl ParallelExecutor {
                 }
                 continue;
             }
+            let whole = feed.whole(program, id);
             if !asked.counts {
-                (asked.counts, sized_by) = (true, name);
+                (asked.counts, sized_by) = (true, (*name, whole));
                 continue;
             }
             if let Some(replica) = (0..n).find(|&r| asked.sizes[r] != asked.other[r]) {
+                let (var, other) = (name.to_string(), sized_by.0.to_string());
+                // Who fed whole batches knows nothing of shares.
+                if let (Some(a_samples), Some(b_samples)) = (sized_by.1, whole) {
+                    return Err(RunError::Samples { a: other, a_samples, b: var, b_samples });
+                }
                 let (wanted, got) = (asked.sizes[replica], asked.other[replica]);
-                let (var, other) = (name.to_string(), sized_by.to_string());
                 return Err(RunError::Shares { var, other, replica, wanted, got });
             }
         }
@@ -150,15 +176,23 @@ impl ParallelExecutor {
         } else {
             let own = if checked.is_ok() { asked.sizes.iter().sum::<usize>() as u64 } else { REFUSED };
             let all = collective.all_gather(&own.to_le_bytes())?;
-            checked?;
             let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(REFUSED, u64::from_le_bytes);
             if let Some(process) = all.iter().position(|bytes| number(bytes) == REFUSED) {
-                return Err(RunError::Elsewhere { process });
+                return self.refused(process, checked);
             }
             let sum = |some: &[Vec<u8>]| some.iter().map(number).sum::<u64>() as usize;
             (asked.first, asked.total) = (sum(&all[..collective.index()]), sum(&all));
         }
         if asked.total == 0 && self.learns { Err(RunError::NoSamples) } else { Ok(()) }
+    }
+
+    /// All processes know that this one refuses, and hear why.
+    fn refused(&self, process: usize, checked: Result<(), RunError>) -> Result<(), RunError> {
+        let own = checked.as_ref().err().map_or_else(|| "it could run".to_string(), ToString::to_string);
+        let reasons = self.run.collective.all_gather(own.as_bytes());
+        checked?;
+        let why = String::from_utf8_lossy(&reasons?[process]).into_owned();
+        Err(RunError::Elsewhere { process, why })
     }
 }
 

@@ -85,6 +85,14 @@ impl Feed<'_> {
         Ok(true)
     }
 
+    /// The samples of a batch that is split, as it was fed.
+    pub(super) fn whole(&self, program: &Program, id: VarId) -> Option<usize> {
+        match self {
+            Feed::Split(value) => samples(program, id, value).ok().flatten(),
+            Feed::PerReplica(_) | Feed::Replicate(_) => None,
+        }
+    }
+
     /// Copies a replica's share; `first` is where it begins among all samples that are split.
     pub(super) fn copy(&self, program: &Program, id: VarId, replica: usize, first: usize, out: &mut [u8]) {
         let whole = match self {

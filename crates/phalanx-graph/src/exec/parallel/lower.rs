@@ -387,7 +387,7 @@ impl<'a> Lowering<'a> {
             });
             return Source { each: each.collect(), same };
         }
-        if parts.is_whole(var) || parts.written_by_tail(program, var) {
+        if parts.is_whole(var) || parts.written_by_tail(var) {
             let of = |r: usize| self.tails.get(if parts.once { 0 } else { r })?.operand(var).cloned();
             let each: Vec<_> = (0..n).map(of).collect();
             if each.iter().any(Option::is_some) {

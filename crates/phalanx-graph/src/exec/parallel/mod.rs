@@ -34,7 +34,7 @@ use crate::{
     ir::{Program, Role, VarId, VarKind},
     kernel::{Arena, Env, Operand, Place},
 };
-use asking::Asked;
+use asking::{Asked, Known};
 use binding::Binding;
 use fetch::Merging;
 use lower::{Planned, Signature, lower};
@@ -91,6 +91,7 @@ pub struct ParallelExecutor {
     binding: Binding,
     runs_since_drop: usize,
     asked: Asked,
+    known: Vec<Known>,
 }
 
 /// Plans that are kept: one for each way to split a batch and each set of fetches.
@@ -131,6 +132,7 @@ impl ParallelExecutor {
         let learns = !graph.parts.tail.is_empty() || program.ops.iter().any(|op| op.role == Role::Loss);
         Ok(ParallelExecutor {
             binding: Binding::new(&graph),
+            known: Known::all(&graph),
             graph,
             loss,
             feeds,

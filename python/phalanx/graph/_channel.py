@@ -1,0 +1,129 @@
+"""A thread that reads ahead: a bounded queue between it and whoever trains.
+
+Nobody waits busily, and every wait can be ended: by the other side, by closing the queue, by Ctrl-C, by a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from phalanx.exceptions import ForkedError
+from phalanx.graph.errors import EOFException
+
+
+class Channel:
+    """What was read and not taken yet.
+
+    It is closed by collected garbage, at any moment and in any thread, so it has no lock that one could wait for: two
+    queues go round, with items and with the room for them, and only whoever has nothing to do waits at one.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        self._is_closed = False
+        for _ in range(capacity):
+            self._room.put(None)
+
+    def put(self, item: Any) -> bool:
+        """Adds an item once there is room; False if nobody wants it any more."""
+        self._room.get()
+        if not self._is_closed:
+            self._items.put((True, item))
+        return not self._is_closed
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing comes any more, because of this error or because that was all."""
+        self._items.put((False, error))
+
+    def close(self) -> None:
+        """Nobody takes any more. Whoever waits at either side is woken, and what was read is let go."""
+        self._is_closed = True
+        items, self._items = self._items, SimpleQueue()
+        items.put((False, None))
+        self._room.put(None)
+
+    def take(self, timeout_s: float | None) -> tuple[bool, Any]:
+        """The next item, with True; at the end False and the error, which is given once."""
+        # Looked at in this order: what is seen after it was closed is not waited for.
+        items = self._items
+        if self._is_closed:
+            return False, None
+        try:
+            is_item, item = items.get(timeout=timeout_s)
+        except Empty:
+            raise TimeoutError(f"the reader gave nothing for {timeout_s} s") from None
+        if is_item:
+            self._room.put(None)
+        else:
+            # For whoever asks again.
+            items.put((False, None))
+        return is_item, item
+
+
+def _read(channel: Channel, make: Callable[[], Iterable[Any]]) -> None:
+    """The thread. It knows the queue and not who takes from it, so that it keeps nobody alive."""
+    try:
+        items = iter(make())
+        try:
+            for item in items:
+                if not channel.put(item):
+                    break
+        finally:
+            # What the user's generator holds is let go here, in the thread that used it.
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+    except BaseException as why:
+        channel.end(why)
+    else:
+        channel.end()
+
+
+class Prefetch(Iterator[Any]):
+    """What ``make`` gives, read ahead by a thread. The thread ends when this is closed, collected, or at exit.
+
+    A thread cannot be ended in the middle of somebody's code: one whose reader blocks is left to itself and ends when
+    the reader comes back. It never keeps the process from ending.
+
+    >>> list(Prefetch(lambda: range(5), 2))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, make: Callable[[], Iterable[Any]], capacity: int, timeout_s: float | None = None) -> None:
+        channel = Channel(capacity)
+        self._channel = channel
+        self._timeout_s = timeout_s
+        self._process = os.getpid()
+        self._end = weakref.finalize(self, channel.close)
+        self._has_failed = False
+        self.thread = threading.Thread(target=_read, args=(channel, make), name="phalanx-reader", daemon=True)
+        self.thread.start()
+
+    def __next__(self) -> Any:
+        if os.getpid() != self._process:
+            raise ForkedError("the reader belongs to the process that started it, not to its forked child")
+        is_item, item = self._channel.take(self._timeout_s)
+        if is_item:
+            return item
+        if item is None:
+            if self._has_failed:
+                raise RuntimeError("the reader has failed before; begin again")
+            raise StopIteration
+        self._has_failed = True
+        if isinstance(item, (StopIteration, EOFException)):
+            # It must not pass for the end of the data.
+            raise RuntimeError(f"the reader raised {item!r}") from item
+        raise item
+
+    def close(self) -> None:
+        """Ends the thread; what was read ahead is lost."""
+        self._end()
+
+
+__all__ = ["Channel", "Prefetch"]

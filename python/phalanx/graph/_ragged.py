@@ -1,0 +1,73 @@
+"""Sequences among what is fed: padded, and with their lengths beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from phalanx.graph import lod
+from phalanx.graph._forms import PerDevice
+from phalanx.graph._values import Array
+from phalanx.graph.errors import FeedError
+from phalanx.graph.program import Program, Variable
+
+
+def padded(program: Program, feed: Mapping[Any, Any]) -> dict[Any, Any]:
+    """With sequences padded, and their lengths."""
+    made: dict[Any, Any] = {}
+    for key, value in feed.items():
+        name = key.name if isinstance(key, Variable) else key
+        parts = value.values if isinstance(value, PerDevice) else [value]
+        if not (isinstance(name, str) and parts and all(isinstance(p, (lod.LoDTensor, list, tuple)) for p in parts)):
+            made[key] = value
+        elif _is_ragged(program, name):
+            if lod.lengths_of(name) in feed:
+                text = f"`{lod.lengths_of(name)}` is fed, but the sequences of `{name}` have lengths already"
+                raise FeedError(f"{text}; feed `{name}` padded, or leave them out", var=lod.lengths_of(name))
+            pairs = [_pad(program, name, part) for part in parts]
+            both = [
+                PerDevice([pair[k] for pair in pairs]) if isinstance(value, PerDevice) else pairs[0][k] for k in (0, 1)
+            ]
+            made[name], made[lod.lengths_of(name)] = both
+        elif any(isinstance(part, lod.LoDTensor) for part in parts):
+            raise FeedError(f"`{name}` is fed with sequences, but was not declared with lod_level=1", var=name)
+        else:
+            made[key] = value
+    return made
+
+
+def _is_ragged(program: Program, name: str) -> bool:
+    return program._lengths.get(name) == lod.lengths_of(name)
+
+
+def _pad(program: Program, name: str, value: Any) -> tuple[Array, Array]:
+    var = program.var(name)
+    sequences = value.sequences() if isinstance(value, lod.LoDTensor) else value
+    return lod.pad(name, sequences, var.shape[1], var.shape[2:], var.dtype, var.site)
+
+
+def check_alike(program: Program, feed: Mapping[Any, Any]) -> None:
+    """Sequences that layers take together are equally long."""
+    for a, b in sorted(program._alike):
+        mine, other = _numbers(feed.get(a)), _numbers(feed.get(b))
+        # Different numbers of sequences are found where samples are counted.
+        if mine is None or other is None or mine.shape != other.shape or np.array_equal(mine, other):
+            continue
+        at = int(np.flatnonzero(mine != other)[0])
+        first, second = a.removesuffix("@LENGTHS"), b.removesuffix("@LENGTHS")
+        raise FeedError(
+            f"sequence {at} of `{second}` has the length {other[at]}, and that of `{first}` {mine[at]}; "
+            "layers take them together",
+            var=second,
+            wanted=str(mine[at]),
+            got=str(other[at]),
+        )
+
+
+def _numbers(lengths: Any) -> Array | None:
+    """Of all sequences, one device after the other."""
+    parts = lengths.values if isinstance(lengths, PerDevice) else [lengths]
+    is_known = all(isinstance(part, np.ndarray) and part.ndim == 1 for part in parts)
+    return np.concatenate(parts) if is_known and parts else None

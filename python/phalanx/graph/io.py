@@ -1,0 +1,254 @@
+"""Readers that run ahead of training in a thread of their own.
+
+>>> import numpy as np
+>>> from phalanx import graph
+>>> main = graph.Program()
+>>> with graph.program_guard(main):
+...     x = graph.data("x", [None, 2])
+...     y = x * 2.0
+>>> loader = DataLoader.from_generator(feed_list=[x], capacity=4)
+>>> _ = loader.set_sample_generator(lambda: (np.full(2, i, "float32") for i in range(5)), batch_size=2, drop_last=False)
+>>> exe = graph.Executor(graph.CPUPlace())
+>>> [exe.run(main, feed=data, fetch_list=[y])[0].shape for data in loader()]
+[(2, 2), (2, 2), (1, 2)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from phalanx.graph import data_feeder
+from phalanx.graph._channel import Prefetch
+from phalanx.graph._forms import Group
+from phalanx.graph.compiler import count
+from phalanx.graph.data_feeder import Slot
+from phalanx.graph.errors import EOFException, FeedError, ProgramError, StrategyError
+from phalanx.graph.program import Variable
+from phalanx.graph.reader import batch, shuffle
+
+Reader = Callable[[], Iterable[Any]]
+Batches = Callable[[], Iterator[dict[str, Any]]]
+
+
+def grouped(batches: Iterable[dict[str, Any]], places: int, drop_last: bool) -> Iterator[Group]:
+    """A batch for each place; at the end fewer, or none of them."""
+    group = Group(places)
+    for each in batches:
+        group.append(each)
+        if len(group) == places:
+            yield group
+            group = Group(places)
+    if group and not drop_last:
+        yield group
+
+
+# What the thread runs stands outside of the class: a thread that knew its loader would keep it alive.
+def _from_lists(slots: Sequence[Slot], lists: Reader) -> Iterator[dict[str, Any]]:
+    for samples in lists():
+        yield data_feeder.of_samples(slots, samples)
+
+
+def _from_batches(slots: Sequence[Slot], batches: Reader) -> Iterator[dict[str, Any]]:
+    for each in batches():
+        yield data_feeder.of_batch(slots, each)
+
+
+def _groups(batches: Batches, places: int, drop_last: bool, as_lists: list[str] | None) -> Iterator[Any]:
+    for group in grouped(batches(), places, drop_last):
+        yield group if as_lists is None else [[each[name] for name in as_lists] for each in group]
+
+
+class GeneratorLoader:
+    """A reader in a thread, made by :meth:`DataLoader.from_generator`.
+
+    One that is ``iterable`` gives feeds: a list with a dict for each place. One that is not belongs to the program of
+    its variables: after ``start()`` every run that is not fed takes the next batches, one for each device, until
+    ``EOFException``; then, or at any time, ``reset()`` and ``start()`` begin again.
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[Variable],
+        capacity: int,
+        iterable: bool = True,
+        return_list: bool = False,
+        drop_last: bool = True,
+        timeout_s: float | None = None,
+    ) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise StrategyError(f"capacity={capacity!r}; it must be a number from 1 on", var="capacity")
+        if timeout_s is not None and not timeout_s > 0:
+            raise StrategyError(f"timeout_s={timeout_s!r}; it must be more than 0, or None", var="timeout_s")
+        if not feed_list:
+            raise FeedError("feed_list is empty; a loader gives values to variables")
+        variables = list(feed_list)
+        self._slots = [Slot.of(v) for v in variables]
+        odd = next((v for v in variables if v.program is not variables[0].program), None)
+        if odd is not None:
+            raise ProgramError(f"`{variables[0].name}` and `{odd.name}` are of different programs", var=odd.name)
+        self._program = variables[0].program
+        self.queue_capacity = capacity
+        self.iterable = iterable
+        self._names = [slot.name for slot in self._slots]
+        self._as_lists = self._names if return_list else None
+        self._drop_last = drop_last
+        self._timeout_s = timeout_s
+        self._places = 1
+        self._batches: Batches | None = None
+        self._running: Prefetch | None = None
+        if not iterable:
+            variables[0].program._readers.append(self)
+
+    def set_sample_generator(
+        self, reader: Reader, batch_size: int, drop_last: bool = True, places: Any = None
+    ) -> GeneratorLoader:
+        """From a reader of samples, put together to batches; at the end a smaller one, or none."""
+        return self.set_sample_list_generator(_batched(reader, batch_size, drop_last), places)
+
+    def set_sample_list_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
+        """From a reader of lists of samples."""
+        return self._set(partial(_from_lists, self._slots, _callable(reader)), places)
+
+    def set_batch_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
+        """From a reader of whole batches: arrays for all variables in order, or a dict of them."""
+        return self._set(partial(_from_batches, self._slots, _callable(reader)), places)
+
+    def _set(self, batches: Batches, places: Any) -> GeneratorLoader:
+        if self._running is not None:
+            raise FeedError("the loader is running; reset() it before it gets another reader")
+        self._batches = batches
+        # Without iteration the executor knows the places.
+        self._places = (count(places) or 1) if self.iterable else 1
+        return self
+
+    def _source(self) -> Batches:
+        if self._batches is None:
+            raise FeedError("the loader has no reader yet: call set_batch_generator, or one of its kind")
+        return self._batches
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.iterable:
+            raise FeedError("the loader was made with iterable=False: start() it, and run without a feed")
+        groups = partial(_groups, self._source(), self._places, self._drop_last, self._as_lists)
+        # The thread reads groups ahead, of which so many are `capacity` batches.
+        return Prefetch(groups, max(1, self.queue_capacity // self._places), self._timeout_s)
+
+    def __call__(self) -> Iterator[Any]:
+        """An epoch."""
+        return iter(self)
+
+    def start(self) -> None:
+        """Begins an epoch; for loaders that are not iterable."""
+        if self.iterable:
+            raise FeedError("the loader is iterable: write `for data in loader():`")
+        if self._running is not None:
+            raise FeedError("the loader is running already; reset() it before it starts again")
+        self._running = Prefetch(self._source(), self.queue_capacity, self._timeout_s)
+
+    def reset(self) -> None:
+        """Ends the epoch here, however far it got."""
+        if self._running is not None:
+            self._running.close()
+        self._running = None
+
+    def _take(self, places: int) -> Group:
+        """The next batches, one for each place."""
+        if self._running is None:
+            names = ", ".join(f"`{name}`" for name in self._names)
+            raise FeedError(
+                f"{names}: not fed, and the loader that gives them was not started; call start()", var=self._names[0]
+            )
+        group = Group(places)
+        for each in self._running:
+            group.append(each)
+            if len(group) == places:
+                return group
+        if group and not self._drop_last:
+            return group
+        raise EOFException(
+            f"the loader of {', '.join(self._names)} has no more batches: reset() it, and start() it again"
+        )
+
+
+def _callable(reader: Any) -> Reader:
+    if not callable(reader):
+        raise TypeError(f"a reader is a function that gives a generator, not a {type(reader).__name__}")
+    made: Reader = reader
+    return made
+
+
+def _batched(given: Reader, batch_size: int, drop_last: bool) -> Reader:
+    return batch(_callable(given), batch_size, drop_last)
+
+
+class DataLoader:
+    """Where loaders are made."""
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+        keep_order: bool = True,
+        *,
+        timeout_s: float | None = None,
+    ) -> GeneratorLoader:
+        """A loader that reads ``capacity`` batches ahead.
+
+        ``drop_last`` is about devices: whether the last batches, fewer than devices, are dropped or leave some idle.
+        There is one thread, so order is always kept, and ``use_double_buffer`` changes nothing. ``timeout_s`` is
+        ours: how long a run waits for the reader.
+        """
+        if use_multiprocess:
+            raise StrategyError(
+                "use_multiprocess=True is not supported: readers run in a thread; start processes in your own reader",
+                var="use_multiprocess",
+            )
+        if feed_list is None or capacity is None:
+            raise FeedError("from_generator needs feed_list and capacity")
+        return GeneratorLoader(feed_list, capacity, iterable, return_list, drop_last, timeout_s)
+
+
+class PyReader(GeneratorLoader):
+    """A loader under its older names."""
+
+    def __init__(
+        self,
+        feed_list: Sequence[Variable],
+        capacity: int,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+    ) -> None:
+        super().__init__(feed_list, capacity, iterable, return_list)
+
+    def decorate_sample_generator(
+        self, sample_generator: Reader, batch_size: int, drop_last: bool = True, places: Any = None
+    ) -> None:
+        """From a reader of samples."""
+        self.set_sample_generator(sample_generator, batch_size, drop_last, places)
+
+    def decorate_sample_list_generator(self, reader: Reader, places: Any = None) -> None:
+        """From a reader of lists of samples."""
+        self.set_sample_list_generator(reader, places)
+
+    def decorate_batch_generator(self, reader: Reader, places: Any = None) -> None:
+        """From a reader of whole batches."""
+        self.set_batch_generator(reader, places)
+
+    def decorate_paddle_reader(self, reader: Reader, places: Any = None) -> None:
+        """From a reader of lists of samples."""
+        self.set_sample_list_generator(reader, places)
+
+    def decorate_tensor_provider(self, reader: Reader, places: Any = None) -> None:
+        """From a reader of whole batches."""
+        self.set_batch_generator(reader, places)
+
+
+__all__ = ["DataLoader", "GeneratorLoader", "PyReader", "batch", "shuffle"]

@@ -1,0 +1,50 @@
+"""Readers that declare the variables they give.
+
+>>> from phalanx import graph
+>>> with graph.program_guard(graph.Program()):
+...     reader = graph.layers.py_reader(capacity=4, shapes=[[-1, 2], [-1, 1]], dtypes=["float32", "int64"])
+...     x, label = graph.layers.read_file(reader)
+>>> x.shape, label.dtype
+((-1, 2), 'int64')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from phalanx.graph.errors import ProgramError
+from phalanx.graph.program import Variable, data, default_main_program
+
+if TYPE_CHECKING:
+    from phalanx.graph.io import PyReader
+
+
+def py_reader(
+    capacity: int,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    lod_levels: Sequence[int] | None = None,
+    name: str | None = None,
+    use_double_buffer: bool = True,
+) -> PyReader:
+    """A reader that is started and reset, and gives variables of these shapes; :func:`read_file` has them."""
+    from phalanx.graph.io import PyReader
+
+    if any(lod_levels or ()):
+        raise ProgramError(
+            "py_reader: declare sequences with layers.data(…, lod_level=1, max_length=…), and use io.PyReader"
+        )
+    prefix = name or default_main_program()._prefix("py_reader")
+    pairs = zip(shapes, dtypes, strict=True)
+    variables = [data(f"{prefix}.data_{i}", shape, dtype) for i, (shape, dtype) in enumerate(pairs)]
+    return PyReader(variables, capacity, use_double_buffer, iterable=False)
+
+
+def read_file(reader: PyReader) -> Variable | list[Variable]:
+    """The variables that a reader gives."""
+    found = [reader._program.var(name) for name in reader._names]
+    return found[0] if len(found) == 1 else found
+
+
+__all__ = ["py_reader", "read_file"]

@@ -1,0 +1,277 @@
+"""Layers over sequences: ``[n, time, width]`` with lengths, which ``data(…, lod_level=1, max_length=…)`` declares.
+
+Layers that keep rows keep the lengths too. What lies behind the end of a sequence changes no result and no gradient.
+
+>>> from phalanx import graph
+>>> with graph.program_guard(graph.Program(), graph.Program()):
+...     words = graph.layers.data("words", [1], dtype="int64", lod_level=1, max_length=7)
+...     rows = graph.layers.embedding(words, size=[100, 8])
+...     states, _ = graph.layers.dynamic_lstm(graph.layers.fc(rows, 4 * 16), size=4 * 16)
+...     states.shape, states.lod_level, graph.layers.sequence_pool(states, "max").shape
+((-1, 7, 16), 1, (-1, 16))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.graph import _values
+from phalanx.graph.errors import ProgramError
+from phalanx.graph.initializer import Constant, Xavier
+from phalanx.graph.layers import arithmetic, shaping
+from phalanx.graph.layers.network import MASKED, Layer
+from phalanx.graph.param_attr import ParamAttr
+from phalanx.graph.program import Variable, alike, append, append_all
+
+
+def _sequences(op: str, x: Variable, length: Variable | None = None) -> list[Variable]:
+    """The lengths of sequences ``[n, time, width]``, if there are any."""
+    if not isinstance(x, Variable):
+        raise TypeError(f"{op} takes a variable, got {type(x).__name__}")
+    if len(x.shape) != 3:
+        raise ProgramError(f"{op} takes sequences [n, time, width], got {x!r}", op=op, var=x.name)
+    lengths = length if length is not None else x.lengths
+    return [] if lengths is None else [lengths]
+
+
+def _only(op: str, **given: tuple[Any, Any]) -> None:
+    for name, (value, wanted) in given.items():
+        if value != wanted:
+            raise ProgramError(f"{op}: {name}={value!r} is not supported; it is {wanted!r}", op=op)
+
+
+def _begin(given: Variable | None, x: Variable, width: int) -> Variable:
+    return given if given is not None else shaping.fill_constant([x.shape[0], width], x.dtype, 0.0)
+
+
+def _state_width(op: str, x: Variable, size: int, gates: int) -> int:
+    if size < gates or size % gates or x.shape[-1] != size:
+        raise ProgramError(
+            f"{op}: the input has {gates} gates side by side, as wide as size; got {x!r} and size={size}. "
+            f"Take fc(x, {gates} * width) before",
+            op=op,
+            var=x.name,
+        )
+    return size // gates
+
+
+def dynamic_lstm(
+    input: Variable,
+    size: int,
+    h_0: Variable | None = None,
+    c_0: Variable | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_peepholes: bool = False,
+    is_reverse: bool = False,
+    gate_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    candidate_activation: str = "tanh",
+    dtype: str = "float32",
+    name: str | None = None,
+) -> tuple[Variable, Variable]:
+    """Long short-term memory over projected sequences ``[n, time, size]``; hidden and cell states, a quarter as wide.
+
+    Gates lie in PyTorch's order (i, f, g, o), weights are ``[size, size / 4]``, and there are no peepholes, which
+    Paddle has by default. Cells are to look at: nothing is learned through them.
+    """
+    lengths = _sequences("dynamic_lstm", input)
+    _only(
+        "dynamic_lstm",
+        use_peepholes=(use_peepholes, False),
+        gate_activation=(gate_activation, "sigmoid"),
+        cell_activation=(cell_activation, "tanh"),
+        candidate_activation=(candidate_activation, "tanh"),
+    )
+    layer = Layer("lstm", input, name)
+    h = _state_width("dynamic_lstm", input, size, 4)
+    w = layer.parameter(param_attr, "w", [size, h], Xavier())
+    x = input
+    if bias_attr is not False:
+        b = layer.parameter(bias_attr, "b", [size], Constant(0.0))
+        x = layer.op("Binary", {"op": "Add", "axis": 2}, [x, b])
+    inputs = [x, w, _begin(h_0, x, h), _begin(c_0, x, h), *lengths]
+    form = {"reverse": is_reverse, "ragged": bool(lengths)}
+    out = append_all("Lstm", form, inputs, "lstm", name, layer.prefix)
+    return out[0], out[4]
+
+
+def dynamic_gru(
+    input: Variable,
+    size: int,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    is_reverse: bool = False,
+    gate_activation: str = "sigmoid",
+    candidate_activation: str = "tanh",
+    h_0: Variable | None = None,
+    origin_mode: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """Gated recurrent units over projected sequences ``[n, time, 3 * size]``; states ``[n, time, size]``.
+
+    The equations are PyTorch's: gates in the order r, z, n, the reset gate acts on the product of state and weights
+    (Paddle's on the state), and the update gate keeps the old state (``origin_mode=True``).
+    """
+    lengths = _sequences("dynamic_gru", input)
+    _only(
+        "dynamic_gru",
+        gate_activation=(gate_activation, "sigmoid"),
+        candidate_activation=(candidate_activation, "tanh"),
+        origin_mode=(origin_mode, True),
+    )
+    layer = Layer("gru", input, name)
+    h = _state_width("dynamic_gru", input, 3 * size, 3)
+    w = layer.parameter(param_attr, "w", [3 * h, h], Xavier())
+    if bias_attr is not False:
+        b = layer.parameter(bias_attr, "b", [3 * h], Constant(0.0))
+    else:
+        b = shaping.fill_constant([3 * h], input.dtype, 0.0)
+    inputs = [input, w, b, _begin(h_0, input, h), *lengths]
+    return append_all("Gru", {"reverse": is_reverse, "ragged": bool(lengths)}, inputs, "gru", name, layer.prefix)[0]
+
+
+def _tags(op: str, scores: Variable, label: Variable) -> Variable:
+    """As ``[n, time]``."""
+    if len(label.shape) == 3 and label.shape[2] == 1:
+        label = shaping.dims_as(label, label.shape[:2])
+    alike(scores.program, [v for v in (scores, label) if v.lod_level])
+    return label
+
+
+def linear_chain_crf(
+    input: Variable, label: Variable, param_attr: Any = None, length: Variable | None = None, name: str | None = None
+) -> Variable:
+    """How unlikely a tagging is: minus the logarithm of its probability, ``[n]``, from scores ``[n, time, tags]``.
+
+    The weights ``[tags + 2, tags]`` are those of Paddle: beginning, end, and from each tag to each.
+    """
+    lengths = _sequences("linear_chain_crf", input, length)
+    layer = Layer("linear_chain_crf", input, name)
+    n_tags = layer.fixed(input, 2)
+    w = layer.parameter(param_attr, "w", [n_tags + 2, n_tags], Xavier())
+    inputs = [input, w, _tags("linear_chain_crf", input, label), *lengths]
+    return layer.op("LinearChainCrf", {"ragged": bool(lengths)}, inputs, last=True)
+
+
+def crf_decoding(
+    input: Variable, param_attr: Any, label: Variable | None = None, length: Variable | None = None
+) -> Variable:
+    """The likeliest tags ``[n, time]``, or with a label 1 where they are right. Behind the ends all are 0.
+
+    ``param_attr`` names the weights of a :func:`linear_chain_crf`.
+    """
+    lengths = _sequences("crf_decoding", input, length)
+    weights = ParamAttr._of(param_attr).name
+    if weights is None or input.program._graph.var(weights) is None:
+        raise ProgramError(
+            f"crf_decoding: `{weights}` is no parameter; name the weights of a linear_chain_crf with param_attr",
+            op="crf_decoding",
+            var=weights,
+        )
+    inputs = [input, input.program.var(weights), *lengths]
+    path = append("CrfDecoding", {"ragged": bool(lengths)}, inputs, "crf_decoding")
+    if label is None:
+        return path
+    right = arithmetic.cast(arithmetic.equal(path, _tags("crf_decoding", input, label)), "float32")
+    if lengths:
+        right = right * sequence_mask(lengths[0], input.shape[1])
+    return arithmetic.cast(right, "int64")
+
+
+_POOLS = {"sum": "Sum", "average": "Mean", "sqrt": "Sum", "max": "Max", "first": "First", "last": "Last"}
+
+
+def sequence_pool(
+    input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
+) -> Variable:
+    """One row ``[n, width]`` from each sequence: its sum, average, sum over the root of its length, max, first or last.
+
+    An empty sequence gives zeros. Of sequences of numbers, ``[n, time]``, it gives ``[n, 1]``.
+    """
+    op = "sequence_pool"
+    if pool_type.lower() not in _POOLS:
+        raise ProgramError(f"{op}: there is no pool_type {pool_type!r}; there are {', '.join(_POOLS)}", op=op)
+    _only(op, pad_value=(float(pad_value), 0.0))
+    x = shaping.dims_as(input, [*input.shape, 1]) if len(input.shape) == 2 and input.lod_level else input
+    lengths = _sequences(op, x)
+    is_sqrt = pool_type.lower() == "sqrt"
+    form = {"op": _POOLS[pool_type.lower()], "ragged": bool(lengths)}
+    pooled = append("SequencePool", form, [x, *lengths], op, None if is_sqrt else name)
+    if not is_sqrt:
+        return pooled
+    if not lengths:
+        return arithmetic.scale(pooled, max(x.shape[1], 1) ** -0.5, name=name)
+    # An empty sequence has the sum zero, whatever it is divided by.
+    length = arithmetic.clip(arithmetic.cast(lengths[0], x.dtype), 1.0, float(max(x.shape[1], 1)))
+    return arithmetic.elementwise_mul(pooled, arithmetic.rsqrt(length), axis=0, name=name)
+
+
+def sequence_first_step(input: Variable) -> Variable:
+    """The first row of each sequence."""
+    return sequence_pool(input, "first")
+
+
+def sequence_last_step(input: Variable) -> Variable:
+    """The last row of each sequence."""
+    return sequence_pool(input, "last")
+
+
+def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
+    """Each row of ``x [n, width]`` over all of the sequence that ``y`` has in its place; zeros behind the ends."""
+    op = "sequence_expand"
+    _only(op, ref_level=(max(ref_level, -1), -1 if ref_level < 0 else 0))
+    if len(x.shape) != 2 or x.lod_level:
+        raise ProgramError(f"{op} takes rows [n, width], got {x!r}", op=op, var=x.name)
+    if y.lengths is None:
+        raise ProgramError(f"{op}: {y!r} has no lengths; declare it with lod_level=1", op=op, var=y.name)
+    out = append("SequenceExpand", {"time": y.shape[1], "ragged": True}, [x, y.lengths], op, name)
+    out.program._lengths[out.name] = y.lengths.name
+    return out
+
+
+def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
+    """The softmax over all of each sequence of numbers, ``[n, time]`` or ``[n, time, 1]``; zeros behind the ends."""
+    op = "sequence_softmax"
+    shape, lengths = input.shape, input.lengths
+    if lengths is None or len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 1):
+        raise ProgramError(
+            f"{op} takes sequences of numbers, declared with lod_level=1; got {input!r}", op=op, var=input.name
+        )
+    scores = shaping.dims_as(input, [shape[0], 1, 1, shape[1]])
+    scores = append("MaskScores", {"causal": False, "ragged": True, "value": MASKED}, [scores, lengths], op)
+    weights = shaping.dims_as(arithmetic.softmax(scores), shape[:2])
+    kept = arithmetic.elementwise_mul(weights, sequence_mask(lengths, shape[1], input.dtype))
+    out = (
+        shaping.assign(kept, name)
+        if len(shape) == 2
+        else append("Reshape", {"shape": shaping.dims(shape)}, [kept], op, name)
+    )
+    out.program._lengths[out.name] = lengths.name
+    return out
+
+
+def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "float32", name: str | None = None) -> Variable:
+    """Ones before and zeros behind the ends, ``[n, maxlen]``, from lengths ``[n]`` or from a sequence itself."""
+    lengths = x.lengths if x.lod_level else x
+    time = maxlen if maxlen is not None else x.shape[1] if x.lod_level else None
+    if time is None or lengths is None:
+        raise ProgramError(
+            "sequence_mask: lengths do not say how long the longest one may be; give maxlen", op="sequence_mask"
+        )
+    form = {"time": int(time), "dtype": _values.kind(dtype)}
+    return append("SequenceMask", form, [lengths], "sequence_mask", name)
+
+
+__all__ = [
+    "crf_decoding",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "linear_chain_crf",
+    "sequence_expand",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_mask",
+    "sequence_pool",
+    "sequence_softmax",
+]
