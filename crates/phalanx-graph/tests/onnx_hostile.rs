@@ -1,8 +1,8 @@
 //! ONNX-1: whatever the bytes are, importing ends with a program or an error, and allocates little.
 
 use phalanx_graph::{
-    Executor, Optimizer, Options, Rule, Store,
-    onnx::{ImportOptions, Limits, OnnxError, export, import},
+    Executor, Optimizer, Options, Rule, RunError, Store, Tensor, VarKind,
+    onnx::{ImportOptions, Imported, Limits, OnnxError, export, import},
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -20,6 +20,8 @@ const N_INPUTS: u64 = if cfg!(debug_assertions) { 40_000 } else { 200_000 };
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     static MOST: Cell<isize> = const { Cell::new(0) };
+    /// Programs that ran to their end.
+    static RAN: Cell<u64> = const { Cell::new(0) };
 }
 
 fn note(bytes: isize) {
@@ -111,8 +113,29 @@ fn survives(bytes: &[u8]) -> bool {
     let loss = imported.program.find(&imported.outputs[0]).unwrap();
     // Whether such a program can learn is its own affair; the attempt must end in order.
     let _ = Optimizer::new(Rule::Sgd, 0.1).minimize(&mut imported.program, loss);
-    Executor::new(imported.program, Options::default()).unwrap();
+    runs(&imported);
     true
+}
+
+/// Runs what was imported on two samples of everything, if it is small: no kernel panics, whatever the program is.
+fn runs(imported: &Imported) {
+    let program = &imported.program;
+    let mut executor = Executor::new(program.clone(), Options::default()).unwrap();
+    let bytes = program.vars().fold(0usize, |sum, (_, var)| sum.saturating_add(var.sig.bytes(2)));
+    if bytes > 32 << 20 {
+        return;
+    }
+    let mut store = Store::new(0);
+    let ready = executor.prepare(&mut store).and_then(|()| imported.give(&mut store));
+    let feeds: Vec<(String, Tensor)> = program
+        .vars()
+        .filter(|(_, var)| var.kind == VarKind::Feed)
+        .map(|(_, var)| (var.name.clone(), Tensor::zeros(var.sig.dtype, &var.sig.shape.at(2))))
+        .collect();
+    let feeds: Vec<(&str, &Tensor)> = feeds.iter().map(|(name, value)| (name.as_str(), value)).collect();
+    let ended = ready.and_then(|()| executor.run(&mut store, &feeds, &[&imported.outputs[0]]));
+    RAN.set(RAN.get() + u64::from(ended.is_ok()));
+    assert!(!matches!(ended, Err(RunError::Panicked { .. })), "{}", ended.unwrap_err());
 }
 
 #[test]
@@ -127,6 +150,8 @@ fn tampered_models_become_programs_or_errors() {
     }
     // Otherwise nothing behind the decoder was tried.
     assert!((N_INPUTS / 100..N_INPUTS).contains(&n_programs), "{n_programs} of {N_INPUTS} became programs");
+    let n_ran = RAN.get();
+    assert!(n_ran > n_programs / 2, "{n_ran} of {n_programs} programs ran");
 }
 
 #[test]
