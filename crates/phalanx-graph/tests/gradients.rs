@@ -271,7 +271,7 @@ fn every_rule_of_every_operation() {
     });
     case("dropout", &|n| {
         let x = n.signed(&[4, 5]);
-        n.b.op1(Dropout { probability: 0.0, stream: 0 }, &[x])
+        n.b.dropout(x, 0.0)
     });
     for groups in [1, 2] {
         for (stride, padding, dilation) in

@@ -3,7 +3,7 @@
 use super::{Act, Builder, Made};
 use crate::{
     ir::{Dim, GraphError, Init, Learn, Misfit, Shape, Site, VarId},
-    op::{Arith, BatchNorm, Binary, Conv2d, Dropout, Embedding, LayerNorm, Pool, Pool2d},
+    op::{Arith, BatchNorm, Binary, Conv2d, Dropout, Embedding, LayerNorm, Pool, Pool2d, Samples},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,8 @@ impl Builder {
     #[track_caller]
     pub fn dropout(&mut self, x: VarId, probability: f64) -> Made {
         let stream = self.stream();
-        self.op1(Dropout { probability, stream }, &[x])
+        let samples = Samples::of(&self.shape(x));
+        self.op1(Dropout { probability, stream, samples }, &[x])
     }
 
     /// Attention of `[n, t, width]` to itself with so many heads; the mask is added to the scores.

@@ -3,11 +3,43 @@
 use super::{Assign, Operator, check};
 use crate::{
     grad::Grad,
-    ir::{GraphError, Misfit, Op, Shape, Sig},
+    ir::{Dim, GraphError, Misfit, Op, Shape, Sig},
     kernel::{Call, KernelError, Real, Stream, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Which axis of a tensor counts samples, and how many places of it each sample has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Samples(Option<(usize, usize)>);
+
+impl Samples {
+    pub fn of(shape: &Shape) -> Samples {
+        let batch = |(axis, dim): (usize, &Dim)| match dim {
+            Dim::Batch(times) => Some((axis, *times)),
+            Dim::Fixed(_) => None,
+        };
+        Samples(shape.dims().iter().enumerate().find_map(batch))
+    }
+
+    /// Shows each run of elements, and the place of its first among all elements of all samples: sample after sample,
+    /// whatever the layout. Without samples, all replicas have the same places.
+    fn runs(self, dims: &[usize], first_sample: usize, mut see: impl FnMut(Range<usize>, u64)) {
+        let Some((axis, times)) = self.0 else { return see(0..dims.iter().product(), 0) };
+        let (outer, inner) =
+            (dims[..axis].iter().product::<usize>(), dims[axis + 1..].iter().product::<usize>());
+        let (own, of_sample) = (dims[axis], outer * times * inner);
+        if outer == 1 {
+            return see(0..own * inner, (first_sample * of_sample) as u64);
+        }
+        for at in 0..outer * own {
+            let (o, a) = (at / own, at % own);
+            let place = (first_sample + a / times) * of_sample + (o * times + a % times) * inner;
+            see(at * inner..(at + 1) * inner, place as u64);
+        }
+    }
+}
 
 /// Zeroes elements with a probability and scales up the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,22 +47,25 @@ pub struct Dropout {
     pub probability: f64,
     /// Which random numbers it draws; the builder gives each its own.
     pub stream: u32,
+    /// Where its input has samples.
+    pub samples: Samples,
 }
 
 impl Dropout {
     /// Forward and backward alike: the mask is drawn again rather than kept.
     fn drop(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let stream = Stream::new(call.env.seed, u64::from(self.stream), call.env.run);
-        let dims = call.dims(0);
-        let first = call.env.first_sample * dims.iter().skip(1).product::<usize>();
+        let (dims, first) = (call.dims(0), call.env.first_sample);
         let limit = (self.probability * (1u64 << 32) as f64) as u64;
         let up = 1.0 / (1.0 - self.probability);
         real!(call.dtype(0), T => {
             let (out, up) = (call.update::<T>(0, 0), T::of(up));
-            for (i, v) in out.iter_mut().enumerate() {
-                let keep = stream.bits((first + i) as u64) >> 32 >= limit;
-                *v = if keep { *v * up } else { T::ZERO };
-            }
+            self.samples.runs(dims, first, |run, place| {
+                for (v, i) in out[run].iter_mut().zip(place..) {
+                    let keep = stream.bits(i) >> 32 >= limit;
+                    *v = if keep { *v * up } else { T::ZERO };
+                }
+            });
         });
         Ok(())
     }
@@ -47,7 +82,12 @@ impl Operator for Dropout {
             let got = self.probability.to_string();
             return Err(Misfit::Attribute { name: "probability", wanted: "at least 0 and less than 1", got });
         }
-        Ok(vec![check::real(inputs, 0)?.clone()])
+        let x = check::real(inputs, 0)?;
+        if self.samples != Samples::of(&x.shape) {
+            let (wanted, got) = ("where the input has its batch", format!("{:?}", self.samples));
+            return Err(Misfit::Attribute { name: "samples", wanted, got });
+        }
+        Ok(vec![x.clone()])
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
@@ -115,18 +155,17 @@ impl Operator for Random {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let stream = Stream::new(call.env.seed, u64::from(self.stream), call.env.run);
-        let first = match self.shape.has_batch() {
-            true => call.env.first_sample * call.out_dims(0).iter().skip(1).product::<usize>(),
-            false => 0,
-        };
+        let (dims, first) = (call.out_dims(0), call.env.first_sample);
         real!(self.dtype, T => {
-            for (i, v) in call.output::<T>(0).iter_mut().enumerate() {
-                let i = (first + i) as u64;
-                *v = T::of(match self.normal {
-                    true => self.a + self.b * stream.normal(i),
-                    false => self.a + (self.b - self.a) * stream.uniform(i),
-                });
-            }
+            let out = call.output::<T>(0);
+            Samples::of(&self.shape).runs(dims, first, |run, place| {
+                for (v, i) in out[run].iter_mut().zip(place..) {
+                    *v = T::of(match self.normal {
+                        true => self.a + self.b * stream.normal(i),
+                        false => self.a + (self.b - self.a) * stream.uniform(i),
+                    });
+                }
+            });
         });
         Ok(())
     }

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
 pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
 pub use crf::{CrfDecoding, LinearChainCrf, LinearChainCrfGrad};
-pub use dropout::{Dropout, DropoutGrad, Random};
+pub use dropout::{Dropout, DropoutGrad, Random, Samples};
 pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
 pub use every::{Accumulate, Every};
 pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};

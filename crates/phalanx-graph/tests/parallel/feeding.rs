@@ -298,3 +298,40 @@ fn dropout_does_not_depend_on_the_number_of_replicas() {
         assert_ne!(bits(&one), bits(&[0.0; 5]));
     }
 }
+
+#[test]
+fn random_numbers_belong_to_samples_wherever_the_batch_stands() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(6)]).unwrap();
+    // Two rows for each sample; samples in the second axis; no samples at all.
+    let rows = b.reshape(x, [Dim::Batch(2), Dim::Fixed(3)]).unwrap();
+    let rows = b.dropout(rows, 0.5).unwrap();
+    let rows = b.reshape(rows, [BATCH, Dim::Fixed(6)]).unwrap();
+    b.named(rows, "rows").unwrap();
+    let turned = b.transpose(x, &[1, 0]).unwrap();
+    let turned = b.dropout(turned, 0.5).unwrap();
+    b.named(turned, "turned").unwrap();
+    let weight = b.parameter("w", [4, 5], Init::Constant(1.0)).unwrap();
+    let weight = b.dropout(weight, 0.5).unwrap();
+    b.named(weight, "weight").unwrap();
+    let noise = b.gaussian([Dim::Fixed(3), BATCH], 0.0, 1.0).unwrap();
+    b.named(noise, "noise").unwrap();
+    let program = b.finish().unwrap();
+    let ones = Tensor::new(&[7, 6], &[1f32; 42]).unwrap();
+    let run = |n: usize| {
+        let mut exe = ParallelExecutor::new(&program, None, on(n)).unwrap();
+        let fetch = ["rows", "turned", "noise"].map(Fetch::concat);
+        let mut out = exe.run(&mut Store::new(3), &[("x", Feed::Split(&ones))], &fetch).unwrap();
+        let each = [Fetch::unmerged("weight")];
+        out.extend(exe.run(&mut Store::new(3), &[("x", Feed::Split(&ones))], &each).unwrap());
+        out
+    };
+    let one = run(1);
+    for n in [2, 3, 5] {
+        let many = run(n);
+        assert_eq!(many[..3], one[..3], "{n} replicas");
+        assert!(many[3].each().iter().all(|w| *w == one[3].each()[0]), "{n} replicas drop the same weights");
+    }
+    let kept = one[1].one().to_f64().iter().filter(|v| **v > 0.0).count();
+    assert!((8..34).contains(&kept), "{kept} of 42 kept");
+}

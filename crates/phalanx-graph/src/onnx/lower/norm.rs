@@ -8,7 +8,7 @@ use super::super::{
 };
 use crate::{
     ir::{Role, Shape, VarId, VarKind},
-    op::{BatchNorm, BatchNormFixed, Dropout, Fill, LayerNorm, Softmax, Transpose},
+    op::{BatchNorm, BatchNormFixed, Dropout, Fill, LayerNorm, Samples, Softmax, Transpose},
 };
 
 pub fn batch<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
@@ -107,7 +107,8 @@ pub fn dropout<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     let x = im.var(node, 0)?;
     let stream = im.program.n_streams;
     im.program.n_streams += 1;
-    im.give(node, 0, Dropout { probability, stream }, &[x]).map(drop)
+    let samples = Samples::of(&im.program.sig(x).shape);
+    im.give(node, 0, Dropout { probability, stream, samples }, &[x]).map(drop)
 }
 
 /// Brings axis 1, where ONNX has classes, to the end.
