@@ -21,6 +21,9 @@ BEFORE = F.pad(IDS[:, :-1], (1, 0))
 TAGGED = (IDS // 4 + BEFORE // 6).remainder(TAGS)
 NEXT = (IDS * 5 + 1).remainder(WORDS)
 LABEL = torch.tensor([0, 1, 1, 0])
+IMAGE = torch.round(torch.sin(torch.arange(N * 3 * 64) * 0.7) * 50 + (torch.arange(N * 3 * 64) * 37 % 61)) / 100
+IMAGE = IMAGE.reshape(N, 3, 8, 8)
+KIND = torch.tensor([0, 2, 1, 2])
 SEEN = torch.arange(TIME) < LENGTHS[:, None]
 Parameters = dict[str, torch.Tensor]
 
@@ -86,6 +89,23 @@ def transformer(p: Parameters) -> torch.Tensor:
     return (losses * SEEN).sum() / SEEN.sum()
 
 
+def image_norm(p: Parameters, x: torch.Tensor, i: int) -> torch.Tensor:
+    ending = f".{i}" if i else ""
+    scale, shift = p[f"bn.scale{ending}"], p[f"bn.shift{ending}"]
+    return F.batch_norm(x, None, None, scale, shift, training=True, eps=1e-5)
+
+
+def se_resnext(p: Parameters) -> torch.Tensor:
+    stem = F.relu(image_norm(p, F.conv2d(IMAGE, p["conv.w"], padding=1), 0))
+    y = F.relu(image_norm(p, F.conv2d(stem, p["conv.w.1"]), 1))
+    y = F.relu(image_norm(p, F.conv2d(y, p["conv.w.2"], padding=1, groups=4), 2))
+    y = image_norm(p, F.conv2d(y, p["conv.w.3"]), 3)
+    excited = torch.sigmoid(fc(p, F.relu(fc(p, y.mean([2, 3]), 0)), 1))
+    short = image_norm(p, F.conv2d(stem, p["conv.w.4"]), 4)
+    y = F.relu(y * excited[..., None, None] + short)
+    return F.cross_entropy(fc(p, y.mean([2, 3]), 2), KIND)
+
+
 def fcs(*sizes: tuple[int, int]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for i, (a, b) in enumerate(sizes):
@@ -106,6 +126,11 @@ TAGGER |= (
 )
 TRANSFORMER = {"embedding.w": [WORDS, WIDTH], "places": [TIME, WIDTH], **fcs(*LAYER, *LAYER, (WIDTH, WORDS))}
 TRANSFORMER |= {f"ln.{w}" + (f".{i}" if i else ""): [WIDTH] for w in ["scale", "shift"] for i in range(5)}
+
+SE_RESNEXT = {"conv.w": [8, 3, 3, 3], "conv.w.1": [8, 8, 1, 1], "conv.w.2": [8, 2, 3, 3]}
+SE_RESNEXT |= {"conv.w.3": [16, 8, 1, 1], "conv.w.4": [16, 8, 1, 1], **fcs((16, 4), (4, 16), (16, 3))}
+for place, channels in enumerate([8, 8, 8, 16, 16]):
+    SE_RESNEXT |= {f"bn.{w}" + (f".{place}" if place else ""): [channels] for w in ["scale", "shift"]}
 
 
 def train(
@@ -141,6 +166,13 @@ json.dump(
         ),
         "tagger, dense table": train(
             TAGGER, WORD | {"context": BEFORE, "tags": TAGGED}, tagger, torch.optim.SGD, lambda _: 0.4
+        ),
+        "SE-ResNeXt, nothing dropped": train(
+            SE_RESNEXT,
+            {"image": IMAGE, "label": KIND},
+            se_resnext,
+            lambda p: torch.optim.SGD(p, momentum=0.9),
+            lambda _: 0.05,
         ),
         "transformer, nothing dropped": train(
             TRANSFORMER, WORD | {"next": NEXT}, transformer, torch.optim.Adam, lambda step: 0.01 * min(step, 5) / 5

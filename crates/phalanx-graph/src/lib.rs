@@ -17,8 +17,8 @@ pub mod plan;
 pub mod saved;
 
 pub use exec::{
-    Collective, CollectiveError, Executor, Feed, Fetch, Fetched, Merge, Options, ParallelExecutor, RunError,
-    Setup, Store, Tensor, TensorError,
+    Collective, CollectiveError, Executor, Feed, Fetch, Fetched, Hogwild, Merge, Options, ParallelExecutor,
+    RunError, Setup, Store, Tensor, TensorError,
 };
 pub use grad::{accumulate, append_backward, append_backward_with, append_gradients, recompute};
 pub use graph::{BuildError, BuildStrategy, ExecutionStrategy, GradientScale, ReduceStrategy};

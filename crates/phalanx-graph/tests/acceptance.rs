@@ -6,8 +6,9 @@ mod models;
 use models::Model;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, Builder, Clip, Dim, Executor, GraphError, Optimizer, Options, Program, Role, Rule, Schedule,
-    Store, Tensor, accumulate, append_backward_with, plan::Reuse, recompute,
+    Act, BATCH, Builder, Clip, Dim, Executor, Feed, Fetch, GraphError, Optimizer, Options, ParallelExecutor,
+    Program, ReduceStrategy, Role, Rule, Schedule, Setup, Store, Tensor, accumulate, append_backward_with,
+    plan::Reuse, recompute,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -130,7 +131,7 @@ fn losses_of_whole_models_are_those_of_pytorch() {
     let file: Value = serde_json::from_str(include_str!("fixtures/models.json")).unwrap();
     let all = models::all();
     let of = file.as_object().unwrap();
-    assert_eq!(of.len(), 3);
+    assert_eq!(of.len(), 4);
     for (name, wanted) in of {
         let model = all.iter().find(|m| m.name == name).unwrap();
         let program = ready(model, DType::F64, false);
@@ -139,30 +140,54 @@ fn losses_of_whole_models_are_those_of_pytorch() {
         learned.sort();
         let given = wanted["parameters"].as_object().unwrap();
         assert!(learned.iter().eq(given.keys()), "{name}: {learned:?}");
-        let mut executor = Executor::new(program, Options::default()).unwrap();
-        let mut store = Store::new(0);
-        executor.prepare(&mut store).unwrap();
-        for (k, (parameter, dims)) in given.iter().enumerate() {
-            let dims: Vec<usize> = numbers(dims).iter().map(|&d| d as usize).collect();
-            let n = dims.iter().product::<usize>();
-            let start: Vec<f64> =
-                (0..n).map(|i| 0.4 * (0.9 * i as f64 + 1.3 * (k + 1) as f64).sin()).collect();
-            store.set(parameter, &Tensor::new(&dims, &start).unwrap()).unwrap();
-        }
+        let mut executor = Executor::new(program.clone(), Options::default()).unwrap();
+        let start = || {
+            let mut store = Store::new(0);
+            Executor::new(program.clone(), Options::default()).unwrap().prepare(&mut store).unwrap();
+            for (k, (parameter, dims)) in given.iter().enumerate() {
+                let dims: Vec<usize> = numbers(dims).iter().map(|&d| d as usize).collect();
+                let n = dims.iter().product::<usize>();
+                let start: Vec<f64> =
+                    (0..n).map(|i| 0.4 * (0.9 * i as f64 + 1.3 * (k + 1) as f64).sin()).collect();
+                store.set(parameter, &Tensor::new(&dims, &start).unwrap()).unwrap();
+            }
+            store
+        };
+        let mut store = start();
         let feeds: Vec<(&str, Tensor)> = wanted["feeds"]
             .as_object()
             .unwrap()
             .iter()
             .map(|(feed, value)| {
                 let dims: Vec<usize> = numbers(&value["dims"]).iter().map(|&d| d as usize).collect();
-                let data: Vec<i64> = numbers(&value["data"]).iter().map(|&v| v as i64).collect();
-                (feed.as_str(), Tensor::new(&dims, &data).unwrap())
+                let data = numbers(&value["data"]);
+                let whole: Vec<i64> = data.iter().map(|&v| v as i64).collect();
+                let tensor = match program.sig(program.find(feed).unwrap()).dtype {
+                    DType::F64 => Tensor::new(&dims, &data),
+                    _ => Tensor::new(&dims, &whole),
+                };
+                (feed.as_str(), tensor.unwrap())
             })
             .collect();
         let feeds: Vec<(&str, &Tensor)> = feeds.iter().map(|(feed, t)| (*feed, t)).collect();
         for (step, wanted) in numbers(&wanted["losses"]).into_iter().enumerate() {
             let got = executor.run(&mut store, &feeds, &["loss"]).unwrap()[0].to_f64()[0];
             assert!((got - wanted).abs() < 1e-8, "{name}, step {step}: {got}, PyTorch says {wanted}");
+        }
+        if name.starts_with("SE-ResNeXt") {
+            for (replicas, way) in [(2, ReduceStrategy::Reduce), (4, ReduceStrategy::AllReduce)] {
+                // Its loss is a mean over samples: replicas that share statistics have it, too.
+                let mut setup = Setup { replicas: Some(replicas), ..Setup::default() };
+                (setup.build.reduce_strategy, setup.build.sync_batch_norm) = (way, true);
+                let mut executor = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+                let mut store = start();
+                let split: Vec<(&str, Feed)> = feeds.iter().map(|(n, t)| (*n, Feed::Split(t))).collect();
+                for (step, wanted) in numbers(&wanted["losses"]).into_iter().enumerate() {
+                    let out = executor.run(&mut store, &split, &[Fetch::mean("loss")]).unwrap();
+                    let got = out[0].one().to_f64()[0];
+                    assert!((got - wanted).abs() < 1e-8, "{way:?}, step {step}: {got} and {wanted}");
+                }
+            }
         }
     }
 }

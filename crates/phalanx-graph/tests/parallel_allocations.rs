@@ -1,9 +1,9 @@
-//! PARA-3: a run that was planned before allocates nothing, on any of its threads.
+//! PARA-3: a run that was planned before allocates nothing, on any of its threads. HOGWILD-4: neither does an update.
 
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Feed, Fetch, Init, Optimizer,
-    ParallelExecutor, ReduceStrategy, Rule, Setup, Store, Tensor, op::Func,
+    Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Init, Optimizer,
+    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, exec::Batch, op::Func,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -34,8 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-#[test]
-fn a_planned_run_allocates_nothing() {
+fn program() -> Program {
     let mut b = Builder::new();
     let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(20)]).unwrap();
     let w = b.parameter("w", [20], Init::Constant(0.5)).unwrap();
@@ -50,6 +49,12 @@ fn a_planned_run_allocates_nothing() {
     b.named(y, "y").unwrap();
     let mut program = b.finish().unwrap();
     Optimizer::new(Rule::adam(), 0.1).minimize(&mut program, loss).unwrap();
+    program
+}
+
+#[test]
+fn a_planned_run_allocates_nothing() {
+    let program = program();
     // One after another: the counter is everybody's.
     for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
         for num_threads in [1, 2, 3] {
@@ -74,4 +79,28 @@ fn a_planned_run_allocates_nothing() {
             assert_eq!(n, 0, "PARA-3: {reduce_strategy:?}, {num_threads} threads");
         }
     }
+    updates_allocate_nothing(&program);
+}
+
+/// Threads and the first batch of each size cost something; a thousand more batches do not.
+fn updates_allocate_nothing(program: &Program) {
+    let mut store = Store::new(0);
+    let mut counted = |n_batches: usize| {
+        let exec = ExecutionStrategy { num_iteration_per_run: n_batches, ..ExecutionStrategy::default() };
+        let setup = Setup { exec, replicas: Some(3), ..Setup::default() };
+        let mut hogwild = Hogwild::new(program, "loss", setup).unwrap();
+        let mut updates = Vec::with_capacity(3 * n_batches);
+        let before = COUNT.load(Ordering::Relaxed);
+        let reader = |batch: &mut Batch| {
+            if batch.is_empty() {
+                batch.push(("x".to_string(), Tensor::new(&[41, 20], &[1f32; 820]).unwrap()));
+            }
+            Ok(true)
+        };
+        hogwild.run_into(&mut store, reader, &mut updates).unwrap();
+        assert_eq!(updates.len(), 3 * n_batches);
+        COUNT.load(Ordering::Relaxed) - before
+    };
+    counted(1);
+    assert_eq!(counted(2), counted(300), "HOGWILD-4");
 }

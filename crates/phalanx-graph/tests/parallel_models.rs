@@ -56,6 +56,40 @@ fn models_over_sequences_have_the_same_bits_however_they_are_run() {
 }
 
 #[test]
+fn an_image_model_has_the_same_bits_whatever_graph_is_built_for_it() {
+    let all = models::all();
+    for name in ["SE-ResNeXt, nothing dropped", "SE-ResNeXt"] {
+        let model = all.iter().find(|m| m.name == name).unwrap();
+        let program = ready(model, false);
+        let mut seen = 0;
+        for sync_batch_norm in [false, true] {
+            let mut wanted = None;
+            for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
+                let base = BuildStrategy { reduce_strategy, sync_batch_norm, ..BuildStrategy::default() };
+                let ways = [
+                    base.clone(),
+                    BuildStrategy { fuse_all_reduce_ops: false, ..base.clone() },
+                    BuildStrategy { bucket_bytes: 700, fuse_all_optimizer_ops: true, ..base.clone() },
+                    BuildStrategy { fuse_elewise_add_act_ops: true, ..base.clone() },
+                    BuildStrategy { enable_sequential_execution: true, ..base.clone() },
+                    BuildStrategy { memory_optimize: false, enable_inplace: false, ..base },
+                ];
+                for build in ways {
+                    for threads in [1, 2, 5] {
+                        let told = format!("{name}: {threads} threads, {build:?}");
+                        let setup = Setup { build: build.clone(), ..setup(reduce_strategy, threads) };
+                        let got = train(model, &program, setup, 5);
+                        seen += 1;
+                        assert!(got == *wanted.get_or_insert_with(|| got.clone()), "PARA-1: {told}");
+                    }
+                }
+            }
+        }
+        assert_eq!(seen, 72);
+    }
+}
+
+#[test]
 fn pieces_on_several_replicas_teach_what_the_batch_does_at_once() {
     let all = models::all();
     let model = all.iter().find(|m| m.name == "tagger, dense table").unwrap();

@@ -28,7 +28,7 @@ mod _phalanx {
         array::Array,
         command::run_command,
         gate::_panic,
-        graph::{GraphExecutor, GraphParallelExecutor, GraphProgram, GraphStore},
+        graph::{GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore},
         operation::Operation,
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},

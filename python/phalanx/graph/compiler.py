@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph import _prune
 from phalanx.graph.errors import StrategyError
 from phalanx.graph.parallel_executor import ParallelExecutor
 from phalanx.graph.places import CPUPlace
@@ -34,6 +35,7 @@ class CompiledProgram:
         self._parallel = False
         self._exe: ParallelExecutor | None = None
         self._scope: Scope | None = None
+        self._parts: dict[tuple[str, ...], tuple[Program, ParallelExecutor]] = {}
 
     def with_data_parallel(
         self,
@@ -63,17 +65,41 @@ class CompiledProgram:
 
     def _executor(self, scope: Scope) -> ParallelExecutor:
         if self._exe is None:
-            shared = None
-            if self._from is not None:
-                # It need not have run: what it has learned is in the scope, and that is shared.
-                shared = self._from._executor(self._from._scope or scope)
-            self._exe = ParallelExecutor(
-                False, self._loss, self._program, shared, self._exec, self._build, scope=scope, devices=self._devices
-            )
-            self._scope = scope
-        elif scope is not self._scope:
-            raise StrategyError("the program was compiled for another scope")
+            self._check_scope(scope)
+            self._exe = self._made(self._program, self._loss, scope)
+        self._check_scope(scope)
         return self._exe
+
+    def _part(
+        self, scope: Scope, parts: _prune.Parts, wanted: tuple[str, ...], feed: Any
+    ) -> tuple[ParallelExecutor, Any]:
+        """An executor for what these variables need, and what of the feeds that is."""
+        self._check_scope(scope)
+        part = parts.part(self._program, wanted)
+        known = self._parts.get(wanted)
+        if known is None or known[0] is not part:
+            if len(self._parts) >= _prune.MOST:
+                del self._parts[next(iter(self._parts))]
+            # Without gradients there is no loss to speak of: it predicts.
+            learns = any(op.role == "Loss" for op in part.global_block().ops)
+            known = (part, self._made(part, self._loss if learns else None, scope))
+            self._parts[wanted] = known
+        return known[1], _prune.needed(part, self._program, feed)
+
+    def _made(self, program: Program, loss: str | Variable | None, scope: Scope) -> ParallelExecutor:
+        shared = None
+        if self._from is not None:
+            # It need not have run: what it has learned is in the scope, and that is shared.
+            shared = self._from._executor(self._from._scope or scope)
+        made = ParallelExecutor(
+            False, loss, program, shared, self._exec, self._build, scope=scope, devices=self._devices
+        )
+        self._scope = scope
+        return made
+
+    def _check_scope(self, scope: Scope) -> None:
+        if self._scope is not None and scope is not self._scope:
+            raise StrategyError("the program was compiled for another scope")
 
 
 def count(places: Any) -> int | None:

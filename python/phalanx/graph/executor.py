@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from phalanx import _phalanx
-from phalanx.graph import _feed, _values
+from phalanx.graph import _feed, _prune, _values
 from phalanx.graph._values import Lent
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.errors import FeedError, FetchError, UninitialisedError
@@ -33,6 +33,7 @@ class Executor:
             raise TypeError(f"place is a CPUPlace, not a {type(place).__name__}")
         self._check = check_nan_inf
         self._made: WeakKeyDictionary[Program, tuple[int, _phalanx.GraphExecutor]] = WeakKeyDictionary()
+        self._parts = _prune.Parts()
 
     def run(
         self,
@@ -42,15 +43,31 @@ class Executor:
         scope: Scope | None = None,
         return_numpy: bool = True,
         return_merged: bool = True,
+        use_prune: bool = False,
     ) -> list[Any]:
-        """Runs the program once and gives what is fetched, in that order."""
+        """Runs the program once and gives what is fetched, in that order.
+
+        With ``use_prune`` only what is needed for that runs, and only that must be fed: fetching the loss alone changes
+        no parameter. What ``minimize`` has given may be fetched, too; it turns ``use_prune`` on and keeps the updates,
+        and nothing comes back for it.
+        """
         scope = scope or global_scope()
+        fetch_list, written = _prune.split(fetch_list)
+        use_prune = use_prune or written is not None
         if isinstance(program, CompiledProgram):
-            exe = program._executor(scope)
+            if use_prune:
+                wanted = _prune.targets(program._program, fetch_list, written)
+                exe, feed = program._part(scope, self._parts, wanted, feed)
+            else:
+                exe = program._executor(scope)
             return exe.run(fetch_list, feed, return_numpy=return_numpy, return_merged=return_merged)
         program = default_main_program() if program is None else program
         if not isinstance(program, Program):
             raise TypeError(f"a Program or a CompiledProgram can be run, not a {type(program).__name__}")
+        if use_prune:
+            whole = program
+            program = self._parts.part(whole, _prune.targets(whole, fetch_list, written))
+            feed = _prune.needed(program, whole, feed)
         fetch = [name for name, _ in _feed.fetches(fetch_list, True)]
         if not fetch and not feed and not program._graph.ops():
             scope._store.initialise(program._graph, program.random_seed)
@@ -94,6 +111,7 @@ class Executor:
     def close(self) -> None:
         """Lets go of everything that was made for programs."""
         self._made.clear()
+        self._parts.clear()
 
 
 __all__ = ["Executor"]

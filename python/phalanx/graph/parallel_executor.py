@@ -22,6 +22,7 @@ from typing import Any
 from phalanx import _phalanx
 from phalanx._accord import Accord
 from phalanx.graph import _feed, _values
+from phalanx.graph._hogwild import Asynchronous
 from phalanx.graph.errors import FeedError, FetchError, LossError, StrategyError, UninitialisedError
 from phalanx.graph.places import no_cuda
 from phalanx.graph.program import Program, Variable, default_main_program
@@ -79,6 +80,11 @@ class ParallelExecutor:
         self._program._readers = program._readers
         self._has_run = False
         self._pieces = build.accumulate
+        self._accord: Accord | None = None
+        self._exe: Any
+        if build.async_mode:
+            self._exe = Asynchronous(self._program, loss, build, execution, devices)
+            return
         try:
             self._exe = _phalanx.GraphParallelExecutor(
                 self._program._graph, loss or None, BuildForm(build), execution, devices
@@ -87,7 +93,6 @@ class ParallelExecutor:
             raise _feed.explained(program, why) from None
         if share_vars_from is not None and share_vars_from._has_run:
             self._prepare()
-        self._accord: Accord | None = None
         if loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1:
             self._accord = Accord("a program that ranks train together", self._described)
 
@@ -128,7 +133,14 @@ class ParallelExecutor:
         of Python's go to all devices. Values of devices come one after the other, or with ``return_merged=False`` as a
         list; :class:`Fetch` says how for single ones. What all devices have alike, like parameters, comes once.
         What is not fed comes from the loaders of the program that were started.
+
+        With ``BuildStrategy.async_mode``, ``feed`` is an iterator or a list of dicts: batches that devices take one by
+        one, each at its own pace, ``num_iteration_per_run`` each, and only the loss can be fetched: of every update, in
+        the order of updates; none if there are no more batches.
         """
+        if isinstance(self._exe, Asynchronous):
+            fetch = _feed.fetches(fetch_list, return_merged)
+            return self._run_async(fetch, feed if feed is not None else feed_dict)
         wrong: Exception | None = None
         try:
             fetch = _feed.fetches(fetch_list, return_merged)
@@ -152,6 +164,14 @@ class ParallelExecutor:
         self._has_run = True
         wrap = _values.receive if return_numpy else _values.Tensor
         return [[wrap(each) for each in one] if isinstance(one, list) else wrap(one) for one in out]
+
+    def _run_async(self, fetch: list[tuple[str, str]], feed: Any) -> list[Any]:
+        try:
+            out = self._exe.learn(self._scope._store, fetch, feed)
+        except UninitialisedError as why:
+            raise explained(why) from None
+        self._has_run = True
+        return out
 
     def drop_local_exe_scopes(self) -> None:
         """Gives the memory of temporaries back; the next run takes it anew."""

@@ -119,6 +119,7 @@ class BuildStrategy(_Strategy):
     fuse_elewise_add_act_ops: bool
     enable_sequential_execution: bool
     sync_batch_norm: bool
+    async_mode: bool
     memory_optimize: bool | None
     enable_inplace: bool
     num_trainers: int
@@ -137,6 +138,7 @@ class BuildStrategy(_Strategy):
         "fuse_elewise_add_act_ops": (False, (bool,)),
         "enable_sequential_execution": (False, (bool,)),
         "sync_batch_norm": (False, (bool,)),
+        "async_mode": (False, (bool,)),
         "memory_optimize": (None, (bool, _NONE)),
         "enable_inplace": (True, (bool,)),
         "num_trainers": (1, (int,)),
@@ -150,7 +152,6 @@ class BuildStrategy(_Strategy):
         "fuse_bn_act_ops": (False, _CUDA),
         "fuse_relu_depthwise_conv": (False, _CUDA),
         "enable_auto_fusion": (False, _CUDA),
-        "async_mode": (False, "would make results depend on luck"),
         "cache_runtime_context": (False, "has nothing to cache: runs are planned once"),
     }
 
@@ -199,6 +200,7 @@ class BuildForm:
         self.fuse_elewise_add_act_ops = strategy.fuse_elewise_add_act_ops
         self.enable_sequential_execution = strategy.enable_sequential_execution
         self.sync_batch_norm = strategy.sync_batch_norm
+        self.async_mode = strategy.async_mode
         self.memory_optimize = strategy.memory_optimize is not False
         self.enable_inplace = strategy.enable_inplace
         # Paddle's default means that nobody has said anything; the world knows.

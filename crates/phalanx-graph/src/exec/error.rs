@@ -65,6 +65,10 @@ pub enum RunError {
         "there are no {bytes} bytes of memory for {what}; feed fewer samples at once, or make the program smaller"
     )]
     Memory { what: String, bytes: usize },
+    #[error("the reader failed at batch {batch}: {why}")]
+    Reader { batch: u64, why: String },
+    #[error("the reader panicked at batch {batch}: {why}")]
+    ReaderPanicked { batch: u64, why: String },
     #[error("a worker of the executor was lost: {why}")]
     Broken { why: String },
 }

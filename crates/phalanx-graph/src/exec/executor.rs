@@ -11,6 +11,7 @@ use crate::{
 };
 use phalanx_core::DType;
 use std::{
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -38,6 +39,8 @@ pub struct Executor {
     arena: Arena,
     /// Which of its variables it writes.
     written: Vec<bool>,
+    /// The buffer of the store that each of its variables has, if it lives there.
+    places: Vec<usize>,
     /// The store's state when the plans were made.
     seen: Option<(Arc<()>, u64)>,
 }
@@ -54,7 +57,8 @@ impl Executor {
         let feeds = program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(id, _)| id).collect();
         let mut written = vec![false; program.vars.len()];
         program.ops.iter().flat_map(|op| &op.outputs).for_each(|id| written[id.index()] = true);
-        Ok(Executor { program, options, feeds, plans: Vec::new(), arena: Arena::new(0), written, seen: None })
+        let (plans, places, arena) = (Vec::new(), Vec::new(), Arena::new(0));
+        Ok(Executor { program, options, feeds, plans, arena, written, places, seen: None })
     }
 
     pub fn program(&self) -> &Program {
@@ -91,34 +95,67 @@ impl Executor {
         fetch: &[&str],
         out: &mut [Tensor],
     ) -> Result<(), RunError> {
-        let batch = self.check(feeds, fetch, out)?;
-        let index = self.plan(store, batch, fetch)?;
-        let planned = &self.plans[index];
-        for &(name, value) in feeds {
+        let feeds = feeds.iter().copied();
+        let batch = self.check(feeds.clone(), fetch, out)?;
+        self.settle(store)?;
+        let index = self.plan(batch, fetch)?;
+        self.feed(index, feeds);
+        let env = Env { seed: store.seed, run: store.runs, first_sample: 0, loss_scale: 1.0 };
+        self.steps(index, 0..self.program.ops.len(), store.buffers_mut(), env)?;
+        store.runs += 1;
+        self.fetch(index, store.buffers_mut(), out);
+        Ok(())
+    }
+
+    /// Puts what is fed into the arena.
+    pub(in crate::exec) fn feed<'f>(
+        &mut self,
+        index: usize,
+        feeds: impl Iterator<Item = (&'f str, &'f Tensor)>,
+    ) {
+        for (name, value) in feeds {
             let id = self.program.find(name).expect("checked");
-            let operand = planned.plan.operand(id).expect("feeds are planned");
+            let operand = self.plans[index].plan.operand(id).expect("feeds are planned");
             self.arena.as_slice::<u8>()[operand.range()].copy_from_slice(value.bytes());
         }
-        let env = Env { seed: store.seed, run: store.runs, first_sample: 0, loss_scale: 1.0 };
-        let mut memory = Memory::new(&mut self.arena, store.buffers_mut());
-        for (id, op) in self.program.ops() {
-            step(&self.program, op, id, &planned.plan, &mut memory, env)?;
+    }
+
+    /// Runs these of its operations, on buffers that lie as the store's do.
+    pub(in crate::exec) fn steps(
+        &mut self,
+        index: usize,
+        which: Range<usize>,
+        buffers: &mut [Arena],
+        env: Env,
+    ) -> Result<(), RunError> {
+        let (program, plan) = (&self.program, &self.plans[index].plan);
+        let mut memory = Memory::new(&mut self.arena, buffers);
+        for (id, op) in program.ops().skip(which.start).take(which.len()) {
+            step(program, op, id, plan, &mut memory, env)?;
             if self.options.check_finite {
-                finite(&self.program, op, &planned.plan, &mut self.arena, store)?;
-                memory = Memory::new(&mut self.arena, store.buffers_mut());
+                finite(program, op, plan, &mut self.arena, buffers)?;
+                memory = Memory::new(&mut self.arena, buffers);
             }
-        }
-        store.runs += 1;
-        for (&id, to) in planned.fetched.iter().zip(out) {
-            let operand = planned.plan.operand(id).expect("planned with the fetches");
-            to.reform(operand.dtype, &operand.dims);
-            to.bytes_mut().copy_from_slice(bytes(operand, &mut self.arena, store));
         }
         Ok(())
     }
 
+    pub(in crate::exec) fn fetch(&mut self, index: usize, buffers: &mut [Arena], out: &mut [Tensor]) {
+        let planned = &self.plans[index];
+        for (&id, to) in planned.fetched.iter().zip(out) {
+            let operand = planned.plan.operand(id).expect("planned with the fetches");
+            to.reform(operand.dtype, &operand.dims);
+            to.bytes_mut().copy_from_slice(bytes(operand, &mut self.arena, buffers));
+        }
+    }
+
     /// Everything that can be wrong with what is fed and fetched (EXEC-1); gives the batch.
-    fn check(&self, feeds: &[(&str, &Tensor)], fetch: &[&str], out: &[Tensor]) -> Result<usize, RunError> {
+    pub(in crate::exec) fn check<'f>(
+        &self,
+        feeds: impl Iterator<Item = (&'f str, &'f Tensor)> + Clone,
+        fetch: &[&str],
+        out: &[Tensor],
+    ) -> Result<usize, RunError> {
         if out.len() != fetch.len() {
             return Err(RunError::Places { wanted: fetch.len(), n: out.len() });
         }
@@ -131,10 +168,10 @@ impl Executor {
             }
         }
         let mut batch: Option<(&str, usize)> = None;
-        for (i, &(name, value)) in feeds.iter().enumerate() {
+        for (i, (name, value)) in feeds.clone().enumerate() {
             let id = self.program.find(name).filter(|id| self.feeds.contains(id));
             let Some(id) = id else { return Err(RunError::UnknownFeed { var: name.to_string() }) };
-            if feeds[..i].iter().any(|(other, _)| *other == name) {
+            if feeds.clone().take(i).any(|(other, _)| other == name) {
                 return Err(RunError::FedTwice { var: name.to_string() });
             }
             let Some(samples) = self.fits(id, value)? else { continue };
@@ -148,7 +185,7 @@ impl Executor {
         }
         for &id in &self.feeds {
             let var = self.program.var(id);
-            if !feeds.iter().any(|(name, _)| *name == var.name) {
+            if !feeds.clone().any(|(name, _)| name == var.name) {
                 let (wanted, site) = (var.sig.clone(), var.site.clone());
                 return Err(RunError::Missing { var: var.name.clone(), wanted, site });
             }
@@ -181,31 +218,40 @@ impl Executor {
         Ok(samples)
     }
 
+    /// Finds its variables in the store, where they must have values. Plans for other buffers are void.
+    pub(in crate::exec) fn settle(&mut self, store: &mut Store) -> Result<(), RunError> {
+        if store.is_state(&self.seen) {
+            return self.initialised(store);
+        }
+        store.admit(&self.program)?;
+        self.claim(store)?;
+        self.plans.clear();
+        self.places.resize(self.program.vars.len(), 0);
+        for (id, var) in self.program.vars().filter(|(_, v)| v.is_persistable()) {
+            self.places[id.index()] = store.view(store.find(&var.name).expect("admitted"));
+        }
+        self.seen = Some(store.state());
+        self.initialised(store)
+    }
+
+    /// The buffer of the store that a variable has, as of the last time it settled.
+    pub(in crate::exec) fn place(&self, var: VarId) -> usize {
+        self.places[var.index()]
+    }
+
     /// The plan for this batch and these fetches, made now if it is new.
-    fn plan(&mut self, store: &mut Store, batch: usize, fetch: &[&str]) -> Result<usize, RunError> {
+    pub(in crate::exec) fn plan(&mut self, batch: usize, fetch: &[&str]) -> Result<usize, RunError> {
         let named = |p: &Planned| {
             p.plan.batch == batch
                 && p.fetched.len() == fetch.len()
                 && p.fetched.iter().zip(fetch).all(|(&id, name)| self.program.find(name) == Some(id))
         };
-        let mut known = self.plans.iter().position(named);
-        if !store.is_state(&self.seen) {
-            store.admit(&self.program)?;
-            self.claim(store)?;
-            self.plans.clear();
-            (self.seen, known) = (Some(store.state()), None);
-        }
-        self.initialised(store)?;
-        if let Some(known) = known {
+        if let Some(known) = self.plans.iter().position(named) {
             return Ok(known);
         }
         let program = &self.program;
         let fetched: Vec<VarId> = fetch.iter().filter_map(|name| program.find(name)).collect();
-        let mut places = vec![0; program.vars.len()];
-        for (id, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
-            places[id.index()] = store.view(store.find(&var.name).expect("admitted"));
-        }
-        let at = |id: VarId| places[id.index()];
+        let at = |id: VarId| self.places[id.index()];
         let plan = MemoryPlan::new(program, batch, &fetched, self.options.reuse, at);
         if let Some(lost) = fetched.iter().find(|id| plan.operand(**id).is_none()) {
             return Err(RunError::Unplanned { var: program.var(*lost).name.clone() });
@@ -275,11 +321,11 @@ fn step(
     })
 }
 
-fn bytes<'a>(operand: &Operand, arena: &'a mut Arena, store: &'a mut Store) -> &'a [u8] {
+fn bytes<'a>(operand: &Operand, arena: &'a mut Arena, buffers: &'a mut [Arena]) -> &'a [u8] {
     match operand.place {
         Place::Arena => &arena.as_slice::<u8>()[operand.range()],
         Place::Shared => unreachable!("one replica shares with nobody"),
-        Place::Store(at) => &store.buffers_mut()[at].as_slice::<u8>()[operand.range()],
+        Place::Store(at) => &buffers[at].as_slice::<u8>()[operand.range()],
     }
 }
 
@@ -288,11 +334,11 @@ fn finite(
     op: &Op,
     plan: &MemoryPlan,
     arena: &mut Arena,
-    store: &mut Store,
+    buffers: &mut [Arena],
 ) -> Result<(), RunError> {
     for &id in &op.outputs {
         let Some(operand) = plan.operand(id).filter(|_| program.sig(id).is_dense()) else { continue };
-        let bytes = bytes(operand, arena, store);
+        let bytes = bytes(operand, arena, buffers);
         let bad = match operand.dtype {
             DType::F32 => first_bad(bytemuck::cast_slice::<u8, f32>(bytes), f64::from),
             DType::F64 => first_bad(bytemuck::cast_slice::<u8, f64>(bytes), |v| v),

@@ -2,6 +2,7 @@
 
 mod error;
 mod executor;
+mod hogwild;
 mod little;
 mod parallel;
 mod store;
@@ -9,6 +10,7 @@ mod tensor;
 
 pub use error::RunError;
 pub use executor::{Executor, Options};
+pub use hogwild::{Batch, Hogwild, ReaderError, Update, each};
 pub use parallel::{
     Alone, Collective, CollectiveError, DryRun, Feed, Fetch, Fetched, Merge, ParallelExecutor, Setup,
     Threads, tree,

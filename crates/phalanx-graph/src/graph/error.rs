@@ -39,6 +39,10 @@ pub enum BuildError {
     Fault { pass: String, fault: Fault },
     #[error("`{loss}` is to be the loss, but it is {got}, not one number ({site})")]
     LossNotScalar { loss: String, got: String, site: Site },
+    #[error("async_mode is for `Hogwild`: here all replicas take part in every step")]
+    Asynchronous,
+    #[error("the program never updates what the gradients of `{loss}` are for; call `minimize` first")]
+    NoUpdate { loss: String },
     #[error("cannot start {n} threads: {why}")]
     Threads { n: usize, why: String },
     #[error("cannot write {path}: {why}")]

@@ -11,6 +11,7 @@
 mod check;
 mod dump;
 mod error;
+mod halves;
 mod parts;
 mod pass;
 mod passes;
@@ -18,6 +19,7 @@ mod strategy;
 mod sync_norm;
 
 pub use error::{BuildError, Fault};
+pub use halves::Halves;
 pub use parts::{Held, Parts, Summed};
 pub use pass::{Pass, PassList};
 pub use strategy::{

@@ -136,7 +136,7 @@ impl Parts {
 }
 
 /// Everything from the first update on, and what reads its results.
-fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
+pub(super) fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
     let mut is_tail = vec![false; program.ops.len()];
     let last_grad = program.ops.iter().rposition(|op| matches!(op.role, Role::Loss | Role::Backward));
     let Some(last_grad) = last_grad else { return Ok(is_tail) };

@@ -52,6 +52,9 @@ pub struct BuildStrategy {
     /// Each replica takes its share in so many pieces, one after another in the same memory; their gradients are added up
     /// before the update.
     pub accumulate: usize,
+    /// Replicas learn each from batches of its own, at its own pace, and nobody waits for the others: for
+    /// [`crate::Hogwild`] only.
+    pub async_mode: bool,
     /// How many processes train together; what the collective says if not given.
     pub num_trainers: Option<usize>,
     pub trainer_id: Option<usize>,
@@ -75,6 +78,7 @@ impl Default for BuildStrategy {
             memory_optimize: true,
             enable_inplace: true,
             accumulate: 1,
+            async_mode: false,
             num_trainers: None,
             trainer_id: None,
             debug_graphviz_path: None,
@@ -177,6 +181,16 @@ pub enum Conflict {
     ScaleWithoutLoss,
     #[error("num_threads is {got}; the most is {most}")]
     Threads { got: usize, most: usize },
+    #[error("async_mode is for the replicas of one process, but {got} processes train together")]
+    AsyncProcesses { got: usize },
+    #[error("sync_batch_norm makes replicas wait for each other's samples, but in async_mode nobody waits")]
+    AsyncSync,
+    #[error("accumulate adds up gradients before an update, but in async_mode each batch is an update")]
+    AsyncPieces,
+    #[error("gradient_scale is Customized, but in async_mode nothing is fed to one replica in particular")]
+    AsyncScale,
+    #[error("async_mode learns from what a reader gives, but a dry run reads nothing")]
+    AsyncDry,
 }
 
 /// Everything that does not go together.
@@ -265,14 +279,33 @@ pub fn validate(
     if build.gradient_scale == GradientScale::Customized && !at.has_loss {
         found.push(Conflict::ScaleWithoutLoss);
     }
+    if build.async_mode {
+        found.extend(asynchronous(&build, &exec, at));
+    }
     if !found.is_empty() {
         return Err(Conflicts(found));
+    }
+    if build.async_mode {
+        // Each replica is a thread, which has no other work.
+        exec.num_threads = replicas;
     }
     if exec.num_threads == 0 {
         exec.num_threads = replicas.min(at.cores.max(1));
     }
     let (processes, process, threads) = (at.processes, at.process, exec.num_threads);
     Ok(Effective { replicas, processes, process, threads, build, exec })
+}
+
+/// What does not go together with replicas that wait for nobody.
+fn asynchronous(build: &BuildStrategy, exec: &ExecutionStrategy, at: Circumstances<'_>) -> Vec<Conflict> {
+    let all = [
+        (at.processes > 1, Conflict::AsyncProcesses { got: at.processes }),
+        (build.sync_batch_norm, Conflict::AsyncSync),
+        (build.accumulate > 1, Conflict::AsyncPieces),
+        (build.gradient_scale == GradientScale::Customized, Conflict::AsyncScale),
+        (exec.dry_run, Conflict::AsyncDry),
+    ];
+    all.into_iter().filter(|(holds, _)| *holds).map(|(_, conflict)| conflict).collect()
 }
 
 #[cfg(test)]
@@ -320,5 +353,24 @@ mod tests {
         let one = Conflicts(vec![got.0[0].clone()]).to_string();
         assert!(one.starts_with("bucket_bytes is 0"), "{one}");
         assert_eq!((build, exec), before);
+    }
+
+    #[test]
+    fn whoever_waits_for_nobody_cannot_do_what_needs_the_others() {
+        // STRATEGY-2
+        let build = BuildStrategy {
+            async_mode: true,
+            sync_batch_norm: true,
+            accumulate: 2,
+            gradient_scale: GradientScale::Customized,
+            ..BuildStrategy::default()
+        };
+        let exec = ExecutionStrategy { dry_run: true, ..ExecutionStrategy::default() };
+        let got = validate(&build, &exec, Circumstances { processes: 2, ..HERE }).unwrap_err().0;
+        let wanted = asynchronous(&build, &exec, Circumstances { processes: 2, ..HERE });
+        assert!(wanted.len() == 5 && wanted.iter().all(|w| got.contains(w)), "{got:?}");
+        let alone = BuildStrategy { async_mode: true, ..BuildStrategy::default() };
+        let at = Circumstances { replicas: Some(6), ..HERE };
+        assert_eq!(validate(&alone, &ExecutionStrategy::default(), at).unwrap().threads, 6);
     }
 }

@@ -2,6 +2,7 @@
 
 mod error;
 mod program;
+mod prune;
 mod shape;
 mod sig;
 mod text;

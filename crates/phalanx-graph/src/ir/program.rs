@@ -348,21 +348,28 @@ impl Program {
         for (id, var) in self.vars() {
             used[id.index()] |= matches!(var.kind, VarKind::Feed | VarKind::Parameter(_));
         }
-        let mut test = Program { n_streams: self.n_streams, ..Program::new() };
+        Program { grads: BTreeMap::new(), ..self.keeping(ops, &used) }
+    }
+
+    /// A program of these operations and the variables that stay, among which are all that the operations name.
+    pub(super) fn keeping(&self, mut ops: Vec<Op>, stays: &[bool]) -> Program {
+        let mut kept = Program { n_streams: self.n_streams, ..Program::new() };
         let mut place = vec![None; self.vars.len()];
-        for (id, var) in self.vars().filter(|(id, _)| used[id.index()]) {
-            let new = VarId(test.vars.len() as u32);
+        for (id, var) in self.vars().filter(|(id, _)| stays[id.index()]) {
+            let new = VarId(kept.vars.len() as u32);
             place[id.index()] = Some(new);
-            test.names.insert(var.name.clone(), new);
-            test.vars.push(var.clone());
+            kept.names.insert(var.name.clone(), new);
+            kept.vars.push(var.clone());
         }
         for op in &mut ops {
             for id in op.inputs.iter_mut().chain(&mut op.outputs) {
                 *id = place[id.index()].expect("every variable of a kept operation is kept");
             }
         }
-        test.ops = ops;
-        test
+        kept.ops = ops;
+        let both = self.grads.iter().filter_map(|(of, g)| place[of.index()].zip(place[g.index()]));
+        kept.grads = both.collect();
+        kept
     }
 
     /// The scalar type that losses and rates of this program have.

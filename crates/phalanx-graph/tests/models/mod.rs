@@ -57,7 +57,13 @@ pub fn all() -> Vec<Model> {
         },
         Model {
             name: "SE-ResNeXt",
-            build: se_resnext,
+            build: |dtype| se_resnext_with(dtype, 0.2),
+            optimizer: Optimizer { rate: stepwise.clone(), ..Optimizer::new(momentum, 0.0) },
+            data: images,
+        },
+        Model {
+            name: "SE-ResNeXt, nothing dropped",
+            build: |dtype| se_resnext_with(dtype, 0.0),
             optimizer: Optimizer { rate: stepwise, ..Optimizer::new(momentum, 0.0) },
             data: images,
         },
@@ -131,7 +137,7 @@ fn tagger_with(dtype: DType, sparse: bool) -> Result<Built, GraphError> {
 }
 
 /// A block of grouped convolutions whose channels are weighed by what is in them, beside a shortcut.
-fn se_resnext(dtype: DType) -> Result<Built, GraphError> {
+fn se_resnext_with(dtype: DType, dropout: f64) -> Result<Built, GraphError> {
     let mut b = Builder::with_dtype(dtype);
     let x = b.feed("image", dtype, [BATCH, Dim::Fixed(3), Dim::Fixed(SIDE), Dim::Fixed(SIDE)])?;
     let label = b.feed("label", DType::I64, [BATCH])?;
@@ -153,7 +159,7 @@ fn se_resnext(dtype: DType) -> Result<Built, GraphError> {
     let block = b.act(y, Act::Relu)?;
     let y = b.pool2d(block, Pool::Mean, SIDE, SIDE)?;
     let y = b.flatten(y)?;
-    let y = b.dropout(y, 0.2)?;
+    let y = if dropout > 0.0 { b.dropout(y, dropout)? } else { y };
     let scores = b.fc(y, 3, Act::None)?;
     let (losses, _) = b.softmax_with_cross_entropy(scores, label)?;
     let loss = b.mean(losses)?;

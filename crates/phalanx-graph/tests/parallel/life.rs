@@ -199,6 +199,19 @@ fn traces_name_every_node_of_every_replica_within_the_run() {
         let found = events.iter().filter(|e| e["name"] == title.as_str()).count();
         assert!(found > 0, "{title} is not in the trace");
     }
+    // Every operation of the network, in each replica, as often as the program has it.
+    let body: Vec<&str> = exe.graph().parts.body.iter().map(|&id| program.op(id).name()).collect();
+    for replica in 0..2 {
+        let seen: Vec<&str> = events
+            .iter()
+            .filter(|e| e["args"]["replica"] == replica)
+            .flat_map(|e| e["cat"].as_str().unwrap().split('+'))
+            .collect();
+        for name in &body {
+            let count = |list: &[&str]| list.iter().filter(|n| *n == name).count();
+            assert_eq!(count(&seen), count(&body), "`{name}` in replica {replica}");
+        }
+    }
     // What one worker does, it does one after another.
     for worker in 0..2 {
         let mut spans: Vec<(f64, f64)> = events

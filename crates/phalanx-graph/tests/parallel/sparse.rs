@@ -3,9 +3,9 @@
 use crate::models::on;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, Init, Optimizer, ParallelExecutor, Program,
-    ReduceStrategy, Rule, Setup, Store, Tensor, exec::Threads, kernel::Stream, layers::EmbeddingOptions,
-    op::Reduction,
+    Act, BATCH, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, GradientScale, Init, Optimizer,
+    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, exec::Threads, kernel::Stream,
+    layers::EmbeddingOptions, op::Reduction,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -85,6 +85,54 @@ fn sparse_is_dense_on_any_number_of_replicas_in_both_modes() {
                 assert_eq!(both[0], both[1], "PARA-1");
             }
             assert!(wanted.0[8] < wanted.0[0], "the same batch, learned");
+        }
+    }
+}
+
+/// What eight replicas make of rows that all of them have: `-1` times the sum, row by row, in the order of samples.
+#[test]
+fn rows_that_many_replicas_have_are_added_in_the_order_of_samples() {
+    let mut b = Builder::new();
+    let ids = b.feed("ids", DType::I64, [BATCH, Dim::Fixed(2)]).unwrap();
+    let slope = b.feed("slope", DType::F32, [BATCH, Dim::Fixed(2), Dim::Fixed(3)]).unwrap();
+    let table = b.parameter("table", [5, 3], Init::Constant(0.0)).unwrap();
+    let x = b.lookup(table, ids, EmbeddingOptions { sparse: true, padding: None }).unwrap();
+    let x = b.mul(x, slope).unwrap();
+    let loss = b.reduce(Reduction::Sum, x, &[], false).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let mut program = b.finish().unwrap();
+    Optimizer::new(Rule::Sgd, 1.0).minimize(&mut program, loss).unwrap();
+    for n in [8, 19, 40] {
+        let dice = Stream::new(2, n as u64, 0);
+        let ids: Vec<i64> = (0..2 * n).map(|i| (dice.bits(i as u64) % 5) as i64).collect();
+        // Numbers so different in size that any other order has other bits.
+        let size = |i: usize| 10f64.powi((dice.bits(900 + i as u64) % 9) as i32 - 4);
+        let slopes: Vec<f32> =
+            (0..6 * n).map(|i| ((dice.uniform(5000 + i as u64) - 0.5) * size(i)) as f32).collect();
+        let sum = |order: &mut dyn Iterator<Item = usize>| {
+            let mut sums = [0f32; 15];
+            for at in order {
+                let row = ids[at] as usize;
+                (0..3).for_each(|k| sums[3 * row + k] += slopes[3 * at + k]);
+            }
+            sums.map(|s| (0.0 - s).to_bits())
+        };
+        let wanted = sum(&mut (0..2 * n));
+        assert_ne!(wanted, sum(&mut (0..2 * n).rev()), "the order matters");
+        let feeds = [Tensor::new(&[n, 2], &ids).unwrap(), Tensor::new(&[n, 2, 3], &slopes).unwrap()];
+        for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
+            for replicas in [8, 3, 1] {
+                let gradient_scale = GradientScale::One;
+                let build = BuildStrategy { reduce_strategy, gradient_scale, ..BuildStrategy::default() };
+                let setup = Setup { build, ..on(replicas) };
+                let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+                let mut store = Store::new(0);
+                let fed = [("ids", Feed::Split(&feeds[0])), ("slope", Feed::Split(&feeds[1]))];
+                exe.run(&mut store, &fed, &[]).unwrap();
+                let table = store.get("table").unwrap();
+                let got: Vec<u32> = table.data::<f32>().unwrap().iter().map(|v| v.to_bits()).collect();
+                assert_eq!(got, wanted, "{n} samples, {replicas} replicas, {reduce_strategy:?}");
+            }
         }
     }
 }

@@ -86,9 +86,11 @@ pub fn of_build(py: Python<'_>, error: &BuildError) -> PyErr {
     let text = error.to_string();
     match error {
         E::Program(why) => of_program(py, why),
-        E::Conflicts(_) | E::UnknownPass { .. } => raise(py, "StrategyError", text, Details::default()),
+        E::Conflicts(_) | E::UnknownPass { .. } | E::Asynchronous => {
+            raise(py, "StrategyError", text, Details::default())
+        }
         E::LossNotNamed { of } => raise(py, "LossError", text, Details::var(of)),
-        E::UnknownLoss { loss } => raise(py, "LossError", text, Details::var(loss)),
+        E::UnknownLoss { loss } | E::NoUpdate { loss } => raise(py, "LossError", text, Details::var(loss)),
         E::OtherLoss { loss, of, site } => {
             raise(py, "LossError", text, Details::var(loss).at(site).with(of, loss))
         }
@@ -166,6 +168,7 @@ fn explain(error: &RunError) -> (&'static str, Details) {
         E::Collective(_) | E::Collectively { .. } | E::Elsewhere { .. } => {
             ("ProcessError", Details::default())
         }
+        E::Reader { .. } | E::ReaderPanicked { .. } => ("FeedError", Details::default()),
         E::Places { .. } | E::Broken { .. } | E::Memory { .. } => ("GraphError", Details::default()),
     }
 }

@@ -11,6 +11,7 @@ mod collective;
 mod driver;
 mod error;
 mod form;
+mod hogwild;
 mod optimizer;
 mod parallel;
 mod program;
@@ -20,6 +21,7 @@ mod store;
 mod strategy;
 mod tensor;
 
+pub use hogwild::GraphHogwild;
 pub use parallel::GraphParallelExecutor;
 pub use program::GraphProgram;
 pub use sequential::GraphExecutor;

@@ -132,6 +132,13 @@ impl GraphProgram {
         GraphProgram::of(self.lock().program.clone_for_test())
     }
 
+    /// Only what these variables need.
+    fn pruned(&self, py: Python<'_>, wanted: Vec<String>) -> PyResult<GraphProgram> {
+        let program = self.snapshot();
+        let targets = find_all(py, &program, &wanted, &Site::here())?;
+        Ok(GraphProgram::of(program.pruned(&targets)))
+    }
+
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
         self.lock().program.verify().map_err(|why| error::of_program(py, &why))
     }

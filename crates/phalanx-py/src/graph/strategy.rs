@@ -16,6 +16,7 @@ pub struct Build {
     fuse_elewise_add_act_ops: bool,
     enable_sequential_execution: bool,
     sync_batch_norm: bool,
+    async_mode: bool,
     memory_optimize: bool,
     enable_inplace: bool,
     num_trainers: Option<usize>,
@@ -37,6 +38,7 @@ impl Build {
             fuse_elewise_add_act_ops: self.fuse_elewise_add_act_ops,
             enable_sequential_execution: self.enable_sequential_execution,
             sync_batch_norm: self.sync_batch_norm,
+            async_mode: self.async_mode,
             memory_optimize: self.memory_optimize,
             enable_inplace: self.enable_inplace,
             num_trainers: self.num_trainers,
@@ -99,6 +101,7 @@ pub fn effective<'py>(py: Python<'py>, effective: &Effective) -> PyResult<Bound<
     dict.set_item("fuse_elewise_add_act_ops", build.fuse_elewise_add_act_ops)?;
     dict.set_item("enable_sequential_execution", build.enable_sequential_execution)?;
     dict.set_item("sync_batch_norm", build.sync_batch_norm)?;
+    dict.set_item("async_mode", build.async_mode)?;
     dict.set_item("memory_optimize", build.memory_optimize)?;
     dict.set_item("enable_inplace", build.enable_inplace)?;
     dict.set_item("num_trainers", effective.processes)?;

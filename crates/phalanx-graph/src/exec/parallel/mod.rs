@@ -16,8 +16,10 @@ mod fetch;
 mod lower;
 mod memory;
 mod pool;
+mod ready;
 mod schedule;
 mod shared;
+mod sync;
 mod trace;
 mod work;
 
@@ -28,8 +30,8 @@ pub use fetch::{Fetch, Fetched, Merge};
 use super::{RunError, Store, Tensor};
 use crate::{
     graph::{
-        BuildError, BuildStrategy, Circumstances, Effective, ExecutionStrategy, GradientScale, Graph,
-        PassList, ReduceStrategy, validate,
+        BuildError, BuildStrategy, Circumstances, Conflicts, Effective, ExecutionStrategy, GradientScale,
+        Graph, PassList, ReduceStrategy, validate,
     },
     ir::{Program, Role, VarId, VarKind},
     kernel::{Arena, Env, Operand, Place},
@@ -67,6 +69,22 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// What holds on this machine.
+    pub(in crate::exec) fn settings(&self, has_loss: bool) -> Result<Effective, Conflicts> {
+        let cpu_num = std::env::var("CPU_NUM").ok();
+        let at = Circumstances {
+            replicas: self.replicas,
+            cpu_num: cpu_num.as_deref(),
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            processes: self.collective.processes(),
+            process: self.collective.index(),
+            has_loss,
+        };
+        validate(&self.build, &self.exec, at)
+    }
+}
+
 /// What a dry run has seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DryRun {
@@ -100,17 +118,10 @@ const MOST_PLANS: usize = 16;
 impl ParallelExecutor {
     /// `loss` names what was minimized; without it the program must not have gradients.
     pub fn new(program: &Program, loss: Option<&str>, setup: Setup) -> Result<ParallelExecutor, BuildError> {
-        let cpu_num = std::env::var("CPU_NUM").ok();
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let at = Circumstances {
-            replicas: setup.replicas,
-            cpu_num: cpu_num.as_deref(),
-            cores,
-            processes: setup.collective.processes(),
-            process: setup.collective.index(),
-            has_loss: loss.is_some(),
-        };
-        let settings = validate(&setup.build, &setup.exec, at)?;
+        let settings = setup.settings(loss.is_some())?;
+        if settings.build.async_mode {
+            return Err(BuildError::Asynchronous);
+        }
         let loss = check_loss(program, loss)?;
         let mut graph = Graph::new(program.clone(), settings)?;
         let mut n_dumped = 0;
@@ -428,7 +439,10 @@ fn grow(arena: &mut Arena, bytes: usize, what: &str) -> Result<(), RunError> {
     Ok(())
 }
 
-fn check_loss(program: &Program, loss: Option<&str>) -> Result<Option<VarId>, BuildError> {
+pub(in crate::exec) fn check_loss(
+    program: &Program,
+    loss: Option<&str>,
+) -> Result<Option<VarId>, BuildError> {
     let of = program.ops.iter().find(|op| op.role == Role::Loss);
     let has = of.map(|op| (op.inputs[0], program.var(op.inputs[0]).name.clone()));
     let Some(name) = loss else {

@@ -1,17 +1,14 @@
 //! Workers: the caller's thread and others that sleep between runs.
 //! - POOL-1: a run ends for the caller after every worker has let go of it.
-//! - POOL-2: no wake-up is lost: who goes to sleep registers and looks once more; who has work looks for sleepers after
-//!   it was put down.
 //! - POOL-3: the first failure cancels what has not begun; the rest is passed over, so that all counters are as before.
 
-use super::{collective::Collective, lower::Planned, trace::Slots, work::Doing};
+use super::{collective::Collective, lower::Planned, ready::Ready, trace::Slots, work::Doing};
 use crate::{
     exec::RunError,
     ir::Program,
     kernel::{Arena, Env, Memory},
 };
 use std::{
-    collections::BinaryHeap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
@@ -33,15 +30,8 @@ pub(super) struct Run {
     pub check_finite: bool,
     pub dry: bool,
     pub trace: Option<Slots>,
-    queues: Vec<Mutex<BinaryHeap<(u64, u32)>>>,
-    /// Tasks in all queues.
-    n_ready: AtomicUsize,
-    n_left: AtomicUsize,
-    n_sleepers: AtomicUsize,
-    park: Mutex<()>,
-    wake: Condvar,
+    ready: Ready,
     cancelled: AtomicBool,
-    broken: AtomicBool,
     /// The failure of the first task in order, of those that failed.
     failure: Mutex<Option<(usize, RunError)>>,
     pub n_visited: AtomicUsize,
@@ -69,14 +59,8 @@ impl Run {
             check_finite: false,
             dry: false,
             trace: None,
-            queues: (0..n_threads).map(|_| Mutex::new(BinaryHeap::new())).collect(),
-            n_ready: AtomicUsize::new(0),
-            n_left: AtomicUsize::new(0),
-            n_sleepers: AtomicUsize::new(0),
-            park: Mutex::new(()),
-            wake: Condvar::new(),
+            ready: Ready::new(n_threads),
             cancelled: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
             failure: Mutex::new(None),
             n_visited: AtomicUsize::new(0),
         }
@@ -84,10 +68,7 @@ impl Run {
 
     /// Takes a plan; makes room so that queues never grow while it runs.
     pub(super) fn take_plan(&mut self, plan: Arc<Planned>) {
-        for queue in &mut self.queues {
-            let queue = queue.get_mut().unwrap_or_else(|e| e.into_inner());
-            queue.reserve(plan.schedule.tasks.len());
-        }
+        self.ready.reserve(plan.schedule.tasks.len());
         if let Some(slots) = &mut self.trace {
             slots.fit(plan.schedule.tasks.len());
         }
@@ -96,12 +77,12 @@ impl Run {
 
     fn begin(&mut self) {
         self.cancelled = AtomicBool::new(false);
-        self.n_left = AtomicUsize::new(self.plan.schedule.tasks.len());
+        self.ready.begin(self.plan.schedule.tasks.len());
         self.n_visited = AtomicUsize::new(0);
     }
 
     pub(super) fn outcome(&mut self) -> Result<(), RunError> {
-        if *self.broken.get_mut() {
+        if self.ready.is_broken() {
             return Err(RunError::Broken { why: "it panicked between tasks; make a new executor".into() });
         }
         match self.failure.get_mut().unwrap_or_else(|e| e.into_inner()).take() {
@@ -146,7 +127,7 @@ impl Run {
         if !self.cancelled.swap(true, Ordering::Relaxed) {
             // Others may be waiting for what this process will not bring any more.
             if catch_unwind(AssertUnwindSafe(|| self.collective.abort(&error.to_string()))).is_err() {
-                self.break_off();
+                self.ready.break_off();
             }
         }
         // What the collective says may only follow from our giving up.
@@ -158,28 +139,8 @@ impl Run {
     }
 
     fn push(&self, task: u32) {
-        let home = self.plan.schedule.tasks[task as usize].home;
-        lock(&self.queues[home]).push((self.plan.schedule.priority[task as usize], task));
-        self.n_ready.fetch_add(1, Ordering::SeqCst);
-        if self.n_sleepers.load(Ordering::SeqCst) > 0 {
-            drop(lock(&self.park));
-            self.wake.notify_one();
-        }
-    }
-
-    fn pop(&self, queue: usize) -> Option<usize> {
-        let (_, task) = lock(&self.queues[queue]).pop()?;
-        self.n_ready.fetch_sub(1, Ordering::SeqCst);
-        Some(task as usize)
-    }
-
-    /// The best of its own, or, being idle, the best of another's.
-    fn next(&self, worker: usize) -> Option<usize> {
-        if self.n_ready.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
-        let n = self.queues.len();
-        (0..n).find_map(|i| self.pop((worker + i) % n))
+        let schedule = &self.plan.schedule;
+        self.ready.push(schedule.tasks[task as usize].home, schedule.priority[task as usize], task);
     }
 
     /// Counts down what waits for this task; one of those that may begin is for this worker.
@@ -201,15 +162,8 @@ impl Run {
                 Some(_) => self.push(next),
             }
         }
-        if self.n_left.fetch_sub(1, Ordering::SeqCst) == 1 {
-            drop(lock(&self.park));
-            self.wake.notify_all();
-        }
+        self.ready.done();
         own.map(|t| t as usize)
-    }
-
-    fn is_over(&self) -> bool {
-        self.n_left.load(Ordering::SeqCst) == 0 || self.broken.load(Ordering::SeqCst)
     }
 
     fn work(&self, worker: usize, store: &[Arena]) {
@@ -218,13 +172,13 @@ impl Run {
         let mut looks = 0;
         let mut mine = None;
         loop {
-            if let Some(task) = mine.take().or_else(|| self.next(worker)) {
+            if let Some(task) = mine.take().or_else(|| self.ready.next(worker)) {
                 self.perform(task, worker, store);
                 mine = self.ended(task);
                 looks = 0;
                 continue;
             }
-            if self.is_over() {
+            if self.ready.is_over() {
                 return;
             }
             if looks < LOOKS {
@@ -232,21 +186,9 @@ impl Run {
                 std::hint::spin_loop();
                 continue;
             }
-            let guard = lock(&self.park);
-            self.n_sleepers.fetch_add(1, Ordering::SeqCst);
-            // The last look, after which nobody can put work down without seeing the sleeper (POOL-2).
-            if self.n_ready.load(Ordering::SeqCst) == 0 && !self.is_over() {
-                drop(self.wake.wait(guard).unwrap_or_else(|e| e.into_inner()));
-            }
-            self.n_sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.ready.sleep();
             looks = 0;
         }
-    }
-
-    fn break_off(&self) {
-        self.broken.store(true, Ordering::SeqCst);
-        drop(lock(&self.park));
-        self.wake.notify_all();
     }
 }
 
@@ -321,7 +263,7 @@ impl Pool {
 
     pub(super) fn run(&self, run: &mut Arc<Run>, store: Arc<Vec<Arena>>) -> Result<(), RunError> {
         let ready = Arc::get_mut(run).expect("POOL-1: workers let go of runs");
-        if *ready.broken.get_mut() {
+        if ready.ready.is_broken() {
             // Its counters and queues are in the middle of something.
             return ready.outcome();
         }
@@ -337,7 +279,7 @@ impl Pool {
                 self.desk.news.notify_all();
             }
             if catch_unwind(AssertUnwindSafe(|| run.work(0, &store))).is_err() {
-                run.break_off();
+                run.ready.break_off();
             }
             lock(&self.desk.state).job = None;
             self.desk.await_quiet();
@@ -378,7 +320,7 @@ fn attend(desk: &Desk, worker: usize) {
             }
         };
         if catch_unwind(AssertUnwindSafe(|| job.run.work(worker, &job.store))).is_err() {
-            job.run.break_off();
+            job.run.ready.break_off();
         }
         drop(job);
         desk.leave();

@@ -1,0 +1,97 @@
+"""The part of a program that is fetched, for ``use_prune``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from phalanx.graph import _feed
+from phalanx.graph.errors import FetchError
+from phalanx.graph.program import Operator, Program, Variable
+
+MOST = 16
+"""So many parts of one program are kept; the oldest goes first."""
+
+
+def _is_update(one: Any) -> bool:
+    """Whether it is what ``minimize`` has given: its updates, and parameters with gradients."""
+    return (
+        isinstance(one, tuple)
+        and len(one) == 2
+        and all(isinstance(part, list) for part in one)
+        and all(isinstance(op, Operator) for op in one[0])
+    )
+
+
+def split(fetch_list: Any) -> tuple[Any, list[str] | None]:
+    """What is to be fetched, and the variables that the updates among it write, if there are any.
+
+    >>> split(["loss", ([Operator("sgd", "Sgd", "Optimize", ["w", "g"], ["w"], "a.py:1")], [])])
+    (['loss'], ['w'])
+    """
+    if _is_update(fetch_list):
+        fetch_list = [fetch_list]
+    if not isinstance(fetch_list, (list, tuple)) or isinstance(fetch_list, _feed.Fetch):
+        return fetch_list, None
+    updates = [one for one in fetch_list if _is_update(one)]
+    if not updates:
+        return fetch_list, None
+    written = [name for ops, _ in updates for op in ops for name in op.outputs]
+    return [one for one in fetch_list if not _is_update(one)], written
+
+
+def targets(program: Program, fetch_list: Any, written: list[str] | None) -> tuple[str, ...]:
+    """What is wanted, in one form. Of what updates write, only what lives in the scope."""
+    wanted = [name for name, _ in _feed.fetches(fetch_list, True)]
+    for name in wanted:
+        if program._graph.var(name) is None:
+            raise FetchError(f"`{name}` is fetched, but the program has no such variable", var=name)
+    for name in written or ():
+        found = program._graph.var(name)
+        if found is not None and found[2] in ("parameter", "state"):
+            wanted.append(name)
+    if not wanted:
+        raise FetchError("use_prune keeps only what is needed for fetch_list, and nothing is fetched")
+    return tuple(sorted(set(wanted)))
+
+
+def needed(part: Program, whole: Program, feed: Any) -> Any:
+    """What is fed, without what only the rest of the program needs. Names of neither are for others to refuse."""
+    if isinstance(feed, (list, tuple)):
+        return [needed(part, whole, one) for one in feed]
+    if not isinstance(feed, Mapping):
+        return feed
+
+    def stays(name: Any) -> bool:
+        name = name.name if isinstance(name, Variable) else name
+        if not isinstance(name, str):
+            return True
+        return part._graph.var(name) is not None or whole._graph.var(name) is None
+
+    return {name: value for name, value in feed.items() if stays(name)}
+
+
+class Parts:
+    """Parts of programs by what they are for. One of a program that has grown since is made anew."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[Program, tuple[int, dict[tuple[str, ...], Program]]] = WeakKeyDictionary()
+
+    def part(self, program: Program, wanted: tuple[str, ...]) -> Program:
+        """Only what these variables need."""
+        version = program._graph.version
+        known = self._made.get(program)
+        if known is None or known[0] != version:
+            known = (version, {})
+            self._made[program] = known
+        parts = known[1]
+        if wanted not in parts:
+            if len(parts) >= MOST:
+                del parts[next(iter(parts))]
+            parts[wanted] = Program._of(program._graph.pruned(list(wanted)), program.random_seed)
+        return parts[wanted]
+
+    def clear(self) -> None:
+        """Lets go of all of them."""
+        self._made.clear()
