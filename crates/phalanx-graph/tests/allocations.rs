@@ -112,6 +112,61 @@ fn sequence_allocations(recurrent: bool) -> usize {
     COUNT.with(Cell::get) - before
 }
 
+/// The same for loops and branches within one another.
+fn control_allocations() -> usize {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(4)]).unwrap();
+    let limit = b.feed("limit", DType::I64, [1]).unwrap();
+    let i = b.fill(DType::I64, [1], 0.0).unwrap();
+    let out = b
+        .while_loop(
+            9,
+            &[i, x],
+            |b, v| b.less_than(v[0], limit),
+            |b, v| {
+                let one = b.fill(DType::I64, [1], 1.0)?;
+                let early = b.less_than(v[0], one)?;
+                let y = b.fc(v[1], 4, Act::Tanh)?;
+                let y = b.cond(
+                    early,
+                    |b| Ok(vec![b.dropout(y, 0.5)?]),
+                    |b| {
+                        let j = b.fill(DType::I64, [1], 0.0)?;
+                        let deep = b.while_loop(
+                            9,
+                            &[j, y],
+                            |b, u| b.less_than(u[0], v[0]),
+                            |b, u| Ok(vec![b.increment(u[0], 1)?, b.scale(u[1], 0.5, 0.1)?]),
+                        )?;
+                        Ok(vec![deep[1]])
+                    },
+                )?;
+                Ok(vec![b.increment(v[0], 1)?, y[0]])
+            },
+        )
+        .unwrap();
+    let y = b.map(Func::Square, out[1]).unwrap();
+    let loss = b.mean(y).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let mut program = b.finish().unwrap();
+    Optimizer::new(Rule::adam(), 0.1).minimize(&mut program, loss).unwrap();
+    let mut executor = Executor::new(program, Options::default()).unwrap();
+    let mut store = Store::new(0);
+    let x = Tensor::new(&[5, 4], &[0.3f32; 20]).unwrap();
+    let limits = [4i64, 0, 6].map(|n| Tensor::new(&[1], &[n]).unwrap());
+    let mut out = executor.run(&mut store, &[("x", &x), ("limit", &limits[0])], &["loss"]).unwrap();
+    let before = COUNT.with(Cell::get);
+    for limit in &limits {
+        executor.run_into(&mut store, &[("x", &x), ("limit", limit)], &["loss"], &mut out).unwrap();
+    }
+    COUNT.with(Cell::get) - before
+}
+
+#[test]
+fn a_planned_run_of_loops_and_branches_allocates_nothing() {
+    assert_eq!(control_allocations(), 0);
+}
+
 #[test]
 fn a_planned_run_over_sequences_allocates_nothing() {
     assert_eq!(sequence_allocations(false), 0);

@@ -141,6 +141,27 @@ fn functions_of_one_element() {
     }
 }
 
+/// A loop of so many rounds with a counter; the sum of what it carries in the end.
+fn counted(
+    n: &mut Net,
+    rounds: usize,
+    first: &[VarId],
+    body: impl Fn(&mut Builder, VarId, &[VarId]) -> Result<Vec<VarId>, GraphError>,
+) -> Result<VarId, GraphError> {
+    let limit = n.b.fill(DType::I64, [1], rounds as f64)?;
+    let mut carried = vec![n.b.fill(DType::I64, [1], 0.0)?];
+    carried.extend(first);
+    let condition = |b: &mut Builder, v: &[VarId]| b.less_than(v[0], limit);
+    let out = n.b.while_loop(5, &carried, condition, |b, v| {
+        let mut next = vec![b.increment(v[0], 1)?];
+        next.extend(body(b, v[0], &v[1..])?);
+        Ok(next)
+    })?;
+    // Of two, the first weighs more.
+    let first = n.b.scale(out[1], 3.0, 0.0)?;
+    out[2..].iter().try_fold(first, |sum, &v| n.b.add(sum, v))
+}
+
 #[test]
 fn every_rule_of_every_operation() {
     let mut seen: BTreeSet<&'static str> = BTreeSet::new();
@@ -390,6 +411,57 @@ fn every_rule_of_every_operation() {
         let x = n.signed(&[2, 4, 4]);
         n.b.attend(x, x, AttentionOptions { causal: true, ..AttentionOptions::new(2) })
     });
+    for rounds in [0, 1, 4] {
+        case("loop over rows", &|n| {
+            let (h, width) = (n.roll(1, 3), n.roll(1, 3));
+            let (x, first) = (n.signed(&[5, width]), n.signed(&[1, h]));
+            let (u, w) = (n.signed(&[width, h]), n.signed(&[h, h]));
+            counted(n, rounds, &[first], |b, i, v| {
+                let row = b.gather(x, i)?;
+                let (a, b2) = (b.matmul(row, u, false, false)?, b.matmul(v[0], w, false, false)?);
+                let sum = b.add(a, b2)?;
+                Ok(vec![b.map(Func::Tanh, sum)?])
+            })
+        });
+        case("loop that carries two values, and changes places", &|n| {
+            let (x, y, w) = (n.signed(&[2, 3]), n.signed(&[2, 3]), n.input(&[3]));
+            counted(n, rounds, &[x, y], |b, _, v| Ok(vec![b.mul(v[1], w)?, v[0]]))
+        });
+        case("loop with a branch and a loop in it", &|n| {
+            let (x, w) = (n.signed(&[2, 3]), n.input(&[3]));
+            counted(n, rounds, &[x], |b, i, v| {
+                let two = b.fill(DType::I64, [1], 2.0)?;
+                let early = b.less_than(i, two)?;
+                let y = b.cond(
+                    early,
+                    |b| Ok(vec![b.mul(v[0], w)?]),
+                    |b| {
+                        let j = b.fill(DType::I64, [1], 0.0)?;
+                        let most = |b: &mut Builder, u: &[VarId]| b.less_than(u[0], i);
+                        let deep = b.while_loop(9, &[j, v[0]], most, |b, u| {
+                            let y = b.mul(u[1], w)?;
+                            let y = b.add(y, v[0])?;
+                            Ok(vec![b.increment(u[0], 1)?, b.map(Func::Tanh, y)?])
+                        })?;
+                        Ok(vec![deep[1]])
+                    },
+                )?;
+                Ok(vec![b.map(Func::Sigmoid, y[0])?])
+            })
+        });
+    }
+    for limit in [-1e9, 1e9] {
+        case("branch", &|n| {
+            let (x, y) = (n.signed(&[2, 3]), n.input(&[3]));
+            let limit = n.b.fill(DType::F64, [1], limit)?;
+            let sum = n.b.reduce(Reduction::Sum, y, &[0], true)?;
+            let is = n.b.less_than(sum, limit)?;
+            let then = |b: &mut Builder| Ok(vec![b.mul(x, y)?, b.map(Func::Exp, y)?]);
+            let other = |b: &mut Builder| Ok(vec![b.map(Func::Square, x)?, y]);
+            let out = n.b.cond(is, then, other)?;
+            n.b.div(out[0], out[1])
+        });
+    }
     let without_rule = [
         // Derivatives themselves, and what only updates, measures, or has no inputs to learn.
         "UnaryGrad",
@@ -436,6 +508,9 @@ fn every_rule_of_every_operation() {
         "SequenceMask",
         "Every",
         "Accumulate",
+        "Logical",
+        "WhileGrad",
+        "CondGrad",
         "Sgd",
         "Momentum",
         "Adam",

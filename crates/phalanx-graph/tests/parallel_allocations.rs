@@ -3,7 +3,7 @@
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Init, Optimizer,
-    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, exec::Batch, op::Func,
+    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, VarId, exec::Batch, op::Func,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -43,6 +43,9 @@ fn program() -> Program {
     let y = b.layer_norm(y, 1).unwrap();
     let y = b.dropout(y, 0.5).unwrap();
     let y = b.softmax(y).unwrap();
+    let (i, n) = (b.fill(DType::I64, [1], 0.0).unwrap(), b.fill(DType::I64, [1], 3.0).unwrap());
+    let body = |b: &mut Builder, v: &[VarId]| Ok(vec![b.increment(v[0], 1)?, b.fc(v[1], 24, Act::Tanh)?]);
+    let y = b.while_loop(4, &[i, y], |b, v| b.less_than(v[0], n), body).unwrap()[1];
     let y = b.map(Func::Square, y).unwrap();
     let loss = b.mean(y).unwrap();
     let loss = b.named(loss, "loss").unwrap();

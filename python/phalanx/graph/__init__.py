@@ -23,6 +23,7 @@ from phalanx.graph._feed import Fetch, PerDevice, Replicate
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.data_feeder import DataFeeder
 from phalanx.graph.errors import (
+    ControlFlowError,
     EOFException,
     FeedError,
     FeedTypeError,
@@ -61,6 +62,7 @@ __all__ = [
     "CPUPlace",
     "CUDAPlace",
     "CompiledProgram",
+    "ControlFlowError",
     "DataFeeder",
     "EOFException",
     "ExecutionStrategy",

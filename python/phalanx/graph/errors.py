@@ -40,6 +40,10 @@ class ProgramError(GraphError, ValueError):
     """The program makes no sense; ``site`` is the line that wrote it."""
 
 
+class ControlFlowError(ProgramError, NotImplementedError):
+    """Something stands within a loop or a branch that cannot: an optimizer, or statistics that a layer keeps."""
+
+
 class LossError(GraphError, ValueError):
     """The loss is not named, not in the program, not one number, or learns nothing."""
 
@@ -88,6 +92,7 @@ class EOFException(GraphError, EOFError):
 
 
 __all__ = [
+    "ControlFlowError",
     "EOFException",
     "FeedError",
     "FeedTypeError",

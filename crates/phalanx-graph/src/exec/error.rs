@@ -72,3 +72,17 @@ pub enum RunError {
     #[error("a worker of the executor was lost: {why}")]
     Broken { why: String },
 }
+
+impl RunError {
+    /// What an operation says that could not do its work. A number that is not finite is told of the operation within it
+    /// that gave it.
+    pub(super) fn of_kernel(op: &'static str, site: Site, inputs: String, why: KernelError) -> RunError {
+        if let KernelError::Within(within) = &why
+            && let KernelError::NotFinite { var, at, value } = &within.why
+        {
+            let (op, site, var) = (within.op, within.site.clone(), var.clone());
+            return RunError::NotFinite { op, site, var, at: *at, value: *value };
+        }
+        RunError::Failed { op, site, inputs, why }
+    }
+}

@@ -100,7 +100,8 @@ impl Executor {
         self.settle(store)?;
         let index = self.plan(batch, fetch)?;
         self.feed(index, feeds);
-        let env = Env { seed: store.seed, run: store.runs, first_sample: 0, loss_scale: 1.0 };
+        let (seed, run, check_finite) = (store.seed, store.runs, self.options.check_finite);
+        let env = Env { seed, run, first_sample: 0, loss_scale: 1.0, check_finite };
         self.steps(index, 0..self.program.ops.len(), store.buffers_mut(), env)?;
         store.runs += 1;
         self.fetch(index, store.buffers_mut(), out);
@@ -316,7 +317,7 @@ fn step(
     let inputs = op.inputs.iter().map(shown).collect::<Vec<_>>().join(", ");
     let (op, site) = (op.name(), op.site.clone());
     Err(match why {
-        Ok(why) => RunError::Failed { op, site, inputs, why },
+        Ok(why) => RunError::of_kernel(op, site, inputs, why),
         Err(why) => RunError::Panicked { op, site, inputs, why },
     })
 }

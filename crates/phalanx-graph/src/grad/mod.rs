@@ -4,6 +4,7 @@
 //! - GRAD-3: every parameter's gradient is a variable of its own, written by one operation: its birth.
 
 mod accumulate;
+mod body;
 mod recompute;
 
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
 use std::collections::BTreeSet;
 
 pub use accumulate::{RUN, accumulate};
+pub(crate) use body::backward;
 pub use recompute::{append_backward_with, recompute};
 
 /// What one operation's gradient rule works with.
@@ -121,13 +123,32 @@ pub fn append_gradients(
     let mut parts: Vec<Vec<VarId>> = vec![Vec::new(); program.vars.len()];
     let start = program.append(LossGrad, &[loss], &grad_name(program, loss), Role::Loss, site)?[0];
     parts[loss.index()].push(start);
+    let name = program.var(loss).name.clone();
+    walk(program, n_forward, &wanted, &mut parts, &name)?;
+    let mut pairs = Vec::new();
+    for &var in wrt.iter().filter(|v| !without.contains(v)) {
+        if let Some(d) = gathered(program, var, &mut parts)? {
+            pairs.push((var, own(program, var, d)?));
+        }
+    }
+    Ok(pairs)
+}
+
+/// Backwards through the first operations of a program, from the gradients that are in `parts`.
+fn walk(
+    program: &mut Program,
+    n_forward: usize,
+    wanted: &BTreeSet<VarId>,
+    parts: &mut Vec<Vec<VarId>>,
+    loss: &str,
+) -> Result<(), GraphError> {
     for index in (0..n_forward).rev() {
         let op = program.ops[index].clone();
         let mut dy = Vec::with_capacity(op.outputs.len());
         for &out in &op.outputs {
             // An output that lives in the store carries state to the next run, not to the loss.
             let is_temp = program.var(out).kind == VarKind::Temp;
-            dy.push(if is_temp { gathered(program, out, &mut parts)? } else { None });
+            dy.push(if is_temp { gathered(program, out, parts)? } else { None });
         }
         if dy.iter().all(Option::is_none) {
             continue;
@@ -141,20 +162,14 @@ pub fn append_gradients(
         let found = grad.found;
         if !has_rule {
             let through = op.inputs.iter().find(|id| wanted.contains(id)).expect("one is wanted");
-            let (var, loss) = (program.var(*through).name.clone(), program.var(loss).name.clone());
+            let (var, loss) = (program.var(*through).name.clone(), loss.to_string());
             return Err(GraphError::NoGradient { op: op.name(), site: op.site, var, loss });
         }
         for (of, d) in found {
             parts[of.index()].push(d);
         }
     }
-    let mut pairs = Vec::new();
-    for &var in wrt.iter().filter(|v| !without.contains(v)) {
-        if let Some(d) = gathered(program, var, &mut parts)? {
-            pairs.push((var, own(program, var, d)?));
-        }
-    }
-    Ok(pairs)
+    Ok(())
 }
 
 fn check(program: &Program, loss: VarId, site: &Site) -> Result<(), GraphError> {

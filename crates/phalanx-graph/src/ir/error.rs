@@ -24,6 +24,14 @@ pub enum Misfit {
     Attribute { name: &'static str, wanted: &'static str, got: String },
     #[error("input {slot}, dimension {axis} depends on the batch; this operation needs a fixed size there")]
     Symbolic { slot: usize, axis: usize },
+    #[error("in its {what}: {error}")]
+    Body { what: &'static str, error: Box<GraphError> },
+    #[error("input {slot}: its {what} takes {wanted}, got {got}")]
+    Takes { what: &'static str, slot: usize, wanted: Box<Sig>, got: Box<Sig> },
+    #[error("its {what} gives {got} values, wants {wanted}")]
+    GivesCount { what: &'static str, wanted: usize, got: usize },
+    #[error("value {slot} that its {what} gives: wants {wanted}, got {got}")]
+    Gives { what: &'static str, slot: usize, wanted: Box<Sig>, got: Box<Sig> },
 }
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -66,4 +74,12 @@ pub enum GraphError {
     Accumulate { why: &'static str, site: Site },
     #[error("`{what}` cannot take the sparse gradient of `{var}` ({site})")]
     SparseGradient { what: &'static str, var: String, site: Site },
+    #[error(
+        "`{op}` at {site} {why}, which nothing within a loop or a branch may do; put it outside, after them"
+    )]
+    NotInBody { op: &'static str, site: Site, why: &'static str },
+    #[error("`{var}` at {site} lives in the store, and a body has nothing there; let the body take it")]
+    StoredInBody { var: String, site: Site },
+    #[error("`{var}` at {site} shall be given by a body, but no operation of the body computes it")]
+    NotGiven { var: String, site: Site },
 }

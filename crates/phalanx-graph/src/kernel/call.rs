@@ -2,12 +2,17 @@
 //! - MEMPLAN-1: of two operands of one step whose bytes overlap both are only read, or they are exactly the same
 //!   bytes: an input and the output that takes its place.
 //! - MEMPLAN-2: no two steps that run at the same time touch the same bytes, unless both only read them.
+//! - MEMPLAN-6: the steps of a body write only to the workspace of the step they belong to, and read only that and its
+//!   inputs.
 
-use super::arena::Arena;
+use super::{
+    arena::Arena,
+    inner::{Inner, Spot},
+};
 use crate::ir::{ALIGN, Form};
 use bytemuck::Pod;
 use phalanx_core::DType;
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Which memory a buffer lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +49,12 @@ impl Operand {
             && other.offset < self.offset + self.bytes
     }
 
+    /// Whether all of it lies in the other.
+    fn lies_in(&self, other: &Operand) -> bool {
+        let (own, around) = (self.range(), other.range());
+        own.is_empty() || self.place == other.place && around.start <= own.start && own.end <= around.end
+    }
+
     fn is_same(&self, other: &Operand) -> bool {
         self.place == other.place && self.range() == other.range()
     }
@@ -59,6 +70,7 @@ pub struct Step {
     inputs: Vec<Operand>,
     outputs: Vec<Operand>,
     scratch: Operand,
+    bodies: Arc<[Inner]>,
 }
 
 impl Step {
@@ -81,7 +93,25 @@ impl Step {
         }
         assert!(inputs.iter().all(|i| !i.overlaps(&scratch)), "MEMPLAN-1: workspace lies over an input");
         assert!(outputs.len() <= MAX_OUTPUTS, "outputs are counted by bits");
-        Step { inputs, outputs, scratch }
+        Step { inputs, outputs, scratch, bodies: Arc::new([]) }
+    }
+
+    /// The same step with bodies, which share its workspace: one of them runs at a time.
+    ///
+    /// # Panics
+    /// If the plan broke MEMPLAN-6.
+    pub fn with_bodies(mut self, bodies: Vec<Inner>) -> Step {
+        let is_ours = |o: &Operand| o.lies_in(&self.scratch);
+        let is_read = |o: &Operand| is_ours(o) || self.inputs.iter().any(|i| o.lies_in(i));
+        for inner in &bodies {
+            let mut steps = inner.steps.iter();
+            let within = steps
+                .all(|s| s.outputs.iter().chain([&s.scratch]).all(is_ours) && s.inputs.iter().all(is_read));
+            let around = inner.takes.iter().all(is_read) && inner.gives.iter().all(is_ours);
+            assert!(within && around, "MEMPLAN-6: a body reaches beyond its operation");
+        }
+        self.bodies = bodies.into();
+        self
     }
 
     pub fn inputs(&self) -> &[Operand] {
@@ -108,6 +138,8 @@ pub struct Env {
     pub first_sample: usize,
     /// What the gradient of the loss begins with.
     pub loss_scale: f64,
+    /// Whether operations with bodies look for NaN and infinity after each operation within them.
+    pub check_finite: bool,
 }
 
 /// All memory a step can reach.
@@ -284,8 +316,76 @@ impl<'a> Call<'a> {
         (unsafe { self.arena(operand.place).part_mut(operand.offset, n) }, values)
     }
 
+    /// An operation of a body at work. While it is, this call gives out nothing else.
+    pub(crate) fn inner(&mut self, body: usize, at: usize, env: Env) -> Call<'_> {
+        // What it may touch is the workspace, which `workspace` keeps from this kernel, and inputs, which are only read
+        // (MEMPLAN-6): slices that were given out before lie elsewhere or are read, too.
+        Call { step: &self.step.bodies[body].steps[at], memory: self.memory, taken: [0; 4], env }
+    }
+
+    pub(crate) fn operands(&self) -> &'a [Operand] {
+        &self.step.inputs
+    }
+
+    /// Where a variable of this step or of its bodies lies.
+    pub fn spot(&self, spot: Spot) -> &'a Operand {
+        match spot {
+            Spot::Input(slot) => &self.step.inputs[slot],
+            Spot::Output(slot) => &self.step.outputs[slot],
+            Spot::Take(body, slot) => &self.step.bodies[body].takes[slot],
+            Spot::Give(body, slot) => &self.step.bodies[body].gives[slot],
+        }
+    }
+
+    /// Where these bytes of a variable lie, if they may be read, or written, between the runs of bodies.
+    fn part_of(&self, spot: Spot, bytes: Range<usize>, write: bool) -> (&'a Arena, usize, usize) {
+        let operand = self.spot(spot);
+        assert!(bytes.start <= bytes.end && bytes.end <= operand.bytes, "inside the variable");
+        let is_free = match spot {
+            Spot::Input(_) => !write,
+            Spot::Output(slot) => {
+                let is_taken = self.taken[slot / 64] >> (slot % 64) & 1 == 1;
+                !is_taken && self.step.inputs.iter().all(|i| !i.overlaps(operand))
+            }
+            Spot::Take(..) | Spot::Give(..) => !write || operand.lies_in(&self.step.scratch),
+        };
+        assert!(is_free, "nobody else has or reads what a kernel writes");
+        (self.arena(operand.place), operand.offset + bytes.start, bytes.len())
+    }
+
+    pub(super) fn bytes_of(&self, spot: Spot, bytes: Range<usize>) -> &[u8] {
+        let (arena, begin, n) = self.part_of(spot, bytes, false);
+        // SAFETY: an input, which nobody writes; or what `bytes_at` could write, which needs this call for itself.
+        unsafe { arena.part(begin, n) }
+    }
+
+    pub(super) fn bytes_at(&mut self, spot: Spot, bytes: Range<usize>) -> &mut [u8] {
+        let (arena, begin, n) = self.part_of(spot, bytes, true);
+        // SAFETY: an output that was not handed out, or the workspace, which a step with bodies never hands out; no
+        // input lies there (MEMPLAN-1), no other step touches it meanwhile (MEMPLAN-2), and as long as the slice lives
+        // this call is borrowed.
+        unsafe { arena.part_mut(begin, n) }
+    }
+
+    /// Bytes to read and bytes to write.
+    pub(super) fn between(
+        &mut self,
+        from: (Spot, Range<usize>),
+        to: (Spot, Range<usize>),
+    ) -> (&[u8], &mut [u8]) {
+        let apart = !self.spot(from.0).overlaps(self.spot(to.0));
+        assert!(apart, "a variable is moved to another one");
+        let (arena, begin, n) = self.part_of(from.0, from.1, false);
+        // SAFETY: as in `bytes_at`; an input is only read by everybody. What is written below lies elsewhere.
+        let from = unsafe { arena.part(begin, n) };
+        let (arena, begin, n) = self.part_of(to.0, to.1, true);
+        // SAFETY: as in `bytes_at`, and apart from what is read, as was checked.
+        (from, unsafe { arena.part_mut(begin, n) })
+    }
+
     /// The scratch memory that the operation asked for.
     pub fn workspace<T: Pod>(&mut self) -> &'a mut [T] {
+        assert!(self.step.bodies.is_empty(), "the workspace of an operation with bodies is theirs");
         self.take(WORKSPACE);
         let scratch = &self.step.scratch;
         // SAFETY: handed out once; no operand of this step lies here (MEMPLAN-1), no other step uses it meanwhile

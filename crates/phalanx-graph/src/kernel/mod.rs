@@ -3,6 +3,7 @@
 mod arena;
 mod call;
 mod gemm;
+mod inner;
 mod number;
 mod random;
 mod sum;
@@ -12,11 +13,13 @@ pub use arena::Arena;
 pub use call::{Call, Env, Operand, Pair, Place, Step};
 pub(crate) use call::{MAX_OUTPUTS, Memory};
 pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned};
+pub use inner::{Inner, Spot};
 pub use number::Real;
 pub use random::Stream;
 pub use sum::{dot, fast, largest, sum, total};
 pub use walk::{Strides, Walk, stretched, strides};
 
+use crate::ir::Site;
 use phalanx_core::DType;
 
 /// Why a kernel could not do its work. What is wrong with types and shapes was found before.
@@ -26,6 +29,24 @@ pub enum KernelError {
     Index { input: usize, at: usize, value: i64, limit: usize },
     #[error("no kernel for {0}")]
     DType(DType),
+    #[error(
+        "it still goes on after {most} rounds, the most it may take; allow more, or let its condition end it"
+    )]
+    Rounds { most: u64 },
+    #[error("it gave {value} in `{var}`, element {at}")]
+    NotFinite { var: String, at: usize, value: f64 },
+    #[error(transparent)]
+    Within(Box<Within>),
+}
+
+/// What went wrong with an operation of a body.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("`{op}` at {site} within it: {why} (inputs: {inputs})")]
+pub struct Within {
+    pub op: &'static str,
+    pub site: Site,
+    pub inputs: String,
+    pub why: KernelError,
 }
 
 /// Runs an expression for the floating-point type of a `DType`.

@@ -2,6 +2,7 @@
 
 mod attention;
 mod choose;
+mod control;
 mod loss;
 mod network;
 mod sequence;
@@ -16,6 +17,7 @@ use crate::{
 use phalanx_core::DType;
 
 pub use attention::AttentionOptions;
+pub use control::{append_branch, append_loop};
 pub use network::{BatchNormOptions, ConvOptions, EmbeddingOptions};
 pub use sequence::{GruStates, LstmStates, RnnOptions};
 

@@ -2,7 +2,7 @@
 
 use super::{OpKind, Operator, check, layout::by_width};
 use crate::{
-    ir::{Misfit, Sig},
+    ir::{Misfit, Sig, nested},
     kernel::{Call, KernelError, Real, fast, real},
 };
 use phalanx_core::DType;
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Every {
     pub runs: i64,
+    #[serde(deserialize_with = "nested")]
     pub op: Box<OpKind>,
 }
 

@@ -3,6 +3,7 @@
 
 mod binary;
 mod check;
+mod control;
 mod conv;
 mod crf;
 mod dropout;
@@ -12,6 +13,7 @@ mod fill;
 mod gather;
 mod gru;
 mod layout;
+mod logical;
 mod loss;
 mod lstm;
 mod matmul;
@@ -37,6 +39,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 
 pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
+pub use control::{Cond, CondGrad, Inside, While, WhileGrad};
 pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
 pub use crf::{CrfDecoding, LinearChainCrf, LinearChainCrfGrad};
 pub use dropout::{Dropout, DropoutGrad, Random, Samples};
@@ -46,6 +49,7 @@ pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
 pub use gather::{Gather, GatherGrad, OneHot};
 pub use gru::{Gru, GruGrad};
 pub use layout::{Concat, Expand, Reshape, Slice, SliceGrad, Transpose};
+pub use logical::Logical;
 pub use loss::{
     CrossEntropy, CrossEntropyGrad, SigmoidCrossEntropy, SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad,
 };
@@ -76,6 +80,11 @@ pub trait Operator {
     /// Bytes of scratch memory it wants, for the dimensions of its inputs.
     fn workspace(&self, _dims: &[&[usize]], _element: usize) -> usize {
         0
+    }
+
+    /// Programs that it runs within itself, in its workspace.
+    fn bodies(&self) -> Vec<Inside<'_>> {
+        Vec::new()
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError>;
@@ -144,6 +153,6 @@ operators! {
     TopK, ArgMax, Accuracy,
     Lstm, LstmGrad, Gru, GruGrad, LinearChainCrf, LinearChainCrfGrad, CrfDecoding,
     SequencePool, SequencePoolGrad, SequenceExpand, SequenceMask, MaskScores,
-    Every, Accumulate,
+    Every, Accumulate, Logical, While, WhileGrad, Cond, CondGrad,
     Sgd, Momentum, Adam, Adagrad, RmsProp, LarsRate, SquaredNorm, ClipFactor, ScaleBy, Decay, Rate,
 }

@@ -1,6 +1,6 @@
 //! From where to where in the order of operations each buffer is needed, and which variables share one.
 
-use super::Part;
+use super::{Part, bodies};
 use crate::{
     ir::{Op, VarId, VarKind},
     kernel::Place,
@@ -107,7 +107,8 @@ pub(super) fn scratch(part: &Part<'_>) -> Vec<usize> {
         let dims: Vec<Vec<usize>> = op.inputs.iter().map(|&i| program.sig(i).shape.at(batch)).collect();
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let element = op.inputs.first().map_or(1, |&i| program.sig(i).dtype.size());
-        all.push(op.kind.operator().workspace(&dims, element));
+        let own = op.kind.operator().workspace(&dims, element);
+        all.push(own.max(bodies::bytes(op, batch, part.reuse)));
     }
     all
 }

@@ -4,6 +4,7 @@
 //! - MEMPLAN-4: what is fetched lives to the end of the run.
 //! - MEMPLAN-5: with or without reuse the same kernels see the same values: results are equal to the bit.
 
+mod bodies;
 mod layout;
 mod liveness;
 
@@ -53,6 +54,20 @@ pub(crate) struct Part<'a> {
     pub outside: &'a dyn Fn(VarId) -> Option<(Place, usize)>,
 }
 
+struct Laid {
+    classes: liveness::Classes,
+    scratch: Vec<usize>,
+    layout: layout::Layout,
+}
+
+/// Sizes and offsets.
+fn lay(part: &Part<'_>, outside: &[Option<(Place, usize)>]) -> Laid {
+    let classes = liveness::classes(part, outside);
+    let scratch = liveness::scratch(part);
+    let layout = layout::lay(&classes, &scratch, part.ops.len(), part.reuse);
+    Laid { classes, scratch, layout }
+}
+
 impl MemoryPlan {
     /// `store` says which buffer of the store each persistent variable has.
     pub fn new(
@@ -81,9 +96,7 @@ impl MemoryPlan {
     pub(crate) fn of(part: &Part<'_>) -> MemoryPlan {
         let Part { program, batch, first, .. } = *part;
         let outside: Vec<_> = program.vars().map(|(id, _)| (part.outside)(id)).collect();
-        let classes = liveness::classes(part, &outside);
-        let scratch = liveness::scratch(part);
-        let laid = layout::lay(&classes, &scratch, part.ops.len(), part.reuse);
+        let Laid { classes, scratch, layout: laid } = lay(part, &outside);
         let operand = |id: VarId| {
             let var = program.var(id);
             let bytes = var.sig.bytes(batch);
@@ -103,7 +116,9 @@ impl MemoryPlan {
         };
         let steps = part.ops.iter().enumerate().map(|(at, &id)| {
             let (op, begin) = (program.op(id), first + laid.scratch[at]);
-            Step::new(pick(&op.inputs), pick(&op.outputs), part.place, begin..begin + scratch[at])
+            let inputs = pick(&op.inputs);
+            let bodies = bodies::planned(op, &inputs, part, begin);
+            Step::new(inputs, pick(&op.outputs), part.place, begin..begin + scratch[at]).with_bodies(bodies)
         });
         MemoryPlan { batch, bytes: first + laid.bytes, steps: steps.collect(), operands }
     }

@@ -2,6 +2,7 @@
 
 mod accumulating;
 mod bits;
+mod controlling;
 mod dags;
 mod feeding;
 mod life;

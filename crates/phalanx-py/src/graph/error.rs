@@ -51,9 +51,10 @@ fn raise(py: Python<'_>, class: &str, message: String, details: Details) -> PyEr
 pub fn of_program(py: Python<'_>, error: &GraphError) -> PyErr {
     use GraphError as E;
     let details = match error {
-        E::Misfit { op, site, .. } | E::Outputs { op, site, .. } | E::Dangling { op, site, .. } => {
-            Details::op(op).at(site)
-        }
+        E::Misfit { op, site, .. }
+        | E::Outputs { op, site, .. }
+        | E::Dangling { op, site, .. }
+        | E::NotInBody { op, site, .. } => Details::op(op).at(site),
         E::Output { op, site, var, wanted, got } => {
             Details { op: Some(op.to_string()), ..Details::var(var).at(site).with(wanted, got) }
         }
@@ -69,12 +70,15 @@ pub fn of_program(py: Python<'_>, error: &GraphError) -> PyErr {
         | E::BatchInStore { var, site, .. }
         | E::SparseGradient { var, site, .. }
         | E::Checkpoint { var, site }
+        | E::StoredInBody { var, site }
+        | E::NotGiven { var, site }
         | E::NothingToLearn { loss: var, site } => Details::var(var).at(site),
         E::NotScalar { var, site, got } => Details::var(var).at(site).with(&"one floating-point number", got),
         E::BackwardTwice { site } | E::Accumulate { site, .. } => Details::default().at(site),
     };
     let class = match error {
         E::NotScalar { .. } | E::NothingToLearn { .. } => "LossError",
+        E::NotInBody { .. } => "ControlFlowError",
         _ => "ProgramError",
     };
     raise(py, class, error.to_string(), details)

@@ -8,6 +8,7 @@
 //! - PYGRAPH-4: a program that could not be extended is as it was.
 
 mod collective;
+mod control;
 mod driver;
 mod error;
 mod form;

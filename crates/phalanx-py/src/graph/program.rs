@@ -1,6 +1,7 @@
 //! A program, as Python sees it: variables have names, operations are written down.
 
 use super::{
+    control::{Branch, Loop},
     error, form,
     form::Place,
     optimizer::{Numbers, optimizer},
@@ -32,6 +33,21 @@ struct Written {
     program: Program,
     /// Grows with every change.
     version: u64,
+}
+
+impl Written {
+    /// Changes a copy, which takes the program's place if that went well (PYGRAPH-4); gives the names of what it made.
+    fn replace(
+        &mut self,
+        py: Python<'_>,
+        change: impl FnOnce(&mut Program) -> Result<Vec<VarId>, GraphError>,
+    ) -> PyResult<Vec<String>> {
+        let mut program = self.program.clone();
+        let made = change(&mut program).map_err(|why| error::of_program(py, &why))?;
+        self.program = program;
+        self.version += 1;
+        Ok(names(&self.program, &made))
+    }
 }
 
 impl GraphProgram {
@@ -240,6 +256,75 @@ impl GraphProgram {
         appended.map_err(|why| error::of_program(py, &why))?;
         written.version += 1;
         Ok(())
+    }
+
+    #[getter]
+    fn n_ops(&self) -> usize {
+        self.lock().program.ops().count()
+    }
+
+    /// Becomes what a copy of it is: undoes what was done since.
+    fn restore(&self, copy: &GraphProgram) {
+        let program = copy.snapshot();
+        let mut written = self.lock();
+        written.program = program;
+        written.version += 1;
+    }
+
+    /// Variables that stand for what a body will be given: each is like one of these.
+    fn placeholders(&self, py: Python<'_>, like: Vec<String>, at: Place) -> PyResult<Vec<String>> {
+        let site = form::site(at);
+        let mut written = self.lock();
+        let like = find_all(py, &written.program, &like, &site)?;
+        let mut made = Vec::with_capacity(like.len());
+        for id in like {
+            let sig = written.program.sig(id).clone();
+            let id = written.program.placeholder(sig, site.clone());
+            made.push(id.map_err(|why| error::of_program(py, &why))?);
+        }
+        written.version += 1;
+        Ok(names(&written.program, &made))
+    }
+
+    /// Makes a loop of the operations from `begin` on; gives what it carries in the end.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn append_loop(
+        &self,
+        py: Python<'_>,
+        begin: usize,
+        most: u64,
+        first: Vec<String>,
+        given: Vec<String>,
+        gives: Vec<String>,
+        at: Place,
+    ) -> PyResult<Vec<String>> {
+        let site = form::site(at);
+        let mut written = self.lock();
+        let find = |names: &[String]| find_all(py, &written.program, names, &site);
+        let (first, given, gives) = (find(&first)?, find(&given)?, find(&gives)?);
+        let change = Loop { begin, most, first, given, gives };
+        written.replace(py, |program| change.append(program, site))
+    }
+
+    /// Makes a branch of the operations from `begin` to `middle`, and from there on; gives what it gives.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn append_branch(
+        &self,
+        py: Python<'_>,
+        begin: usize,
+        middle: usize,
+        condition: &str,
+        then: Vec<String>,
+        other: Vec<String>,
+        at: Place,
+    ) -> PyResult<Vec<String>> {
+        let site = form::site(at);
+        let mut written = self.lock();
+        let condition = find(py, &written.program, condition, &site)?;
+        let (then, other) =
+            (find_all(py, &written.program, &then, &site)?, find_all(py, &written.program, &other, &site)?);
+        let change = Branch { begin, middle, condition, then, other };
+        written.replace(py, |program| change.append(program, site))
     }
 
     /// Appends the gradients of a loss; gives each parameter with its gradient.

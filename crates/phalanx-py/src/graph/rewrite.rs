@@ -53,7 +53,10 @@ pub fn place_error(mut error: GraphError, at: &Site) -> GraphError {
         | E::BackwardTwice { site }
         | E::Checkpoint { site, .. }
         | E::Accumulate { site, .. }
-        | E::SparseGradient { site, .. } => {
+        | E::SparseGradient { site, .. }
+        | E::NotInBody { site, .. }
+        | E::StoredInBody { site, .. }
+        | E::NotGiven { site, .. } => {
             if site.file().ends_with(".rs") {
                 *site = at.clone();
             }

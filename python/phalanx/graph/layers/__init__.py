@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from phalanx.graph.layers.arithmetic import *  # noqa: F403
+from phalanx.graph.layers.control import *  # noqa: F403
 from phalanx.graph.layers.learning_rate import *  # noqa: F403
 from phalanx.graph.layers.loss import *  # noqa: F403
 from phalanx.graph.layers.network import *  # noqa: F403

@@ -134,7 +134,13 @@ impl Hogwild {
         let desk = Desk {
             halves,
             loss,
-            env: Env { seed, run: runs, first_sample: 0, loss_scale: 1.0 },
+            env: Env {
+                seed,
+                run: runs,
+                first_sample: 0,
+                loss_scale: 1.0,
+                check_finite: settings.build.check_nan_inf,
+            },
             reading: Mutex::new(Reading { reader: &mut reader, n: 0, is_over: false }),
             board: Mutex::new(Board { store, updates, failed: None }),
             is_over: AtomicBool::new(false),

@@ -390,7 +390,8 @@ impl ParallelExecutor {
         let mut first_sample = asked.first;
         for (r, &size) in asked.sizes.iter().enumerate() {
             let (seed, run_number) = (store.seed, store.runs);
-            run.envs.push(Env { seed, run: run_number, first_sample, loss_scale: scale(r) });
+            let (loss_scale, check_finite) = (scale(r), run.check_finite);
+            run.envs.push(Env { seed, run: run_number, first_sample, loss_scale, check_finite });
             first_sample += size;
         }
         Ok(())

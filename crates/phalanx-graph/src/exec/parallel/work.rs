@@ -80,7 +80,7 @@ impl Called {
         let inputs = shown.collect::<Vec<_>>().join(", ");
         let (name, site) = (op.name(), op.site.clone());
         let error = match why {
-            Ok(why) => RunError::Failed { op: name, site, inputs, why },
+            Ok(why) => RunError::of_kernel(name, site, inputs, why),
             Err(why) => RunError::Panicked { op: name, site, inputs, why },
         };
         RunError::Replica { replica: doing.replica, error: Box::new(error) }
@@ -90,12 +90,7 @@ impl Called {
         let call = Call::of_task(&self.step, memory, env);
         let op = doing.program.op(op);
         for (slot, &id) in op.outputs.iter().enumerate() {
-            let bad = match self.step.outputs()[slot].dtype {
-                DType::F32 => first_bad(call.result::<f32>(slot)),
-                DType::F64 => first_bad(call.result::<f64>(slot)),
-                _ => None,
-            };
-            if let Some((at, value)) = bad {
+            if let Some((at, value)) = call.first_bad(slot) {
                 let var = doing.program.var(id).name.clone();
                 let error = RunError::NotFinite { op: op.name(), site: op.site.clone(), var, at, value };
                 return Err(RunError::Replica { replica: doing.replica, error: Box::new(error) });
@@ -120,11 +115,6 @@ impl From<super::collective::CollectiveError> for Trouble {
     fn from(error: super::collective::CollectiveError) -> Trouble {
         Trouble::Collective(error)
     }
-}
-
-fn first_bad<T: Real>(all: &[T]) -> Option<(usize, f64)> {
-    let at = all.iter().position(|v| !v.is_finite())?;
-    Some((at, all[at].wide()))
 }
 
 fn zero(call: &mut Call<'_>) -> Result<(), KernelError> {
@@ -226,7 +216,7 @@ mod tests {
         let step = Step::new(Vec::new(), Vec::new(), Place::Arena, 0..0);
         let called = Called { what: What::Op(program.ops().next().unwrap().0), step };
         let arena = Arena::new(64);
-        let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0 };
+        let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0, check_finite: false };
         let doing = Doing { program: &program, collective: &Alone, replica: 5, check_finite: false };
         let error = called.perform(Memory::common(&arena, &arena, &[]), env, doing).unwrap_err();
         let RunError::Replica { replica: 5, error } = error else { panic!("{error}") };

@@ -1,0 +1,5 @@
+//! Loops and branches on one replica.
+
+mod oracle;
+mod refusing;
+mod running;

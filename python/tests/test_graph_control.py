@@ -1,0 +1,186 @@
+"""Loops and branches of static programs: Paddle's while_loop and cond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import World, begin, world
+
+import phalanx.graph as fluid
+
+__all__ = ["world"]
+
+layers = fluid.layers
+TIME, WIDTH, STATE = 5, 3, 4
+
+
+def recurrent(dropout: float = 0.0, most: int = TIME + 1) -> fluid.Variable:
+    """The loss of a recurrent network that is a loop over time, with a branch in it."""
+    x = fluid.data("x", [TIME, None, WIDTH])
+    limit = fluid.data("limit", [1], dtype="int64")
+    target = fluid.data("target", [None, 1])
+    first = layers.fc(layers.reshape(layers.slice(x, axes=[0], starts=[0], ends=[1]), [-1, WIDTH]), STATE)
+
+    def body(i: fluid.Variable, h: fluid.Variable) -> list[fluid.Variable]:
+        now = layers.reshape(layers.gather(x, i), [-1, WIDTH])
+        both = layers.elementwise_add(
+            layers.fc(now, STATE, param_attr="u", bias_attr=False),
+            layers.fc(h, STATE, param_attr="w", bias_attr=False),
+        )
+        early = layers.less_than(i, layers.fill_constant([1], "int64", 2))
+        following = layers.cond(early, lambda: layers.tanh(both), lambda: layers.softsign(both))
+        assert isinstance(following, fluid.Variable)
+        if dropout:
+            following = layers.dropout(following, dropout)
+        return [layers.increment(i), following]
+
+    i = layers.fill_constant([1], "int64", 0)
+    last, h = layers.while_loop(lambda i, h: layers.less_than(i, limit), body, [i, first], maximum_trip_count=most)
+    assert (last.dtype, h.shape) == ("int64", (-1, STATE))
+    return layers.mean(layers.square(layers.elementwise_sub(layers.fc(h, 1), target)))
+
+
+def fed(n: int, limit: int = TIME, seed: int = 0) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    x = random.standard_normal([TIME, n, WIDTH]).astype("float32")
+    return {"x": x, "limit": np.array([limit], "int64"), "target": x[2, :, :1]}
+
+
+def test_a_loop_goes_as_far_as_the_condition_says(world: World) -> None:
+    limit = fluid.data("limit", [1], dtype="int64")
+    i = layers.fill_constant([1], "int64", 0)
+    one = layers.fill_constant([1], "float32", 1.0)
+    got = layers.while_loop(
+        lambda i, s: layers.logical_and(layers.less_than(i, limit), layers.less_than(s, one * 100.0)),
+        lambda i, s: (layers.increment(i), s * 3.0),
+        [i, one],
+        maximum_trip_count=8,
+    )
+    exe = fluid.Executor(fluid.CPUPlace())
+    for n, wanted in [(0, (0, 1.0)), (3, (3, 27.0)), (8, (5, 243.0))]:
+        out = exe.run(feed={"limit": np.array([n], "int64")}, fetch_list=list(got))
+        assert (int(out[0][0]), float(out[1][0])) == wanted
+
+
+def test_a_recurrent_network_written_as_a_loop_learns_and_its_gradient_is_that_of_torch(world: World) -> None:
+    torch = pytest.importorskip("torch")
+    loss = recurrent()
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    begin(world)
+    exe = fluid.Executor(fluid.CPUPlace())
+    feed = fed(6)
+    names = ["u", "w"]
+    start = {n: world.scope[n].copy() for n in [*names, "fc_0.w_0", "fc_0.b_0"]}
+    last = next(op for op in reversed(world.main.global_block().ops) if op.kind == "MatMul" and op.role == "Forward")
+    start |= {n: world.scope[n].copy() for n in last.inputs[1:]}
+    got = exe.run(feed=feed, fetch_list=[loss, *(f"{n}@GRAD" for n in names)])
+    given = {n: torch.tensor(v, requires_grad=True) for n, v in start.items()}
+    x = torch.tensor(feed["x"])
+    h = x[0] @ given["fc_0.w_0"] + given["fc_0.b_0"]
+    for i in range(TIME):
+        both = x[i] @ given["u"] + h @ given["w"]
+        h = torch.tanh(both) if i < 2 else torch.nn.functional.softsign(both)
+    wanted = (h @ given[last.inputs[1]] - torch.tensor(feed["target"])).square().mean()
+    wanted.backward()
+    np.testing.assert_allclose(got[0].reshape(()), wanted.item(), rtol=1e-5)
+    for name, grad in zip(names, got[1:], strict=True):
+        np.testing.assert_allclose(grad, given[name].grad.numpy(), rtol=1e-4, atol=1e-6)
+    losses = [exe.run(feed=fed(6), fetch_list=[loss])[0].item() for _ in range(30)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("reduce", [False, True])
+def test_devices_learn_what_one_does(world: World, reduce: bool) -> None:
+    loss = recurrent(dropout=0.3)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    feeds = [
+        [{"x": f["x"][:, s], "limit": f["limit"], "target": f["target"][s]} for s in (slice(0, 3), slice(3, 6))]
+        for f in (fed(6, seed=i) for i in range(4))
+    ]
+    build = fluid.BuildStrategy()
+    if reduce:
+        build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy.Reduce
+    results = []
+    for memory in (True, False):
+        build.memory_optimize = build.enable_inplace = memory
+        scope = fluid.Scope(seed=7)
+        with fluid.scope_guard(scope):
+            fluid.Executor(fluid.CPUPlace()).run(world.startup)
+            exe = fluid.ParallelExecutor(False, loss.name, world.main, build_strategy=build, devices=2)
+            results.append([exe.run([loss], feed=f)[0].tobytes() for f in feeds])
+            results[-1].append(scope["w"].tobytes())
+    assert results[0] == results[1], "with and without a plan of memory, to the bit"
+
+
+def test_too_many_rounds_end_the_run_and_the_next_one_is_fine(world: World) -> None:
+    loss = recurrent(most=3)
+    begin(world)
+    exe = fluid.Executor(fluid.CPUPlace())
+    with pytest.raises(fluid.OpError, match="after 3 rounds") as caught:
+        exe.run(feed=fed(2, limit=4), fetch_list=[loss])
+    assert caught.value.op == "while"
+    assert caught.value.site is not None and __file__ in caught.value.site
+    assert np.isfinite(exe.run(feed=fed(2, limit=3), fetch_list=[loss])[0]).all()
+
+
+def test_an_optimizer_in_a_branch_is_refused_and_the_program_is_as_before(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    small = layers.less_than(layers.mean(x), layers.fill_constant([], "float32", 0.5))
+    before = str(world.main)
+
+    def learn() -> fluid.Variable:
+        loss = layers.mean(layers.fc(x, 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    with pytest.raises(NotImplementedError) as caught:
+        layers.cond(small, learn, lambda: layers.mean(x))
+    assert isinstance(caught.value, fluid.ControlFlowError)
+    assert (caught.value.op, isinstance(caught.value, fluid.GraphError)) == ("sgd", True)
+    assert caught.value.site is not None and __file__ in caught.value.site
+    assert str(world.main) == before
+    with pytest.raises(fluid.ControlFlowError) as caught:
+        layers.cond(small, lambda: layers.batch_norm(layers.fc(x, 4)), lambda: x)
+    assert caught.value.op == "batch_norm"
+    assert str(world.main) == before
+
+
+def test_what_does_not_fit_names_the_line(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    i = layers.fill_constant([1], "int64", 0)
+    yes = layers.less_than(i, i)
+    before = str(world.main)
+    with pytest.raises(fluid.ProgramError, match=r"f32\[batch, 4\], got f32\[batch, 2\]") as caught:
+        layers.cond(yes, lambda: x, lambda: layers.fc(x, 2))
+    assert caught.value.op == "cond"
+    with pytest.raises(fluid.ProgramError, match="gives 2 values, wants 1"):
+        layers.while_loop(lambda i: yes, lambda i: [i, x], [i], maximum_trip_count=2)
+    with pytest.raises(fluid.ProgramError, match="bool"):
+        layers.while_loop(lambda i: i, lambda i: i, [i], maximum_trip_count=2)
+    with pytest.raises(TypeError, match="body must give variables, got int"):
+        layers.while_loop(lambda i: yes, lambda i: 3, [i], maximum_trip_count=2)
+    with pytest.raises(fluid.ProgramError, match="at least 1"):
+        layers.while_loop(lambda i: yes, lambda i: i, [i], maximum_trip_count=0)
+    with pytest.raises(ZeroDivisionError):
+        layers.while_loop(lambda i: yes, lambda i: 1 // 0, [i], maximum_trip_count=2)
+    with pytest.raises(fluid.ProgramError, match="in place"):
+        layers.increment(i, in_place=True)
+    assert str(world.main) == before
+
+
+def test_programs_with_bodies_are_written_down_and_read_and_cloned_for_tests(world: World) -> None:
+    loss = recurrent(dropout=0.5)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    begin(world)
+    text = world.main.serialize_to_string()
+    read = fluid.Program.parse_from_string(text)
+    assert str(read) == str(world.main)
+    assert b'.rs"' not in text, "PYGRAPH-2: what stands in bodies is placed in the script, too"
+    assert "dropout(" in str(world.main)
+    test = world.main.clone(for_test=True)
+    assert "dropout(" not in str(test)
+    exe = fluid.Executor(fluid.CPUPlace())
+    first, second = (exe.run(test, feed=fed(3), fetch_list=[loss.name])[0].item() for _ in range(2))
+    assert first == second
