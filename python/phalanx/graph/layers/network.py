@@ -287,7 +287,7 @@ def dropout(
         raise ProgramError(f"dropout: there is no implementation {dropout_implementation!r}", op="dropout")
     layer = Layer("dropout", x, name)
     down = dropout_implementation == "downgrade_in_infer"
-    form = {"probability": float(dropout_prob), "stream": shaping.stream(x.program)}
+    form = {"probability": float(dropout_prob), "stream": shaping.stream(x.program), "samples": shaping.samples(x)}
     kept = {"Scale": {"a": 1.0 - float(dropout_prob), "b": 0.0}}
     if is_test:
         return layer.op("Unary", kept, [x], last=True) if down else layer.op("Assign", None, [x], last=True)

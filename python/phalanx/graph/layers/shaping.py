@@ -87,6 +87,12 @@ def stream(of: Program) -> int:
     return sum(kind in ("Dropout", "Random") for _, kind, *_ in of._graph.ops())
 
 
+def samples(x: Variable) -> tuple[int, int] | None:
+    """The axis of a variable that counts samples, and how many places of it each sample has."""
+    known = x.program._graph.var(x.name)
+    return next(((axis, -n) for axis, n in enumerate(known[1] if known else ()) if n < 0), None)
+
+
 def _random(shape: Sequence[int], dtype: Any, normal: bool, a: float, b: float) -> Variable:
     form = {"dtype": _values.kind(dtype), "shape": dims(shape), "normal": normal, "a": a, "b": b}
     form["stream"] = stream(default_main_program())
