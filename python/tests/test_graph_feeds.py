@@ -200,3 +200,22 @@ def test_an_executor_of_one_device_refuses_lists_for_many(world: World) -> None:
     for wrong in ("program", 3, fluid.Executor()):
         with pytest.raises(TypeError):
             fluid.Executor().run(wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_fed_is_not_overwritten(world: World) -> None:
+    """In place or not, the arrays of the caller stay what they were, run after run."""
+    for in_place in (True, False):
+        strategy = by_samples()
+        strategy.enable_inplace = strategy.memory_optimize = in_place
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup):
+            x = fluid.data("x", [None, 8])
+            y = fluid.layers.relu(fluid.layers.scale(x, -1.0))
+        fluid.Executor().run(startup)
+        exe = fluid.ParallelExecutor(main_program=main, devices=2, build_strategy=strategy)
+        fed = [{"x": np.linspace(-1, 1, 24, dtype="float32").reshape(3, 8) + i} for i in range(2)]
+        kept = [one["x"].copy() for one in fed]
+        for _ in range(10):
+            (got,) = exe.run([y], feed=fed)
+            assert np.array_equal(got, np.maximum(-np.concatenate(kept), 0))
+        assert all(np.array_equal(one["x"], before) for one, before in zip(fed, kept, strict=True))

@@ -225,6 +225,32 @@ fn traces_name_every_node_of_every_replica_within_the_run() {
 }
 
 #[test]
+fn sequential_replicas_run_in_the_order_of_the_program_every_time() {
+    let program = network(Some(&adam()), &[20, 20], true, 0.2);
+    let build = BuildStrategy { enable_sequential_execution: true, ..BuildStrategy::default() };
+    let (x, y) = digits(9, 0);
+    let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+    for n_threads in [1, 3] {
+        let setup = Setup { build: build.clone(), exec: threads(n_threads), ..on(3) };
+        let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+        let mut store = Store::new(0);
+        exe.record(true);
+        for _ in 0..5 {
+            exe.run(&mut store, &feeds, &[]).unwrap();
+            let mut events: Vec<serde_json::Value> = serde_json::from_str(&exe.trace().unwrap()).unwrap();
+            events.sort_by(|a, b| a["ts"].as_f64().unwrap().total_cmp(&b["ts"].as_f64().unwrap()));
+            let wanted: Vec<&str> = exe.graph().parts.body.iter().map(|&id| program.op(id).name()).collect();
+            for replica in 0..3 {
+                let title = format!("@{replica}");
+                let own = events.iter().filter(|e| e["name"].as_str().unwrap().ends_with(&title));
+                let ran: Vec<&str> = own.flat_map(|e| e["cat"].as_str().unwrap().split('+')).collect();
+                assert_eq!(ran, wanted, "replica {replica}, {n_threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
 fn strategies_that_contradict_each_other_and_wrong_losses_are_refused() {
     let program = mlp(Some(&adam()));
     let new = |loss, build| ParallelExecutor::new(&program, loss, Setup { build, ..on(2) });
