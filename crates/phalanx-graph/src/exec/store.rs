@@ -172,6 +172,15 @@ impl Store {
         Ok(())
     }
 
+    /// All copies become what the first is.
+    pub(in crate::exec) fn level(&mut self, entry: usize) {
+        let Some((&first, others)) = self.entries[entry].copies.split_first() else { return };
+        let (others, value) = (others.to_vec(), self.buffers_mut()[first].as_slice::<u8>().to_vec());
+        for at in others {
+            self.buffers_mut()[at].as_slice::<u8>().copy_from_slice(&value);
+        }
+    }
+
     /// The buffer that holds the value of a variable for those who only read it.
     pub(in crate::exec) fn view(&mut self, entry: usize) -> usize {
         let has = &self.entries[entry];

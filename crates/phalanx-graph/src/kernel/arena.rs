@@ -10,13 +10,12 @@ use std::{
     ptr,
 };
 
-#[repr(C, align(64))]
-struct Line([u8; ALIGN]);
-
 /// Memory whose parts are lent out by the plan, not by the borrow checker: only [`super::Call`] takes slices of it
 /// while operations run, under MEMPLAN-1. Everything else goes through `&mut`.
 pub struct Arena {
-    lines: Box<[UnsafeCell<Line>]>,
+    /// With room to begin at a multiple of `ALIGN`. Not aligned by its type: then the system's zeros would not do, and every page be
+    /// written before it is used.
+    words: Box<[UnsafeCell<u64>]>,
     bytes: usize,
 }
 
@@ -27,24 +26,24 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// This much memory, all zero; for sizes that are known to be had.
     pub fn new(bytes: usize) -> Arena {
-        Arena::try_new(bytes).unwrap_or_else(|| handle_alloc_error(Layout::new::<Line>()))
+        Arena::try_new(bytes).unwrap_or_else(|| handle_alloc_error(Layout::new::<u64>()))
     }
 
     /// The same, if there is so much.
     pub fn try_new(bytes: usize) -> Option<Arena> {
-        let n = bytes.div_ceil(ALIGN);
-        if n == 0 {
-            return Some(Arena { lines: Box::new([]), bytes });
+        if bytes == 0 {
+            return Some(Arena { words: Box::new([]), bytes });
         }
-        let layout = Layout::array::<UnsafeCell<Line>>(n).ok()?;
-        // SAFETY: the layout has a size. The system's zeros: pages that nothing touches cost nothing.
-        let at: *mut UnsafeCell<Line> = unsafe { alloc_zeroed(layout) }.cast();
+        let n = bytes.checked_next_multiple_of(ALIGN)?.checked_add(ALIGN)? / size_of::<u64>();
+        let layout = Layout::array::<UnsafeCell<u64>>(n).ok()?;
+        // SAFETY: the layout has a size. Pages that nothing touches cost nothing.
+        let at: *mut UnsafeCell<u64> = unsafe { alloc_zeroed(layout) }.cast();
         if at.is_null() {
             return None;
         }
-        // SAFETY: allocated just now with the layout of this slice, and zero bytes are lines.
-        let lines = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(at, n)) };
-        Some(Arena { lines, bytes })
+        // SAFETY: allocated just now with the layout of this slice, and zero bytes are words.
+        let words = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(at, n)) };
+        Some(Arena { words, bytes })
     }
 
     pub fn len(&self) -> usize {
@@ -56,7 +55,8 @@ impl Arena {
     }
 
     fn base(&self) -> *mut u8 {
-        UnsafeCell::raw_get(self.lines.as_ptr()).cast()
+        let words: *mut u8 = UnsafeCell::raw_get(self.words.as_ptr()).cast();
+        words.wrapping_add(words.align_offset(ALIGN))
     }
 
     pub fn duplicate(&mut self) -> Arena {
@@ -67,13 +67,13 @@ impl Arena {
 
     pub fn as_slice<T: Pod>(&mut self) -> &mut [T] {
         let n = self.bytes / size_of::<T>();
-        // SAFETY: `&mut self` excludes everybody else, and the whole buffer lies inside the lines.
+        // SAFETY: `&mut self` excludes everybody else, and the whole buffer lies inside the words.
         unsafe { self.part_mut(0, n) }
     }
 
     fn checked<T: Pod>(&self, offset: usize, n: usize) -> Range<usize> {
         let end = n.checked_mul(size_of::<T>()).and_then(|b| b.checked_add(offset));
-        let end = end.filter(|&e| e <= self.lines.len() * ALIGN);
+        let end = end.filter(|&e| e <= self.bytes.next_multiple_of(ALIGN));
         assert!(offset.is_multiple_of(align_of::<T>()), "the plan aligns buffers for their elements");
         offset..end.expect("the plan keeps every buffer inside its arena")
     }

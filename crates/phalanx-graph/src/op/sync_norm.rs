@@ -141,7 +141,9 @@ impl Operator for SyncNormStats {
             let (sums, squares) = (call.input::<T>(2), call.input::<T>(3));
             let (mean, var) = (call.update::<T>(0, 0), call.update::<T>(1, 1));
             let (count, keep) = (sums[mean.len()], T::of(self.momentum));
-            for c in 0..mean.len() {
+            // Of no samples there is nothing to learn.
+            let n = if count > T::ZERO { mean.len() } else { 0 };
+            for c in 0..n {
                 mean[c] = keep * mean[c] + (T::ONE - keep) * (sums[c] / count);
                 var[c] = keep * var[c] + (T::ONE - keep) * (squares[c] / count);
             }

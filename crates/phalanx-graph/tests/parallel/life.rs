@@ -402,3 +402,36 @@ fn an_update_for_all_reaches_every_copy_and_moments_are_there_once() {
     }
     assert_ne!(store.get_copy("fc.w", 2).unwrap(), before);
 }
+
+#[test]
+fn an_update_that_fails_leaves_all_replicas_alike() {
+    // PARA-2
+    let program = network(Some(&Optimizer::new(Rule::Sgd, 1e38)), &[20], false, 0.0);
+    for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
+        let build = BuildStrategy { check_nan_inf: true, reduce_strategy, ..BuildStrategy::default() };
+        let mut exe = ParallelExecutor::new(&program, Some("loss"), Setup { build, ..on(3) }).unwrap();
+        let mut store = Store::new(0);
+        let (x, y) = digits(9, 1);
+        let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+        let mut n_failed = 0;
+        for _ in 0..3 {
+            n_failed += usize::from(exe.run(&mut store, &feeds, &[]).is_err());
+            let names: Vec<String> = store.names().map(String::from).collect();
+            for name in &names {
+                let first = store.get_copy(name, 0).unwrap();
+                let same = |r| store.get_copy(name, r).unwrap().bytes() == first.bytes();
+                assert!((1..3).all(same), "{name} after a failed update");
+            }
+        }
+        assert!(n_failed > 0, "nothing was too large");
+    }
+}
+
+#[test]
+fn a_dry_run_refuses_what_a_run_refuses() {
+    let program = mlp(Some(&adam()));
+    let exec = ExecutionStrategy { dry_run: true, ..ExecutionStrategy::default() };
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), Setup { exec, ..on(2) }).unwrap();
+    let error = exe.run(&mut Store::new(0), &[], &[Fetch::mean("label")]).unwrap_err();
+    assert!(matches!(error, RunError::NotReal { .. }), "{error}");
+}

@@ -118,3 +118,20 @@ fn without_it_each_replica_has_its_own_and_with_processes_all_have_one() {
     });
     assert_eq!(halves.concat(), synced, "SUM-1: the bits of one process");
 }
+
+#[test]
+fn nothing_is_learned_of_no_samples() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(2), Dim::Fixed(2), Dim::Fixed(2)]).unwrap();
+    b.batch_norm(x, BatchNormOptions::default()).unwrap();
+    let program = b.finish().unwrap();
+    let build = BuildStrategy { sync_batch_norm: true, ..BuildStrategy::default() };
+    let mut exe = ParallelExecutor::new(&program, None, Setup { build, ..on(2) }).unwrap();
+    let mut store = Store::new(0);
+    exe.prepare(&mut store).unwrap();
+    let names: Vec<String> = store.names().map(String::from).collect();
+    let before: Vec<_> = names.iter().map(|n| store.get(n)).collect();
+    let none = Tensor::new::<f32>(&[0, 2, 2, 2], &[]).unwrap();
+    exe.run(&mut store, &[("x", Feed::Split(&none))], &[]).unwrap();
+    assert_eq!(before, names.iter().map(|n| store.get(n)).collect::<Vec<_>>());
+}

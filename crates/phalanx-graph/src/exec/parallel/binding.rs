@@ -99,6 +99,13 @@ impl Binding {
         Ok(())
     }
 
+    /// After an update that did not end, replicas have alike again what they have alike.
+    pub(super) fn level(&self, store: &mut Store) {
+        for &(_, _, entry) in self.held.iter().filter(|(_, held, _)| *held == Held::Alike) {
+            store.level(entry);
+        }
+    }
+
     /// Everything has a value; what others have apart is merged anew.
     pub(super) fn check(&self, graph: &Graph, store: &mut Store) -> Result<(), RunError> {
         for &(id, held, entry) in &self.held {

@@ -3,7 +3,8 @@
 //! - PARA-1: parameters and losses are the same bits for AllReduce and Reduce, fused or not, sequential or not, and for any
 //!   number of threads.
 //! - PARA-2: a run that fails in the network, or between processes, has changed no parameter and no state of the
-//!   optimizer; statistics that the network itself writes (batch norm) may have moved on. The executor can be used again.
+//!   optimizer; statistics that the network itself writes (batch norm) may have moved on. A run whose update fails
+//!   (`check_nan_inf`) may have changed a part, alike in all replicas. The executor can be used again.
 //! - PARA-3: a run whose shares and fetches were seen before allocates nothing, apart from what
 //!   goes to other processes.
 //! - PARA-4: everything that is wrong with feeds and fetches is said before anything runs or changes.
@@ -249,6 +250,7 @@ impl ParallelExecutor {
         if dry {
             self.check_fetches(fetch, asked)?;
             self.one_sample_each(asked);
+            self.check_merges(fetch, asked)?;
         } else {
             let checked = self
                 .check_fetches(fetch, asked)
@@ -284,7 +286,11 @@ impl ParallelExecutor {
                 continue;
             }
             self.feed(store, feeds, &plan, asked)?;
-            self.pool.run(&mut self.run, store.lend())?;
+            let ended = self.pool.run(&mut self.run, store.lend());
+            if ended.as_ref().is_err_and(|error| !matches!(error, RunError::Broken { .. })) {
+                self.binding.level(store);
+            }
+            ended?;
             store.runs += 1;
         }
         self.fetch(store, fetch, &plan, asked, out);

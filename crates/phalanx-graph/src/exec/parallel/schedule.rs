@@ -244,7 +244,7 @@ impl Proving {
 }
 
 /// Words of memory that a proof may take.
-const PROOF_WORDS: usize = 2 << 20;
+const PROOF_WORDS: usize = 8 << 20;
 
 /// Pairs of tasks that touch the same bytes, the earlier one first. Accesses are sorted by region and begin.
 fn clashes<'a>(all: &'a [(usize, &'a Access)]) -> impl Iterator<Item = (usize, usize)> + 'a {
