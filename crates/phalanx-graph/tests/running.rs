@@ -354,3 +354,22 @@ fn parameters_that_were_never_given_stop_a_run() {
     assert_eq!(executor.run(&mut store, &[], &["y"]).unwrap()[0], Tensor::scalar(2f32));
     assert!(matches!(store.set("w", &Tensor::scalar(1f32)), Err(RunError::StateMisfit { .. })));
 }
+
+#[test]
+fn nothing_is_learned_of_no_samples_and_prediction_of_none_is_empty() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(2)]).unwrap();
+    let y = b.fc(x, 3, Act::None).unwrap();
+    let y = b.named(y, "y").unwrap();
+    let loss = b.mean(y).unwrap();
+    let mut program = b.finish().unwrap();
+    let test = program.clone_for_test();
+    Optimizer::new(Rule::Sgd, 0.1).minimize(&mut program, loss).unwrap();
+    let none = Tensor::new::<f32>(&[0, 2], &[]).unwrap();
+    let mut store = Store::new(0);
+    let mut executor = Executor::new(program, Options::default()).unwrap();
+    let error = executor.run(&mut store, &[("x", &none)], &[]).unwrap_err();
+    assert_eq!(error, RunError::NoSamples);
+    let mut executor = Executor::new(test, Options::default()).unwrap();
+    assert_eq!(executor.run(&mut store, &[("x", &none)], &["y"]).unwrap()[0].dims(), [0, 3]);
+}

@@ -5,7 +5,7 @@
 
 use super::{error::RunError, store::Store, tensor::Tensor};
 use crate::{
-    ir::{Dim, GraphError, Op, OpId, Program, Var, VarId, VarKind},
+    ir::{Dim, GraphError, Op, OpId, Program, Role, Var, VarId, VarKind},
     kernel::{Arena, Call, Env, Memory, Operand, Place},
     plan::{MemoryPlan, Reuse},
 };
@@ -39,6 +39,8 @@ pub struct Executor {
     arena: Arena,
     /// Which of its variables it writes.
     written: Vec<bool>,
+    /// Whether it has gradients.
+    learns: bool,
     /// The buffer of the store that each of its variables has, if it lives there.
     places: Vec<usize>,
     /// The store's state when the plans were made.
@@ -58,7 +60,8 @@ impl Executor {
         let mut written = vec![false; program.vars.len()];
         program.ops.iter().flat_map(|op| &op.outputs).for_each(|id| written[id.index()] = true);
         let (plans, places, arena) = (Vec::new(), Vec::new(), Arena::new(0));
-        Ok(Executor { program, options, feeds, plans, arena, written, places, seen: None })
+        let learns = program.ops.iter().any(|op| op.role == Role::Loss);
+        Ok(Executor { program, options, feeds, plans, arena, written, learns, places, seen: None })
     }
 
     pub fn program(&self) -> &Program {
@@ -191,7 +194,10 @@ impl Executor {
                 return Err(RunError::Missing { var: var.name.clone(), wanted, site });
             }
         }
-        Ok(batch.map_or(1, |(_, n)| n))
+        match batch.map_or(1, |(_, n)| n) {
+            0 if self.learns => Err(RunError::NoSamples),
+            n => Ok(n),
+        }
     }
 
     /// How many samples a value has for this feed, if that depends on the batch.

@@ -8,8 +8,14 @@ use crate::{
 };
 
 /// A body that takes what this one does and after it a gradient for each value `of` those it gives; it gives the
-/// gradients of the values `wrt` that it takes. Both count from 0.
-pub(crate) fn backward(body: &Body, of: &[usize], wrt: &[usize]) -> Result<Body, GraphError> {
+/// gradients of the values `wrt` that it takes. Both count from 0. Nothing goes back from a gradient that is not `live`: it
+/// is zero, and zero times infinity would not be.
+pub(crate) fn backward(
+    body: &Body,
+    of: &[usize],
+    live: impl Fn(usize) -> bool,
+    wrt: &[usize],
+) -> Result<Body, GraphError> {
     let mut program = body.program().clone();
     let takes: Vec<VarId> = body.takes().collect();
     let wrt: Vec<VarId> = wrt.iter().map(|&i| takes[i]).collect();
@@ -20,7 +26,10 @@ pub(crate) fn backward(body: &Body, of: &[usize], wrt: &[usize]) -> Result<Body,
         let id = body.gives()[i];
         let name = program.fresh(&format!("{}@GIVEN", grad_name(&program, id)));
         let (sig, site) = (program.sig(id).clone(), program.var(id).site.clone());
-        seeds.push((id, program.declare(&name, sig, VarKind::Feed, site)?));
+        let seed = program.declare(&name, sig, VarKind::Feed, site)?;
+        if live(i) {
+            seeds.push((id, seed));
+        }
     }
     let mut parts: Vec<Vec<VarId>> = vec![Vec::new(); program.vars.len()];
     seeds.into_iter().for_each(|(id, seed)| parts[id.index()].push(seed));

@@ -2,7 +2,6 @@
 //! - STRATEGY-1: what the user gave is never changed; what really holds is in [`Effective`].
 //! - STRATEGY-2: all conflicts are reported, not the first.
 
-use crate::kernel::MAX_OUTPUTS;
 use std::{fmt, path::PathBuf};
 
 /// What becomes of gradients.
@@ -214,7 +213,7 @@ impl fmt::Display for Conflicts {
 impl std::error::Error for Conflicts {}
 
 /// A sum over replicas is one step with an output for each.
-const MOST_REPLICAS: usize = MAX_OUTPUTS - 1;
+const MOST_REPLICAS: usize = 254;
 const MOST_THREADS: usize = 1024;
 
 /// Takes both strategies together with the circumstances (STRATEGY-1, STRATEGY-2).

@@ -28,6 +28,8 @@ pub enum Misfit {
     Body { what: &'static str, error: Box<GraphError> },
     #[error("input {slot}: its {what} takes {wanted}, got {got}")]
     Takes { what: &'static str, slot: usize, wanted: Box<Sig>, got: Box<Sig> },
+    #[error("gives {got} values; an operation gives {most} at most: cut it into several")]
+    Many { most: usize, got: usize },
     #[error("its {what} gives {got} values, wants {wanted}")]
     GivesCount { what: &'static str, wanted: usize, got: usize },
     #[error("value {slot} that its {what} gives: wants {wanted}, got {got}")]

@@ -8,6 +8,9 @@ use std::fmt;
 /// Buffers begin at multiples of this, and so do the values of sparse rows.
 pub const ALIGN: usize = 64;
 
+/// The most values that one operation gives.
+pub const MAX_OUTPUTS: usize = 1023;
+
 /// How a variable's elements lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Form {

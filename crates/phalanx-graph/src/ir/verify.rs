@@ -1,10 +1,10 @@
 //! Proves that a program means something. Everything here can be caused by the user or by bytes from outside.
 
 use super::{
-    error::GraphError,
+    error::{GraphError, Misfit},
     program::{Op, Program, Site, VarId, VarKind},
     shape::MAX_RANK,
-    sig::Sig,
+    sig::{MAX_OUTPUTS, Sig},
 };
 use crate::op::OpKind;
 
@@ -86,7 +86,11 @@ pub(super) fn inferred(
         return Err(GraphError::Dangling { op: operator.name(), site: site.clone(), index, n_vars });
     }
     let sigs: Vec<Sig> = inputs.iter().map(|&id| program.sig(id).clone()).collect();
-    operator.infer(&sigs).map_err(|why| {
+    let few = |sigs: Vec<Sig>| match sigs.len() {
+        got if got > MAX_OUTPUTS => Err(Misfit::Many { most: MAX_OUTPUTS, got }),
+        _ => Ok(sigs),
+    };
+    operator.infer(&sigs).and_then(few).map_err(|why| {
         let named: Vec<String> =
             inputs.iter().map(|&id| format!("{}: {}", program.var(id).name, program.sig(id))).collect();
         GraphError::Misfit { op: operator.name(), site: site.clone(), inputs: named.join(", "), why }

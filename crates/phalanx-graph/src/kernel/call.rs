@@ -9,7 +9,7 @@ use super::{
     arena::Arena,
     inner::{Inner, Spot},
 };
-use crate::ir::{ALIGN, Form};
+use crate::ir::{ALIGN, Form, MAX_OUTPUTS};
 use bytemuck::Pod;
 use phalanx_core::DType;
 use std::{ops::Range, sync::Arc};
@@ -169,7 +169,7 @@ pub struct Call<'a> {
     step: &'a Step,
     memory: Memory<'a>,
     /// Outputs that were handed out, one bit each; the last bit is the workspace.
-    taken: [u64; 4],
+    taken: [u64; N_WORDS],
     pub env: Env,
 }
 
@@ -180,19 +180,19 @@ pub enum Pair<'a, T> {
     Apart(&'a [T], &'a mut [T]),
 }
 
-const WORKSPACE: usize = 255;
-/// The most outputs a step can have.
-pub(crate) const MAX_OUTPUTS: usize = WORKSPACE;
+/// Its bit, behind those of all outputs.
+const WORKSPACE: usize = MAX_OUTPUTS;
+const N_WORDS: usize = (MAX_OUTPUTS + 1).div_ceil(64);
 
 impl<'a> Call<'a> {
     /// One step of a run that owns its memory; the mutable borrow keeps steps after one another (MEMPLAN-2).
     pub(crate) fn new<'m: 'a>(step: &'a Step, memory: &'a mut Memory<'m>, env: Env) -> Call<'a> {
-        Call { step, memory: *memory, taken: [0; 4], env }
+        Call { step, memory: *memory, taken: [0; N_WORDS], env }
     }
 
     /// One task of a schedule, while others run (MEMPLAN-2).
     pub(crate) fn of_task(step: &'a Step, memory: Memory<'a>, env: Env) -> Call<'a> {
-        Call { step, memory, taken: [0; 4], env }
+        Call { step, memory, taken: [0; N_WORDS], env }
     }
 
     pub fn dims(&self, input: usize) -> &'a [usize] {
@@ -320,7 +320,7 @@ impl<'a> Call<'a> {
     pub(crate) fn inner(&mut self, body: usize, at: usize, env: Env) -> Call<'_> {
         // What it may touch is the workspace, which `workspace` keeps from this kernel, and inputs, which are only read
         // (MEMPLAN-6): slices that were given out before lie elsewhere or are read, too.
-        Call { step: &self.step.bodies[body].steps[at], memory: self.memory, taken: [0; 4], env }
+        Call { step: &self.step.bodies[body].steps[at], memory: self.memory, taken: [0; N_WORDS], env }
     }
 
     pub(crate) fn operands(&self) -> &'a [Operand] {

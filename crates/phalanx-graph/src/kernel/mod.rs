@@ -10,8 +10,8 @@ mod sum;
 mod walk;
 
 pub use arena::Arena;
+pub(crate) use call::Memory;
 pub use call::{Call, Env, Operand, Pair, Place, Step};
-pub(crate) use call::{MAX_OUTPUTS, Memory};
 pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned};
 pub use inner::{Inner, Spot};
 pub use number::Real;

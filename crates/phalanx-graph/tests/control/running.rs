@@ -5,7 +5,7 @@ use phalanx_graph::{
     Act, BATCH, Builder, Dim, Executor, Init, Optimizer, Options, Program, Rule, RunError, Store, Tensor,
     append_backward,
     kernel::{KernelError, Stream},
-    op::{Embedding, Func, Logical, Reduction},
+    op::{Embedding, Func, Logical, Reduction, TopK},
     plan::Reuse,
     saved::{load, save},
 };
@@ -404,4 +404,66 @@ fn conditions_are_put_together() {
     for (got, wanted) in out.iter().zip(wanted) {
         assert_eq!(got.bytes(), wanted);
     }
+}
+
+/// A loop that carries something beside what the loss is made of: a length that is zero at first, or what has no gradient.
+fn beside(of_top: bool) -> Program {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(3)]).unwrap();
+    let w = b.parameter("w", [3], Init::Constant(0.0)).unwrap();
+    let zero = b.fill(DType::I64, [1], 0.0).unwrap();
+    let n = b.fill(DType::I64, [1], 3.0).unwrap();
+    let h = b.scale(x, 0.0, 0.0).unwrap();
+    let length = b.reduce(Reduction::Sum, h, &[1], true).unwrap();
+    let body = |b: &mut Builder, v: &[phalanx_graph::VarId]| {
+        let square = b.mul(v[1], v[1])?;
+        let sum = b.reduce(Reduction::Sum, square, &[1], true)?;
+        let beside = if of_top { b.op1(TopK { k: 1 }, &[v[1]])? } else { b.map(Func::Sqrt, sum)? };
+        Ok(vec![b.increment(v[0], 1)?, b.add(v[1], w)?, beside])
+    };
+    let out = b.while_loop(5, &[zero, h, length], |b, v| b.less_than(v[0], n), body).unwrap();
+    let loss = b.mean(out[1]).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let mut program = b.finish().unwrap();
+    Optimizer::new(Rule::Sgd, 0.0).minimize(&mut program, loss).unwrap();
+    program
+}
+
+#[test]
+fn what_is_carried_beside_the_loss_does_not_disturb_its_gradient() {
+    for of_top in [false, true] {
+        let mut executor = Executor::new(beside(of_top), Options::default()).unwrap();
+        let x = Tensor::zeros(DType::F32, &[2, 3]);
+        let out = executor.run(&mut Store::new(1), &[("x", &x)], &["w@GRAD"]).unwrap();
+        assert_eq!(out[0].data::<f32>().unwrap(), [1.0; 3]);
+    }
+}
+
+#[test]
+fn many_values_are_carried_and_too_many_refused_in_words() {
+    let looping = |n: usize| {
+        let mut b = Builder::new();
+        let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(1)]).unwrap();
+        let zero = b.fill(DType::I64, [1], 0.0)?;
+        let two = b.fill(DType::I64, [1], 2.0)?;
+        let mut first = vec![zero];
+        first.extend(vec![x; n]);
+        let body = |b: &mut Builder, v: &[phalanx_graph::VarId]| {
+            let mut next = vec![b.increment(v[0], 1)?];
+            for &one in &v[1..] {
+                next.push(b.scale(one, 2.0, 0.0)?);
+            }
+            Ok(next)
+        };
+        let out = b.while_loop(2, &first, |b, v| b.less_than(v[0], two), body)?;
+        let last = b.named(out[n], "last")?;
+        assert_eq!(b.program().var(last).name, "last");
+        b.finish()
+    };
+    let mut executor = Executor::new(looping(200).unwrap(), Options::default()).unwrap();
+    let one = Tensor::new(&[1, 1], &[1f32]).unwrap();
+    let out = executor.run(&mut Store::new(0), &[("x", &one)], &["last"]).unwrap();
+    assert_eq!(out[0].data::<f32>().unwrap(), [4.0]);
+    let error = looping(600).unwrap_err().to_string();
+    assert!(error.contains("at most") && error.contains("while"), "{error}");
 }

@@ -4,7 +4,7 @@ use super::collective::{Collective, tree};
 use crate::{
     exec::RunError,
     ir::{OpId, Program},
-    kernel::{Call, Env, KernelError, MAX_OUTPUTS, Memory, Real, Step, fast, real},
+    kernel::{Call, Env, KernelError, Memory, Real, Step, fast, real},
 };
 use phalanx_core::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +23,9 @@ pub(super) enum What {
     /// Puts rows one after another, those of other processes too.
     Gather,
 }
+
+/// The most blocks that a sum adds up.
+const MOST_BLOCKS: usize = 255;
 
 /// One call of a kernel.
 #[derive(Clone, Debug)]
@@ -131,7 +134,7 @@ fn copy(call: &mut Call<'_>) {
 fn sum(call: &mut Call<'_>) -> Result<(), KernelError> {
     real!(call.dtype(0), T => {
         let n = call.n_inputs();
-        let mut blocks: [&mut [T]; MAX_OUTPUTS] = std::array::from_fn(|_| &mut [][..]);
+        let mut blocks: [&mut [T]; MOST_BLOCKS] = std::array::from_fn(|_| &mut [][..]);
         for (i, block) in blocks[..n].iter_mut().enumerate() {
             *block = call.update::<T>(i, i);
         }

@@ -75,7 +75,8 @@ impl Operator for Cond {
         if wrt.is_empty() {
             return Ok(true);
         }
-        let (then, other) = (backward(&self.then, &of, &wrt)?, backward(&self.other, &of, &wrt)?);
+        let back = |body: &Body| backward(body, &of, |_| true, &wrt);
+        let (then, other) = (back(&self.then)?, back(&self.other)?);
         let mut inputs: Vec<_> = (0..grad.n_inputs()).map(|s| grad.x(s)).collect();
         inputs.extend(of.iter().map(|&s| grad.dy(s)));
         let found = grad.emit_all(CondGrad { then, other, stream: self.stream }, &inputs)?;

@@ -3,12 +3,13 @@
 use super::{Inside, WhileGrad, env_of, gives, is_real, perform};
 use crate::{
     grad::{Grad, backward},
-    ir::{Body, Dim, GraphError, Misfit, Op, Shape, Sig},
+    ir::{Body, Dim, GraphError, Misfit, Op, Shape, Sig, VarId},
     kernel::{Call, KernelError, Spot},
     op::{Operator, check},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// From a condition, the first values of what is carried from round to round, and what the body captures: the values
 /// after the last round, how many rounds there were and, if `keeps`, the bytes of what each carried value was before each
@@ -33,6 +34,29 @@ pub(super) fn kept(sig: &Sig, most: u64) -> Result<Sig, Misfit> {
     let wanted = "so few rounds that what they carry can be kept";
     let bytes = bytes.ok_or(Misfit::Attribute { name: "most", wanted, got: most.to_string() })?;
     Ok(Sig::dense(DType::U8, Shape(vec![bytes])))
+}
+
+impl While {
+    /// Which carried values have a gradient: those that are used after the loop, and those that they are made of.
+    fn live(&self, real: &[usize], used: impl Fn(usize) -> bool) -> Vec<bool> {
+        let program = self.body.program();
+        let takes: Vec<VarId> = self.body.takes().collect();
+        let mut live: Vec<bool> = (0..self.n_carried).map(|c| real.contains(&c) && used(c)).collect();
+        loop {
+            let gives = (0..self.n_carried).filter(|&c| live[c]).map(|c| self.body.gives()[1 + c]);
+            let mut seen: BTreeSet<VarId> = gives.collect();
+            for op in program.ops.iter().rev() {
+                if op.outputs.iter().any(|out| seen.contains(out)) {
+                    seen.extend(op.inputs.iter().filter(|&&id| is_real(program.sig(id).dtype)));
+                }
+            }
+            let before = live.clone();
+            real.iter().for_each(|&c| live[c] |= seen.contains(&takes[1 + c]));
+            if live == before {
+                return live;
+            }
+        }
+    }
 }
 
 impl Operator for While {
@@ -109,7 +133,8 @@ impl Operator for While {
             (1 + n..grad.n_inputs()).filter(|&s| grad.wants(s) && is_real(wants[s].dtype)).collect();
         let of: Vec<usize> = real.iter().map(|c| 1 + c).collect();
         let wrt: Vec<usize> = of.iter().chain(&captured).copied().collect();
-        let body = backward(&self.body, &of, &wrt)?;
+        let live = self.live(&real, |c| grad.has_dy(c));
+        let body = backward(&self.body, &of, |given| live[given - 1], &wrt)?;
         let given: Vec<bool> = real.iter().map(|&c| grad.has_dy(c)).collect();
         let mut inputs = vec![grad.y(n)];
         inputs.extend((0..n).map(|c| grad.y(n + 1 + c)));
@@ -118,7 +143,9 @@ impl Operator for While {
         let (most, stream) = (self.most, self.stream);
         let found = grad.emit_all(WhileGrad { body, most, n_carried: n, given, stream }, &inputs)?;
         for (slot, d) in wrt.into_iter().zip(found) {
-            grad.pass(slot, d)?;
+            if slot > n || live[slot - 1] {
+                grad.pass(slot, d)?;
+            }
         }
         Ok(true)
     }
