@@ -72,6 +72,21 @@ def test_one_bad_value_contradicts_nothing(world: World) -> None:
         fluid.ParallelExecutor(False, loss.name, world.main, None, execution, build)
 
 
+def test_nobody_shares_with_itself(world: World) -> None:
+    loss, _ = executors(world)
+    first, second, third = (fluid.CompiledProgram(world.main) for _ in range(3))
+    with pytest.raises(fluid.StrategyError, match="from itself") as caught:
+        first.with_data_parallel(loss.name, share_vars_from=first, places=2)
+    assert caught.value.var == "share_vars_from"
+    first.with_data_parallel(loss.name, share_vars_from=second, places=2)
+    second.with_data_parallel(loss.name, share_vars_from=third, places=2)
+    with pytest.raises(fluid.StrategyError, match="from itself"):
+        third.with_data_parallel(loss.name, share_vars_from=first, places=2)
+    # What was refused has not happened.
+    third.with_data_parallel(loss.name, places=2)
+    assert len(fluid.Executor().run(first, feed=batch(8), fetch_list=[loss])[0]) == 2
+
+
 def merged(world: World, k_steps: int, devices: int, **given: Any) -> tuple[list[bytes], np.ndarray[Any, Any]]:
     """Parameters after each of four runs with a quarter of the samples each, or one run with all of them."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from graphs import World, batch, begin, classifier, world
 
 import phalanx.graph as fluid
 from phalanx.exceptions import ForkedError
+from phalanx.graph._channel import Prefetch
 
 __all__ = ["world"]
 
@@ -384,6 +386,171 @@ def test_ctrl_c_ends_the_wait_for_a_reader(world: World) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         until.set()
+
+
+def interrupt_at(event: int) -> Callable[..., None]:
+    """A profiler that is Ctrl-C right after this many calls of what is written in C."""
+    seen = [0]
+
+    def profile(frame: Any, kind: str, what: Any) -> None:
+        if kind == "c_return" and frame.f_code.co_filename.endswith("_channel.py"):
+            seen[0] += 1
+            if seen[0] == event:
+                raise KeyboardInterrupt
+
+    return profile
+
+
+@pytest.mark.parametrize("n_items", [0, 50])
+def test_ctrl_c_at_any_moment_takes_no_room_away(n_items: int) -> None:
+    n_hit = 0
+    for event in range(1, 20):
+        items = Prefetch(lambda: iter(range(n_items)), 1, SOON_S)
+        sys.setprofile(interrupt_at(event))
+        try:
+            next(items, None)
+        except KeyboardInterrupt:
+            n_hit += 1
+        finally:
+            sys.setprofile(None)
+        # One may be lost, and nothing waits.
+        rest = list(items)
+        assert rest == list(range(n_items))[n_items - len(rest) :] and len(rest) >= n_items - 1
+    assert n_hit > 0
+
+
+def late(until: threading.Event) -> Callable[[], Iterator[list[Any]]]:
+    """Batches 0 to 3; those after the first come when they may."""
+
+    def batches() -> Iterator[list[Any]]:
+        for i, each in enumerate(numbers(4)()):
+            if i == 1:
+                until.wait()
+            yield each
+
+    return batches
+
+
+def test_no_batch_is_lost_by_waiting_too_short(world: World) -> None:
+    x, y = doubled()
+    until = threading.Event()
+    reader = loader(x, iterable=False, timeout_s=0.2).set_batch_generator(late(until))
+    reader.start()
+    exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            exe.run([y])
+    until.set()
+    reader._running._timeout_s = SOON_S
+    assert [exe.run([y])[0].ravel().tolist() for _ in range(2)] == [[0, 2], [4, 6]]
+    with pytest.raises(fluid.EOFException):
+        exe.run([y])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_that_did_not_happen_takes_no_batch(world: World, devices: int) -> None:
+    a, b = (fluid.data(name, [None, 1]) for name in "ab")
+    out = fluid.layers.fc(a + b, 1, param_attr=fluid.initializer.Constant(1.0), bias_attr=False)
+    given = np.zeros([devices, 1], "float32")
+    readers = [loader(v, iterable=False).set_batch_generator(numbers(n * devices)) for v, n in ((a, 3), (b, 2))]
+    exe = fluid.ParallelExecutor(main_program=world.main, devices=devices)
+    alone = fluid.Executor()
+    runs: list[Callable[..., Any]] = [lambda fetch, feed=None: exe.run(fetch, feed=feed)]
+    if devices == 1:
+        runs.append(lambda fetch, feed=None: alone.run(world.main, feed=feed, fetch_list=fetch))
+    for run in runs:
+        for reader in readers:
+            reader.start()
+        if run is runs[0]:
+            with pytest.raises(fluid.UninitialisedError):
+                run([out])
+            begin(world)
+        with pytest.raises(fluid.FetchError, match="`nobody` is fetched"):
+            run(["nobody"])
+        with pytest.raises(fluid.FeedError, match="`c` is fed"):
+            run([out], {"c": given})
+        with pytest.raises(fluid.FeedError):
+            run([out], {"c": "no array"})
+        seen = [run([out])[0].ravel().tolist() for _ in range(2)]
+        assert seen == [[2.0 * (i * devices + k) for k in range(devices)] for i in range(2)]
+        # The second has no more, and the first is asked again once it is fed.
+        for _ in range(2):
+            with pytest.raises(fluid.EOFException, match="the loader of b "):
+                run([out])
+        assert run([out], {"b": given})[0].ravel().tolist() == [2.0 * devices + k for k in range(devices)]
+        for reader in readers:
+            reader.reset()
+
+
+def test_nothing_waits_for_a_wrong_name(world: World) -> None:
+    x, _ = doubled()
+    until = threading.Event()
+    reader = loader(x, iterable=False, timeout_s=SOON_S).set_batch_generator(late(until))
+    reader.start()
+    exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
+    # With two devices it would wait for the second batch.
+    with pytest.raises(fluid.FetchError, match="`nobody` is fetched"):
+        exe.run(["nobody"])
+    until.set()
+
+
+def test_reset_forgets_what_was_handed_back(world: World) -> None:
+    x, y = doubled()
+    reader = loader(x, iterable=False).set_batch_generator(numbers(3))
+    exe = fluid.Executor()
+    for _ in range(2):
+        reader.start()
+        assert exe.run(world.main, fetch_list=[y])[0].item() == 0
+        with pytest.raises(fluid.FeedError):
+            exe.run(world.main, feed={"nobody": 1.0}, fetch_list=[y])
+        reader.reset()
+
+
+def test_tensors_that_are_no_arrays_yet_can_be_given_again(world: World) -> None:
+    x, y = doubled()
+    exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
+    ones = {"x": np.ones([2, 1], "float32")}
+    (tensor,) = exe.run([y], feed=ones, return_numpy=False)
+    for iterable in (True, False):
+        reader = loader(x, iterable=iterable, drop_last=False)
+        reader.set_batch_generator(lambda: ([tensor] for _ in range(3)), fluid.cpu_places(2))
+        if iterable:
+            got = [exe.run([y], feed=data)[0].ravel().tolist() for data in reader()]
+        else:
+            reader.start()
+            got = [exe.run([y])[0].ravel().tolist() for _ in range(2)]
+        assert got == [[4] * 4, [4] * 2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "says"),
+    [
+        ("int64", 1.7, "1.7"),
+        ("int64", float("nan"), "nan"),
+        ("int64", 2**70, str(2**70)),
+        ("int32", 2**40 + 5, "1099511627781"),
+        ("uint8", -1, "-1"),
+        ("uint8", 256, "256"),
+        ("int64", "a", "<U21[1, 2]"),
+        ("int64", None, "None"),
+    ],
+)
+def test_numbers_that_a_type_cannot_hold_are_refused(world: World, dtype: str, value: Any, says: str) -> None:
+    n = fluid.layers.data("n", [2], dtype=dtype)
+    for way in (
+        lambda: next(loader(n).set_batch_generator(lambda: [[[[1, value]]]])()),
+        lambda: next(loader(n).set_sample_generator(lambda: [([1, value],)], 1)()),
+        lambda: fluid.DataFeeder([n]).feed([([1, value],)]),
+    ):
+        with pytest.raises(fluid.FeedError, match=f"`n` wants {dtype}.*test_graph_readers.py") as caught:
+            way()
+        assert caught.value.var == "n"
+    with pytest.raises(fluid.FeedError, match=f"cannot hold {re.escape(says)}$"):
+        next(loader(n).set_batch_generator(lambda: [[[[1, value]]]])())
+    # Whole numbers of other types are no trouble, and parts of different lengths are told as such.
+    assert next(loader(n).set_batch_generator(lambda: [[[[1.0, 2.0]]]])())[0]["n"].dtype == dtype
+    with pytest.raises(fluid.FeedError, match="`n`: the batch is a list whose parts differ in shape"):
+        next(loader(n).set_batch_generator(lambda: [[[[1], [1, 2]]]])())
 
 
 STUCK_AT_EXIT = """\

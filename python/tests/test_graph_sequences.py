@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise, product
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_ragged_feeds_are_padded_and_split_between_sequences(world: World) -> No
 
 def test_wrong_ragged_feeds_name_the_sequence(world: World) -> None:
     x, z, plain = sequences(), sequences("z"), fluid.data("plain", [None, 2])
-    fluid.layers.reduce_sum(x + z)
+    assert (x + z).lod_level == 1
     long = np.zeros([TIME + 1, 2], "float32")
     good, other = ragged(), fluid.create_lod_tensor(np.zeros([20, 2], "float32"), [[3, 0, 5, 1, 3, 3, 5]])
     exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
@@ -102,6 +103,12 @@ def test_wrong_ragged_feeds_name_the_sequence(world: World) -> None:
         ({"x": [np.zeros([2, 3])]}, r"wants sequences of float32\[2\].*sequence 0 is float64\[2, 3\]", "x"),
         ({"x": [["a", "b"]]}, "sequence 0 is <U1", "x"),
         ({"x": good, "z": other}, "sequence 4 of `z` has the length 3, and that of `x` 2", "z"),
+        ({x: good, z: other}, "sequence 4 of `z` has the length 3, and that of `x` 2", "z"),
+        ([{x: good, z: good}, {"x": good, z: other}], "sequence 4 of `z`", "z"),
+        ({x: good, "x": good, z: good}, "`x` is fed twice", "x"),
+        ({x: good, x.lengths: np.array(LENGTHS)}, "have lengths already", "x@LENGTHS"),
+        ({"x": [np.zeros([3, 0], "float32")]}, r"sequence 0 is float32\[3, 0\]", "x"),
+        ({"x": [[[1.0, 2.0], [3.0]]]}, "sequence 0 is a list whose parts differ in shape", "x"),
         ({"x": fluid.PerDevice([good, good]), "z": fluid.PerDevice([good, other])}, "sequence 11 of `z`", "z"),
         ({"x": good, "x@LENGTHS": np.array(LENGTHS)}, "have lengths already", "x@LENGTHS"),
         ({"plain": good}, "was not declared with lod_level=1", "plain"),
@@ -240,6 +247,139 @@ def test_means_over_padding_are_refused(world: World) -> None:
     fluid.layers.mean(fluid.layers.sequence_pool(fluid.layers.reduce_mean(x, dim=2, keep_dim=True), "sum"))
 
 
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (lambda x: fluid.layers.reduce_sum(x, dim=1), 'sequence_pool\\(x, "sum"\\)'),
+        (lambda x: fluid.layers.reduce_sum(x), 'sequence_pool\\(x, "sum"\\)'),
+        (lambda x: fluid.layers.reduce_sum(x, dim=0), 'sequence_pool\\(x, "sum"\\)'),
+        (lambda x: fluid.layers.reduce_max(x, dim=[1, 2]), 'sequence_pool\\(x, "max"\\)'),
+        (lambda x: fluid.layers.reduce_min(x, dim=-2), 'sequence_pool\\(x \\* -1.0, "max"\\)'),
+        (lambda x: fluid.layers.concat([x, x], axis=1), "before they are fed"),
+        (lambda x: fluid.layers.concat([x, x], axis=0), "feed all sequences in one variable"),
+        (lambda x: fluid.layers.slice(x, [1], [0], [2]), "sequence_first_step or sequence_last_step"),
+        (lambda x: fluid.layers.split(x, [2, 3], dim=1), "sequence_first_step or sequence_last_step"),
+        (lambda x: fluid.layers.gather(x, fluid.data("i", [None], "int64")), "gather its rows"),
+        (lambda x: fluid.layers.layer_norm(x), "begin_norm_axis=2"),
+        (lambda x: fluid.layers.batch_norm(x), "layer_norm"),
+        (lambda x: fluid.layers.softmax(fluid.layers.reduce_sum(x, dim=2)), "sequence_softmax"),
+        (lambda x: fluid.layers.argmax(fluid.layers.reduce_sum(x, dim=2)), "sequence_pool"),
+    ],
+)
+def test_padding_is_never_taken_for_elements(world: World, layer: Any, says: str) -> None:
+    x = sequences()
+    with pytest.raises(fluid.ProgramError, match=f"padded sequences, and .*; .*{says}") as caught:
+        layer(x)
+    assert caught.value.var is not None and "test_graph_sequences.py:" in str(caught.value.site)
+
+
+def test_what_leaves_time_alone_keeps_the_lengths(world: World) -> None:
+    x = sequences()
+    layers = fluid.layers
+    for y in (
+        layers.reduce_sum(x, dim=2),
+        layers.concat([x, x], axis=2),
+        layers.slice(x, [1, 2], [0, 1], [TIME, 2]),
+        layers.layer_norm(x, begin_norm_axis=2),
+        layers.softmax(x),
+        layers.argmax(x),
+        layers.transpose(layers.reshape(x, [0, 0, 1, 2]), [0, 1, 3, 2]),
+        layers.expand_to(layers.reduce_sum(x, dim=2, keep_dim=True), [-1, TIME, 4]),
+    ):
+        assert y.lengths is not None and y.lengths.name == "x@LENGTHS", y
+    # Times of one feature, and features of one time, are no sequences.
+    wide = sequences("wide", TIME)
+    assert layers.transpose(wide, [0, 2, 1]).lod_level == 0
+    assert layers.matmul(wide, wide, transpose_x=True).lod_level == 0
+
+
+@pytest.mark.parametrize("kind", ["sum", "average", "sqrt", "max", "first", "last"])
+def test_a_pool_is_no_sequence_even_if_it_is_as_wide_as_time(world: World, kind: str) -> None:
+    x, z = sequences("x", TIME), sequences("z", TIME)
+    pools = [fluid.layers.sequence_pool(v, kind) for v in (x, z)]
+    assert [v.lod_level for v in pools] == [0, 0]
+    both = pools[0] + pools[1]
+    loss = fluid.layers.mean(fluid.layers.fc(both, 3))
+    begin(world)
+    short = fluid.create_lod_tensor(np.ones([len(LENGTHS), TIME], "float32"), [[1] * len(LENGTHS)])
+    feed = {"x": ragged(TIME), "z": short}
+    got, first, _ = fluid.Executor().run(world.main, feed=feed, fetch_list=[both, pools[0], loss])
+    np.testing.assert_allclose(got, first + 1, rtol=1e-6)
+
+
+def test_sequences_attend_to_others_of_other_lengths(world: World) -> None:
+    a = fluid.layers.data("a", [2], lod_level=1, max_length=3)
+    b = fluid.layers.data("b", [2], lod_level=1, max_length=5)
+    scores = fluid.layers.matmul(a, b, transpose_y=True)
+    mixed = fluid.layers.matmul(scores, b)
+    assert scores.lengths is not None and mixed.lengths is not None
+    assert (scores.shape, scores.lengths.name, mixed.lengths.name) == ((-1, 3, 5), "a@LENGTHS", "a@LENGTHS")
+    random = np.random.default_rng(3)
+    left, right = ([random.standard_normal([n, 2]).astype("float32") for n in given] for given in ([3, 1], [2, 5]))
+    (got,) = fluid.Executor().run(world.main, feed={"a": left, "b": right}, fetch_list=[mixed])
+    for mine, u, v in zip(got, left, right, strict=True):
+        np.testing.assert_allclose(mine[: len(u)], u @ v.T @ v, rtol=1e-5, atol=1e-6)
+
+
+def test_programs_that_were_read_know_where_sequences_end(world: World) -> None:
+    x, z = sequences(), sequences("z")
+    both = fluid.layers.tanh(x + z)
+    seen = fluid.layers.attention(both, 1)
+    written = world.main.serialize_to_string()
+    read = fluid.Program.parse_from_string(written)
+    assert read.serialize_to_string() == written
+    good, other = ragged(), fluid.create_lod_tensor(np.zeros([20, 2], "float32"), [[3, 0, 5, 1, 3, 3, 5]])
+    begin(world)
+    with fluid.program_guard(read, world.startup):
+        with pytest.raises(fluid.ProgramError, match="what lies behind their ends would count"):
+            fluid.layers.mean(read.var(seen.name))
+        pooled = fluid.layers.sequence_pool(read.var(both.name), "average")
+    (got,) = fluid.Executor().run(read, feed={"x": good, "z": good}, fetch_list=[pooled])
+    wanted = [np.tanh(2 * s).mean(0) if len(s) else np.zeros(2) for s in good.sequences()]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    for use_prune in (False, True):
+        with pytest.raises(fluid.FeedError, match="sequence 4 of `z` has the length 3"):
+            fluid.Executor().run(read, feed={"x": good, "z": other}, fetch_list=[pooled], use_prune=use_prune)
+    # A part that needs no lengths still takes sequences.
+    fluid.Executor().run(read, feed={"x": good, "z": good}, fetch_list=[both.name], use_prune=True)
+    form = json.loads(written)
+    for wrong in (
+        None,
+        1,
+        [],
+        {},
+        {"lengths": [1], "alike": []},
+        {"lengths": {"x": "nobody"}, "alike": []},
+        {"lengths": {"x": "z"}, "alike": []},
+        {"lengths": {"nobody": "x@LENGTHS"}, "alike": []},
+        {"lengths": {"x": ["x@LENGTHS"]}, "alike": []},
+        {"lengths": {}, "alike": [["x@LENGTHS"]]},
+        {"lengths": {}, "alike": [["x@LENGTHS", "x"]]},
+    ):
+        with pytest.raises(fluid.ProgramError, match="this is no program"):
+            fluid.Program.parse_from_string(json.dumps({**form, "sequences": wrong}).encode())
+    # One that was written without them knows those of its feeds.
+    del form["sequences"]
+    bare = fluid.Program.parse_from_string(json.dumps(form).encode())
+    assert [bare.var(name).lod_level for name in ("x", "z", both.name)] == [1, 1, 0]
+
+
+def test_loops_and_branches_keep_lengths(world: World) -> None:
+    x, layers = sequences(), fluid.layers
+    zero, three = (layers.fill_constant([1], "int64", n) for n in (0, 3))
+
+    def body(i: fluid.Variable, v: fluid.Variable) -> list[fluid.Variable]:
+        assert v.lod_level == 1
+        return [layers.increment(i), v * 2.0]
+
+    _, out = layers.while_loop(lambda i, v: layers.less_than(i, three), body, [zero, x], maximum_trip_count=3)
+    either = layers.cond(layers.less_than(zero, three), lambda: out * 1.0, lambda: x * 1.0)
+    assert isinstance(either, fluid.Variable) and (out.lod_level, either.lod_level) == (1, 1)
+    pooled = layers.sequence_pool(either, "sum")
+    (got,) = fluid.Executor().run(world.main, feed={"x": ragged()}, fetch_list=[pooled])
+    np.testing.assert_allclose(got, [8 * s.sum(0) for s in ragged().sequences()], rtol=1e-5, atol=1e-6)
+
+
 WORDS, MARKS, TAGS = 30, 2, 4
 FEEDS = ["word", "before", "after", "mark", "target"]
 
@@ -355,6 +495,10 @@ def test_loaders_give_ragged_batches(world: World) -> None:
     still.set_batch_generator(lambda: ([tagged(i)["word"], np.zeros([7, 1], "int64")] for i in range(4)))
     still.start()
     assert [len(exe.run([total])[0]) for _ in range(2)] == [21, 7]
+    odd = fluid.layers.data("odd", [1], dtype="int32", lod_level=1, max_length=TIME)
+    for given, says in [([1, 2**40 + 5], "1099511627781, which int32 cannot hold"), ([1.7], r"float64\[1\]")]:
+        with pytest.raises(fluid.FeedError, match=f"`odd` wants sequences of int32.*{says}"):
+            fluid.DataFeeder([odd]).feed([(given,)])
     long = fluid.io.DataLoader.from_generator([word, label], capacity=4)
     long.set_sample_generator(lambda: iter([([0] * 9, 1)]), 1)
     with pytest.raises(fluid.FeedError, match="`word`: sequence 0 has the length 9, but max_length is 5"):

@@ -9,11 +9,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from phalanx.exceptions import ForkedError
 from phalanx.graph.errors import EOFException
+
+# What no queue gives.
+_NEVER = object()
 
 
 class Channel:
@@ -39,7 +43,9 @@ class Channel:
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing comes any more, because of this error or because that was all."""
-        self._items.put((False, error))
+        # Twice: Ctrl-C may lose one.
+        for _ in range(2):
+            self._items.put((False, error))
 
     def close(self) -> None:
         """Nobody takes any more. Whoever waits at either side is woken, and what was read is let go."""
@@ -49,19 +55,20 @@ class Channel:
         self._room.put(None)
 
     def take(self, timeout_s: float | None) -> tuple[bool, Any]:
-        """The next item, with True; at the end False and the error, which is given once."""
+        """The next item, with True; at the end False and the error, or nothing if it was given before."""
         # Looked at in this order: what is seen after it was closed is not waited for.
         items = self._items
         if self._is_closed:
             return False, None
+        # An item and its room go in one step: no signal is handled between two calls that no bytecode makes.
+        get = iter(partial(items.get, timeout=timeout_s), _NEVER)
+        make_room = iter(partial(self._room.put, None), _NEVER)
         try:
-            is_item, item = items.get(timeout=timeout_s)
+            (is_item, item), _ = next(zip(get, make_room))  # noqa: B905
         except Empty:
             raise TimeoutError(f"the reader gave nothing for {timeout_s} s") from None
-        if is_item:
-            self._room.put(None)
-        else:
-            # For whoever asks again.
+        if not is_item:
+            # For whoever asks again. The room behind the end is for nobody.
             items.put((False, None))
         return is_item, item
 
@@ -111,9 +118,9 @@ class Prefetch(Iterator[Any]):
         is_item, item = self._channel.take(self._timeout_s)
         if is_item:
             return item
+        if self._has_failed:
+            raise RuntimeError("the reader has failed before; begin again")
         if item is None:
-            if self._has_failed:
-                raise RuntimeError("the reader has failed before; begin again")
             raise StopIteration
         self._has_failed = True
         if isinstance(item, (StopIteration, EOFException)):

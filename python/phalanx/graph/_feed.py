@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from phalanx.graph import _ragged, _values, lod
 from phalanx.graph._forms import Group, PerDevice, Replicate
+from phalanx.graph._taken import Taken
 from phalanx.graph._values import Array, Lent
 from phalanx.graph.errors import FeedError, FeedTypeError, FetchError, GraphError
 from phalanx.graph.program import Program, Variable
@@ -70,11 +71,11 @@ def _one(program: Program, name: Any, value: Any) -> tuple[str, str, list[Lent]]
     return name, kind, [_values.lend(_array(program, name, inner))]
 
 
-def from_readers(program: Program, feed: Any, devices: int) -> Any:
+def from_readers(program: Program, feed: Any, devices: int, taken: Taken) -> Any:
     """What is fed, and the next batches of readers that are not iterated over. One whose variables are fed is left."""
     if not (feed is None or isinstance(feed, Mapping)):
         return feed
-    given = {(v.name if isinstance(v, Variable) else v): value for v, value in (feed or {}).items()}
+    given = _ragged.named(feed or {})
     made: dict[Any, Any] = {}
     for reader in program._readers:
         fed = [name for name in reader._names if name in given]
@@ -85,7 +86,7 @@ def from_readers(program: Program, feed: Any, devices: int) -> Any:
             raise FeedError(
                 f"`{fed[0]}` is fed, but a loader gives it together with {rest}; feed all or none", var=fed[0]
             )
-        batches = _filled(program, reader._take(devices), devices)
+        batches = _filled(program, taken.take(reader, devices), devices)
         for name in batches[0]:
             made[name] = PerDevice([each[name] for each in batches]) if devices > 1 else batches[0][name]
     return {**given, **made} if made else feed
@@ -104,9 +105,11 @@ def _batch_axis(program: Program, name: str) -> int | None:
 
 def _nothing(program: Program, name: str, value: Any) -> Any:
     axis = _batch_axis(program, name)
-    if axis is None or axis >= len(getattr(value, "shape", ())):
+    if axis is None or not hasattr(value, "__array__"):
         return value
-    return np.take(value, np.empty(0, int), axis=axis)
+    # Not `value.shape`: tensors that are no arrays yet have a method of that name.
+    array = np.asarray(value)
+    return np.take(array, np.empty(0, int), axis=axis) if axis < array.ndim else value
 
 
 def in_pieces(program: Program, fed: Feeds, devices: int, pieces: int) -> Feeds:
@@ -130,11 +133,14 @@ def _cut(program: Program, name: str, whole: Array, pieces: int) -> list[Array]:
     return list(np.split(whole, ends, axis=axis))
 
 
-def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1) -> Feeds:
-    """A dict that is split, or a list with a dict for each device."""
+def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1, *, taken: Taken | None = None) -> Feeds:
+    """A dict that is split, or a list with a dict for each device; what loaders give is noted in ``taken``."""
+    if taken is None:
+        with Taken() as taken:
+            return feeds(program, feed, feed_dict, devices, taken=taken)
     if feed is not None and feed_dict is not None:
         raise FeedError("feed and feed_dict are the same thing under two names; give one")
-    given = from_readers(program, feed if feed is not None else feed_dict, devices)
+    given = from_readers(program, feed if feed is not None else feed_dict, devices, taken)
     if isinstance(given, Group) and given.places == 1 and len(given) == 1:
         given = given[0]
     elif isinstance(given, Group) and given.places == devices and 0 < len(given) < devices:
@@ -188,6 +194,14 @@ def _fetch(one: Any, return_merged: bool) -> tuple[str, str]:
     if isinstance(one, str):
         return one, merge
     raise TypeError(f"variables and names can be fetched, not a {type(one).__name__}")
+
+
+def check_fetched(program: Program, names: Iterable[str]) -> None:
+    """All of these are there. It is looked at before loaders are asked for anything."""
+    for name in names:
+        if program._graph.var(name) is None:
+            unknown = FetchError(f"`{name}` is fetched, but the program has no such variable", var=name)
+            raise explained(program, unknown)
 
 
 def explained(program: Program, why: GraphError) -> GraphError:

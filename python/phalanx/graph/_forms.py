@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -23,6 +23,6 @@ class PerDevice:
 class Group(list[dict[str, Any]]):
     """What a reader gives for one run, a dict for each place; the last one may have fewer."""
 
-    def __init__(self, places: int) -> None:
-        super().__init__()
+    def __init__(self, places: int, batches: Iterable[dict[str, Any]] = ()) -> None:
+        super().__init__(batches)
         self.places = places

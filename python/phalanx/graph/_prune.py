@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from phalanx.graph import _feed
+from phalanx.graph import _feed, _ragged
 from phalanx.graph.errors import FetchError
-from phalanx.graph.program import Operator, Program, Variable
+from phalanx.graph.program import Operator, Program
 
 MOST = 16
 """So many parts of one program are kept; the oldest goes first."""
@@ -44,9 +44,7 @@ def split(fetch_list: Any) -> tuple[Any, list[str] | None]:
 def targets(program: Program, fetch_list: Any, written: list[str] | None) -> tuple[str, ...]:
     """What is wanted, in one form. Of what updates write, only what lives in the scope."""
     wanted = [name for name, _ in _feed.fetches(fetch_list, True)]
-    for name in wanted:
-        if program._graph.var(name) is None:
-            raise FetchError(f"`{name}` is fetched, but the program has no such variable", var=name)
+    _feed.check_fetched(program, wanted)
     for name in written or ():
         found = program._graph.var(name)
         if found is not None and found[2] in ("parameter", "state"):
@@ -64,12 +62,14 @@ def needed(part: Program, whole: Program, feed: Any) -> Any:
         return feed
 
     def stays(name: Any) -> bool:
-        name = name.name if isinstance(name, Variable) else name
         if not isinstance(name, str):
             return True
         return part._graph.var(name) is not None or whole._graph.var(name) is None
 
-    return {name: value for name, value in feed.items() if stays(name)}
+    # Lengths that the part does not need still say whether sequences go together.
+    given = _ragged.padded(whole, feed)
+    _ragged.check_alike(whole, given)
+    return {name: value for name, value in given.items() if stays(name)}
 
 
 class Parts:
@@ -89,7 +89,7 @@ class Parts:
         if wanted not in parts:
             if len(parts) >= MOST:
                 del parts[next(iter(parts))]
-            parts[wanted] = Program._of(program._graph.pruned(list(wanted)), program.random_seed)
+            parts[wanted] = program._with(program._graph.pruned(list(wanted)))
         return parts[wanted]
 
     def clear(self) -> None:

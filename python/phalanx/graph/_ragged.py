@@ -8,22 +8,33 @@ from typing import Any
 import numpy as np
 
 from phalanx.graph import lod
-from phalanx.graph._forms import PerDevice
+from phalanx.graph._forms import PerDevice, Replicate
 from phalanx.graph._values import Array
 from phalanx.graph.errors import FeedError
 from phalanx.graph.program import Program, Variable
 
 
-def padded(program: Program, feed: Mapping[Any, Any]) -> dict[Any, Any]:
-    """With sequences padded, and their lengths."""
+def named(feed: Mapping[Any, Any]) -> dict[Any, Any]:
+    """By names, where variables may stand for them. What is neither is for others to refuse."""
     made: dict[Any, Any] = {}
     for key, value in feed.items():
         name = key.name if isinstance(key, Variable) else key
+        if name in made:
+            raise FeedError(f"`{name}` is fed twice, by its name and as a variable; feed it once", var=name)
+        made[name] = value
+    return made
+
+
+def padded(program: Program, feed: Mapping[Any, Any]) -> dict[Any, Any]:
+    """By names, with sequences padded, and their lengths."""
+    given = named(feed)
+    made: dict[Any, Any] = {}
+    for name, value in given.items():
         parts = value.values if isinstance(value, PerDevice) else [value]
         if not (isinstance(name, str) and parts and all(isinstance(p, (lod.LoDTensor, list, tuple)) for p in parts)):
-            made[key] = value
+            made[name] = value
         elif _is_ragged(program, name):
-            if lod.lengths_of(name) in feed:
+            if lod.lengths_of(name) in given:
                 text = f"`{lod.lengths_of(name)}` is fed, but the sequences of `{name}` have lengths already"
                 raise FeedError(f"{text}; feed `{name}` padded, or leave them out", var=lod.lengths_of(name))
             pairs = [_pad(program, name, part) for part in parts]
@@ -34,7 +45,7 @@ def padded(program: Program, feed: Mapping[Any, Any]) -> dict[Any, Any]:
         elif any(isinstance(part, lod.LoDTensor) for part in parts):
             raise FeedError(f"`{name}` is fed with sequences, but was not declared with lod_level=1", var=name)
         else:
-            made[key] = value
+            made[name] = value
     return made
 
 
@@ -68,6 +79,9 @@ def check_alike(program: Program, feed: Mapping[Any, Any]) -> None:
 
 def _numbers(lengths: Any) -> Array | None:
     """Of all sequences, one device after the other."""
-    parts = lengths.values if isinstance(lengths, PerDevice) else [lengths]
-    is_known = all(isinstance(part, np.ndarray) and part.ndim == 1 for part in parts)
-    return np.concatenate(parts) if is_known and parts else None
+    whole = lengths.value if isinstance(lengths, Replicate) else lengths
+    parts = whole.values if isinstance(whole, PerDevice) else [whole]
+    if not parts or not all(hasattr(part, "__array__") for part in parts):
+        return None
+    arrays = [np.asarray(part) for part in parts]
+    return np.concatenate(arrays) if all(each.ndim == 1 for each in arrays) else None

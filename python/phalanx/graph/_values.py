@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from phalanx.graph.errors import FeedError
+
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Given: TypeAlias = "tuple[int, list[int], bytearray]"
 Lent: TypeAlias = "tuple[int, int, tuple[int, ...], Array]"
@@ -31,6 +33,47 @@ def name(code: int) -> str:
 def kind(dtype: Any) -> str:
     """An element type as it is written in programs."""
     return _KINDS[code(dtype)]
+
+
+def array(given: Any, what: str, var: str | None = None) -> Array:
+    """What was given as an array; ``what`` says what it is."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        got = type(given).__name__
+        raise FeedError(f"{what} is a {got} whose parts differ in shape, and no array", var=var, got=got) from None
+
+
+def changed(array: Array, dtype: Any) -> str | None:
+    """The first number that would be another one in this type, if it is a type of whole numbers.
+
+    >>> changed(np.array([1.0, 2.5]), "int64"), changed(np.array([300]), "uint8"), changed(np.array([7.0]), "int8")
+    ('2.5', '300', None)
+    """
+    if np.dtype(dtype).kind not in "iu":
+        return None
+    if array.dtype.kind == "O":
+        # Numbers that are too large for any type of numpy's, or no numbers.
+        return next((repr(each) for each in array.ravel() if not _holds(dtype, each)), None)
+    with np.errstate(invalid="ignore"):
+        odd = array[array.astype(dtype) != array]
+    return repr(odd[0].item()) if len(odd) else None
+
+
+def _holds(dtype: Any, one: Any) -> bool:
+    try:
+        return bool(np.asarray(one, dtype) == one)
+    except (OverflowError, TypeError, ValueError):
+        return False
+
+
+def misfit(array: Array, dtype: Any) -> str | None:
+    """Why an array is not taken for this type: nothing to add to its own type, or the number that does not fit."""
+    kind = np.dtype(dtype).kind
+    if array.dtype.kind not in "iub" if kind in "iu" else not np.can_cast(array.dtype, dtype, "same_kind"):
+        return ""
+    bad = changed(array, dtype)
+    return None if bad is None else f" with {bad}, which {np.dtype(dtype)} cannot hold"
 
 
 def lend(array: Array) -> Lent:

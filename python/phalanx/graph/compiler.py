@@ -50,6 +50,14 @@ class CompiledProgram:
             raise StrategyError("with_data_parallel was called for this program already")
         if share_vars_from is not None and not isinstance(share_vars_from, CompiledProgram):
             raise TypeError(f"share_vars_from is a CompiledProgram, not a {type(share_vars_from).__name__}")
+        source = share_vars_from
+        while source is not None:
+            if source is self:
+                raise StrategyError(
+                    "share_vars_from: the program would take its variables from itself; name one that does not share",
+                    var="share_vars_from",
+                )
+            source = source._from
         self._parallel = True
         self._loss, self._exec, self._from = loss_name, exec_strategy, share_vars_from
         self._build = build_strategy or self._build

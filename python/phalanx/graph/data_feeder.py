@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.graph import lod
+from phalanx.graph import _values, lod
 from phalanx.graph._values import Array
 from phalanx.graph.errors import FeedError, FeedTypeError
 from phalanx.graph.places import CPUPlace
@@ -52,34 +52,40 @@ class Slot(NamedTuple):
         """From a whole batch."""
         if self.is_ragged and (isinstance(value, (list, tuple, lod.LoDTensor))):
             return self._padded(value.sequences() if isinstance(value, lod.LoDTensor) else value)
-        return {self.name: np.asarray(value, self.dtype) if isinstance(value, (list, tuple)) else value}
+        return {self.name: self._whole(value) if isinstance(value, (list, tuple)) else value}
+
+    def _whole(self, given: Any) -> Array:
+        array = _values.array(given, f"`{self.name}`: the batch", self.name)
+        is_odd = array.dtype.kind not in "iubfO"
+        bad = f"{array.dtype}{list(array.shape)}" if is_odd else _values.changed(array, self.dtype)
+        if bad is None:
+            try:
+                return array.astype(self.dtype)
+            except (TypeError, ValueError):
+                bad = f"{array.dtype}{list(array.shape)}"
+        wanted = f"{self.dtype}{list(self.shape)}"
+        text = f"`{self.name}` wants {wanted} (declared at {self.site}), which cannot hold {bad}"
+        raise FeedError(text, var=self.name, site=self.site, wanted=wanted, got=bad)
 
     def _padded(self, sequences: Sequence[Any]) -> dict[str, Array]:
         both = lod.pad(self.name, sequences, self.shape[1], self.shape[2:], self.dtype, self.site)
         return {self.name: both[0], lod.lengths_of(self.name): both[1]}
 
     def _row(self, i: int, given: Any, inner: tuple[int, ...] | None) -> Array:
-        row = np.asarray(given)
+        row = _values.array(given, f"`{self.name}`: sample {i}", self.name)
         fits = inner is None or row.size == int(np.prod(inner, dtype=int))
-        if fits and (np.can_cast(row.dtype, self.dtype, "same_kind") or self._holds(row)):
+        bad = _values.misfit(row, self.dtype)
+        if fits and bad is None:
             row = row.astype(self.dtype, copy=False)
             return row if inner is None else row.reshape(inner)
         wanted = f"{self.dtype}{list(self.shape[1:] if inner is not None else self.shape)}"
-        got = f"{row.dtype}{list(row.shape)}"
+        got = f"{row.dtype}{list(row.shape)}{bad or ''}"
         raise FeedError(
             f"`{self.name}` wants {wanted} of each sample (declared at {self.site}), sample {i} has {got}",
             var=self.name,
             site=self.site,
             wanted=wanted,
             got=got,
-        )
-
-    def _holds(self, row: Array) -> bool:
-        """Whether whole numbers of another type fit."""
-        return (
-            row.dtype.kind in "iub"
-            and np.dtype(self.dtype).kind in "iu"
-            and bool((row.astype(self.dtype) == row).all())
         )
 
 

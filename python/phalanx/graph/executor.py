@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from phalanx import _phalanx
 from phalanx.graph import _feed, _prune, _values
+from phalanx.graph._taken import Taken
 from phalanx.graph._values import Lent
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.errors import FeedError, FetchError, UninitialisedError
@@ -75,29 +76,32 @@ class Executor:
         return self._run(program, feed, fetch, scope, return_numpy)
 
     def _run(self, program: Program, feed: Any, fetch: list[str], scope: Scope, return_numpy: bool) -> list[Any]:
-        feeds: list[tuple[str, Lent]] = []
-        states: list[tuple[str, Lent]] = []
-        for name, kind, values in _feed.feeds(program, feed):
-            if kind == "each" and len(values) != 1:
-                raise FeedError(f"`{name}` is fed for {len(values)} devices, but an Executor has one", var=name)
-            found = program._graph.var(name)
-            is_state = found is not None and found[2] in ("parameter", "state")
-            (states if is_state else feeds).append((name, values[0]))
-        executor = self._executor(program)
-        before = [(name, scope[name]) for name, _ in states]
-        try:
-            for name, value in states:
-                scope._store.set(name, value)
-            out = executor.run(scope._store, feeds, fetch)
-        except Exception as why:
-            # What was fed into the scope is not kept by a run that did not happen.
-            for name, old in before:
-                scope[name] = old
-            if isinstance(why, UninitialisedError):
-                raise explained(why) from None
-            if isinstance(why, (FeedError, FetchError)):
-                raise _feed.explained(program, why) from None
-            raise
+        _feed.check_fetched(program, fetch)
+        with Taken() as taken:
+            feeds: list[tuple[str, Lent]] = []
+            states: list[tuple[str, Lent]] = []
+            for name, kind, values in _feed.feeds(program, feed, taken=taken):
+                if kind == "each" and len(values) != 1:
+                    raise FeedError(f"`{name}` is fed for {len(values)} devices, but an Executor has one", var=name)
+                found = program._graph.var(name)
+                is_state = found is not None and found[2] in ("parameter", "state")
+                (states if is_state else feeds).append((name, values[0]))
+            executor = self._executor(program)
+            before = [(name, scope[name]) for name, _ in states]
+            taken.begin()
+            try:
+                for name, value in states:
+                    scope._store.set(name, value)
+                out = executor.run(scope._store, feeds, fetch)
+            except Exception as why:
+                # What was fed into the scope is not kept by a run that did not happen.
+                for name, old in before:
+                    scope[name] = old
+                if isinstance(why, UninitialisedError):
+                    raise explained(why) from None
+                if isinstance(why, (FeedError, FetchError)):
+                    raise _feed.explained(program, why) from None
+                raise
         return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:

@@ -65,7 +65,8 @@ class GeneratorLoader:
 
     One that is ``iterable`` gives feeds: a list with a dict for each place. One that is not belongs to the program of
     its variables: after ``start()`` every run that is not fed takes the next batches, one for each device, until
-    ``EOFException``; then, or at any time, ``reset()`` and ``start()`` begin again.
+    ``EOFException``; then, or at any time, ``reset()`` and ``start()`` begin again. A run that did not happen, because
+    of a wrong name for example, takes nothing: the next one gets the same batches.
     """
 
     def __init__(
@@ -98,6 +99,8 @@ class GeneratorLoader:
         self._places = 1
         self._batches: Batches | None = None
         self._running: Prefetch | None = None
+        # Batches that the thread has given, and no run has used yet.
+        self._waiting: list[dict[str, Any]] = []
         if not iterable:
             variables[0].program._readers.append(self)
 
@@ -152,6 +155,7 @@ class GeneratorLoader:
         if self._running is not None:
             self._running.close()
         self._running = None
+        self._waiting.clear()
 
     def _take(self, places: int) -> Group:
         """The next batches, one for each place."""
@@ -160,16 +164,22 @@ class GeneratorLoader:
             raise FeedError(
                 f"{names}: not fed, and the loader that gives them was not started; call start()", var=self._names[0]
             )
-        group = Group(places)
-        for each in self._running:
-            group.append(each)
-            if len(group) == places:
-                return group
-        if group and not self._drop_last:
-            return group
-        raise EOFException(
-            f"the loader of {', '.join(self._names)} has no more batches: reset() it, and start() it again"
-        )
+        while len(self._waiting) < places:
+            each = next(self._running, None)
+            if each is None:
+                break
+            self._waiting.append(each)
+        group = Group(places, self._waiting[:places])
+        if len(group) < places and (self._drop_last or not group):
+            raise EOFException(
+                f"the loader of {', '.join(self._names)} has no more batches: reset() it, and start() it again"
+            )
+        del self._waiting[:places]
+        return group
+
+    def _give_back(self, group: Group) -> None:
+        """Takes batches back that no run has used; the next one gets them."""
+        self._waiting[:0] = group
 
 
 def _callable(reader: Any) -> Reader:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.graph import _values
 from phalanx.graph._values import Array
 from phalanx.graph.errors import FeedError
 
@@ -88,7 +89,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Any, place: Any = None) -> 
     if isinstance(data, LoDTensor):
         data = np.asarray(data)
     if isinstance(data, (list, tuple)):
-        parts = [np.asarray(each) for each in data]
+        parts = [_values.array(each, f"sequence {i}") for i, each in enumerate(data)]
         got = [len(each) if each.ndim else 0 for each in parts]
         if got != lengths:
             raise FeedError(f"the sequences have the lengths {got}, not {lengths}", wanted=str(lengths), got=str(got))
@@ -114,7 +115,7 @@ def pad(
     lengths = np.zeros(len(sequences), "int64")
     wanted = f"sequences of {np.dtype(dtype)}{list(row)}, of {time} at most"
     for i, given in enumerate(sequences):
-        own = np.asarray(given) if len(np.shape(given)) else np.asarray([given])
+        own = np.atleast_1d(_values.array(given, f"`{name}`: sequence {i}", name))
         if len(own) > time:
             raise FeedError(
                 f"`{name}`: sequence {i} has the length {len(own)}, but max_length is {time} (declared at {site}); "
@@ -124,9 +125,11 @@ def pad(
                 wanted=f"{time} at most",
                 got=str(len(own)),
             )
-        fits = own.size == 0 or own.size == len(own) * int(np.prod(row, dtype=int))
-        if not fits or not (own.size == 0 or np.can_cast(own.dtype, dtype, "same_kind")):
-            got = f"{own.dtype}{list(own.shape)}"
+        fits = own.size == len(own) * int(np.prod(row, dtype=int)) or len(own) == 0
+        # An empty list has a type of its own, which says nothing.
+        bad = _values.misfit(own, dtype) if own.size else None
+        if not fits or bad is not None:
+            got = f"{own.dtype}{list(own.shape)}{bad or ''}"
             raise FeedError(
                 f"`{name}` wants {wanted} (declared at {site}); sequence {i} is {got}",
                 var=name,

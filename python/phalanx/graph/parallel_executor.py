@@ -23,6 +23,7 @@ from phalanx import _phalanx
 from phalanx._accord import Accord
 from phalanx.graph import _feed, _values
 from phalanx.graph._hogwild import Asynchronous
+from phalanx.graph._taken import Taken
 from phalanx.graph.errors import FeedError, FetchError, LossError, StrategyError, UninitialisedError
 from phalanx.graph.places import no_cuda
 from phalanx.graph.program import Program, Variable, default_main_program
@@ -141,11 +142,19 @@ class ParallelExecutor:
         if isinstance(self._exe, Asynchronous):
             fetch = _feed.fetches(fetch_list, return_merged)
             return self._run_async(fetch, feed if feed is not None else feed_dict)
+        with Taken() as taken:
+            out = self._run(taken, fetch_list, feed, feed_dict, return_merged)
+        self._has_run = True
+        wrap = _values.receive if return_numpy else _values.Tensor
+        return [[wrap(each) for each in one] if isinstance(one, list) else wrap(one) for one in out]
+
+    def _run(self, taken: Taken, fetch_list: Any, feed: Any, feed_dict: Any, return_merged: bool) -> Any:
         wrong: Exception | None = None
         try:
             fetch = _feed.fetches(fetch_list, return_merged)
+            _feed.check_fetched(self._program, (name for name, _ in fetch))
             devices = self._exe.devices
-            fed = _feed.feeds(self._program, feed, feed_dict, devices)
+            fed = _feed.feeds(self._program, feed, feed_dict, devices, taken=taken)
             fed = _feed.in_pieces(self._program, fed, devices, self._pieces)
         except Exception as why:
             wrong = why
@@ -155,15 +164,13 @@ class ParallelExecutor:
             # Other ranks may wait for this one.
             self._exe.give_up(f"{type(wrong).__name__}: {wrong}")
             raise wrong
+        taken.begin()
         try:
-            out = self._exe.run(self._scope._store, fed, fetch)
+            return self._exe.run(self._scope._store, fed, fetch)
         except UninitialisedError as why:
             raise explained(why) from None
         except (FeedError, FetchError) as why:
             raise _feed.explained(self._program, why) from None
-        self._has_run = True
-        wrap = _values.receive if return_numpy else _values.Tensor
-        return [[wrap(each) for each in one] if isinstance(one, list) else wrap(one) for one in out]
 
     def _run_async(self, fetch: list[tuple[str, str]], feed: Any) -> list[Any]:
         try:

@@ -19,10 +19,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from phalanx import _phalanx
-from phalanx.graph import _values
+from phalanx.graph import _lengths, _values
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.lod import LEVELS, lengths_of
+
+# Beside the graph in what is written of a program.
+SEQUENCES = "sequences"
 
 
 class Operator(NamedTuple):
@@ -220,8 +223,16 @@ class Program:
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy. One for testing has no backward and no updates, and drops nothing; statistics are as learned."""
-        twin = Program._of(self._graph.clone_for_test() if for_test else self._graph.copy(), self.random_seed)
-        twin._readers, twin._lengths, twin._alike = list(self._readers), dict(self._lengths), set(self._alike)
+        twin = self._with(self._graph.clone_for_test() if for_test else self._graph.copy())
+        twin._readers = list(self._readers)
+        return twin
+
+    def _with(self, graph: _phalanx.GraphProgram) -> Program:
+        """The same with other operations. Of lengths it knows those that are still there."""
+        twin = Program._of(graph, self.random_seed)
+        has = {name for name, _ in graph.vars()}
+        twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
+        twin._alike = {pair for pair in self._alike if has.issuperset(pair)}
         return twin
 
     def serialize_to_string(self) -> bytes:
@@ -231,15 +242,26 @@ class Program:
         >>> str(Program.parse_from_string(p.serialize_to_string())) == str(p)
         True
         """
-        return self._graph.to_json()
+        written = self._graph.to_json()
+        if not self._lengths:
+            return written
+        known = self._with(self._graph)
+        form = json.loads(written)
+        form[SEQUENCES] = {"lengths": known._lengths, "alike": sorted(known._alike)}
+        return json.dumps(form, separators=(",", ":")).encode()
 
     @staticmethod
     def parse_from_string(binary_str: bytes) -> Program:
         """What :meth:`serialize_to_string` has written; it is verified."""
         try:
-            return Program._of(_phalanx.GraphProgram.from_json(binary_str))
+            program = Program._of(_phalanx.GraphProgram.from_json(binary_str))
         except ValueError as why:
             raise ProgramError(str(why)) from None
+        form = json.loads(binary_str)
+        # Who has written no lengths has those of feeds, by their names.
+        if isinstance(form, dict) and SEQUENCES in form:
+            program._lengths, program._alike = _lengths.read(form[SEQUENCES], program._graph.var)
+        return program
 
     def _append_to(self, form: dict[str, Any], inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
         """Appends an operation that writes these variables."""
@@ -307,25 +329,25 @@ def append_all(
     at = caller()
     if name is not None and program._graph.var(name) is not None:
         raise ProgramError(f"`{name}` at {at[0]}:{at[1]} is declared twice", var=name, site=f"{at[0]}:{at[1]}")
+    _lengths.check(kind, attrs, inputs, program._lengths, layer, f"{at[0]}:{at[1]}")
     outputs = name if name is not None else f"{prefix or program._prefix(layer)}.tmp_0"
     made = program._graph.append(json.dumps({kind: attrs}), [x.name for x in inputs], outputs, at)
     variables = [Variable(program, output) for output in made]
-    if program._lengths and not (kind == "Transpose" and attrs["order"][:2] != [0, 1]):
-        _pass_lengths(program, inputs, variables)
+    if program._lengths:
+        for y in variables:
+            hand_on(program, _lengths.kept(kind, attrs, inputs, y), y)
     return variables
 
 
-def _pass_lengths(program: Program, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
-    """What has a row for each row of sequences has their lengths."""
-    ragged = [x for x in inputs if x.name in program._lengths]
-    for y in outputs:
-        own = [x for x in ragged if len(y.shape) > 1 and y.shape[:2] == x.shape[:2]]
-        if own:
-            program._lengths[y.name] = program._lengths[own[0].name]
-    alike(program, ragged)
+def hand_on(program: Program, sources: Sequence[_lengths.Shaped], y: Variable) -> None:
+    """What is computed from these, row by row, has their lengths. All that have some must have the same."""
+    ragged = [x for x in sources if x.name in program._lengths]
+    if ragged:
+        program._lengths[y.name] = program._lengths[ragged[0].name]
+        alike(program, ragged)
 
 
-def alike(program: Program, ragged: Sequence[Variable]) -> None:
+def alike(program: Program, ragged: Sequence[_lengths.Shaped]) -> None:
     """The lengths of these sequences must be equal in every feed."""
     names = [program._lengths[x.name] for x in ragged if x.name in program._lengths]
     program._alike.update((names[0], other) for other in names[1:] if other != names[0])

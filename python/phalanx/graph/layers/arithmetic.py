@@ -183,16 +183,6 @@ def matmul(
     return made if alpha == 1.0 else scale(made, alpha, name=name)
 
 
-def _no_padding(op: str, x: Variable) -> None:
-    if x.lod_level:
-        raise ProgramError(
-            f"{op}: {x!r} holds padded sequences, and what lies behind their ends would count; take "
-            'sequence_pool(x, "average") or "sum" of each sequence first',
-            op=op,
-            var=x.name,
-        )
-
-
 def _reduction(name: str, op: str) -> Callable[..., Variable]:
     def function(
         input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
@@ -202,8 +192,6 @@ def _reduction(name: str, op: str) -> Callable[..., Variable]:
         axes = sorted({d + rank if d < 0 else d for d in dims})
         if any(not 0 <= axis < rank for axis in axes):
             raise ProgramError(f"{layer}: {input!r} has no axis {dim}", op=layer, var=input.name)
-        if op == "Mean" and (not axes or axes[0] < 2):
-            _no_padding(layer, input)
         return append("Reduce", {"op": op, "axes": axes, "keep": keep_dim}, [input], layer, name)
 
     layer = name
@@ -220,7 +208,6 @@ reduce_min = _reduction("reduce_min", "Min")
 
 def mean(x: Variable, name: str | None = None) -> Variable:
     """The mean of all elements."""
-    _no_padding("mean", x)
     return append("Reduce", {"op": "Mean", "axes": [], "keep": False}, [x], "mean", name)
 
 

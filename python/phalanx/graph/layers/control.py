@@ -20,7 +20,7 @@ from typing import Any
 
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import Program, Variable, _program_of, append, program_guard
+from phalanx.graph.program import Program, Variable, _program_of, append, hand_on, program_guard
 
 
 def while_loop(
@@ -47,6 +47,8 @@ def while_loop(
         first = [_one(cond(*loop_vars), program, "cond"), *loop_vars]
         begin = program._graph.n_ops
         given = program._graph.placeholders(_names(first), at)
+        for x, inside in zip(first, given, strict=True):
+            hand_on(program, [x], program.var(inside))
         following = _listed(body(*(program.var(v) for v in given[1:])), program, "body")
         if len(following) != len(loop_vars):
             raise ProgramError(
@@ -58,7 +60,10 @@ def while_loop(
             )
         gives = [_one(cond(*following), program, "cond"), *following]
         made = program._graph.append_loop(begin, maximum_trip_count, _names(first), given, _names(gives), at)
-    return [program.var(v) for v in made]
+        outputs = [program.var(v) for v in made]
+        for y, begun, ended in zip(outputs, loop_vars, following, strict=True):
+            hand_on(program, [begun, ended], y)
+    return outputs
 
 
 def cond(
@@ -80,7 +85,9 @@ def cond(
         thens, middle = _listed(then, program, "true_fn"), program._graph.n_ops
         others = _listed(false_fn(), program, "false_fn")
         made = program._graph.append_branch(begin, middle, pred.name, _names(thens), _names(others), at)
-    outputs = [program.var(v) for v in made]
+        outputs = [program.var(v) for v in made]
+        for y, either, other in zip(outputs, thens, others, strict=True):
+            hand_on(program, [either, other], y)
     return outputs[0] if isinstance(then, Variable) else outputs
 
 
@@ -116,12 +123,13 @@ def logical_not(x: Variable, name: str | None = None) -> Variable:
 @contextmanager
 def _writing(program: Program) -> Iterator[None]:
     """What is appended within it stays only if all of it could be."""
-    before = program._graph.copy()
+    before, lengths, alike = program._graph.copy(), dict(program._lengths), set(program._alike)
     try:
         with program_guard(program):
             yield
     except BaseException:
         program._graph.restore(before)
+        program._lengths, program._alike = lengths, alike
         raise
 
 

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph import _lengths
+from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import MSRA, Constant, Initializer, Normal, Xavier
 from phalanx.graph.layers import arithmetic, shaping
@@ -204,6 +206,8 @@ def batch_norm(
     if is_test or use_global_stats:
         y = layer.op("BatchNormFixed", {"epsilon": epsilon}, [input, scale, shift, mean, var], last=act is None)
         return arithmetic.activate(y, act, name)
+
+    _lengths.check("BatchNorm", None, [input], program._lengths, "batch_norm", "{}:{}".format(*caller()))
 
     def temporary(called: str, shape: Sequence[int]) -> Variable:
         return declare(program, program._graph.fresh(called), input.dtype, shape, "Temp")
