@@ -720,3 +720,30 @@ def test_readers_can_be_batched_and_shuffled() -> None:
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(fluid.FeedError, match="from 1 on"):
             fluid.shuffle(source, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("iterable", [True, False])
+def test_a_reader_may_use_its_array_again(world: World, iterable: bool) -> None:
+    """The thread reads ahead, but every batch keeps what it had when it was given."""
+    x = fluid.data("x", [None, 1])
+    y = fluid.layers.scale(x, 1.0)
+    buffer = np.zeros([2, 1], "float32")
+
+    def batches() -> Any:
+        for k in range(20):
+            buffer[:] = k
+            yield (buffer,)
+
+    loader = fluid.io.DataLoader.from_generator(feed_list=[x], capacity=8, iterable=iterable)
+    loader.set_batch_generator(batches)
+    exe = fluid.ParallelExecutor(main_program=world.main, devices=1)
+    seen = []
+    if iterable:
+        seen = [float(exe.run([y], feed=data)[0][0, 0]) for data in loader()]
+    else:
+        loader.start()
+        with pytest.raises(fluid.core.EOFException):
+            while True:
+                seen.append(float(exe.run([y])[0][0, 0]))
+        loader.reset()
+    assert seen == list(range(20))

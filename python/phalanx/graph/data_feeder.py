@@ -52,7 +52,10 @@ class Slot(NamedTuple):
         """From a whole batch."""
         if self.is_ragged and (isinstance(value, (list, tuple, lod.LoDTensor))):
             return self._padded(value.sequences() if isinstance(value, lod.LoDTensor) else value)
-        return {self.name: self._whole(value) if isinstance(value, (list, tuple)) else value}
+        if isinstance(value, (list, tuple)):
+            return {self.name: self._whole(value)}
+        # A reader may write the next batch into the same array before this one is used.
+        return {self.name: np.array(value) if isinstance(value, np.ndarray) else value}
 
     def _whole(self, given: Any) -> Array:
         array = _values.array(given, f"`{self.name}`: the batch", self.name)
