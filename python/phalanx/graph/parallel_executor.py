@@ -24,7 +24,15 @@ from phalanx._accord import Accord
 from phalanx.graph import _feed, _values
 from phalanx.graph._hogwild import Asynchronous
 from phalanx.graph._taken import Taken
-from phalanx.graph.errors import FeedError, FetchError, LossError, StrategyError, UninitialisedError
+from phalanx.graph.errors import (
+    EOFException,
+    FeedError,
+    FetchError,
+    LossError,
+    ProcessError,
+    StrategyError,
+    UninitialisedError,
+)
 from phalanx.graph.places import no_cuda
 from phalanx.graph.program import Program, Variable, default_main_program
 from phalanx.graph.scope import Scope, global_scope
@@ -171,6 +179,12 @@ class ParallelExecutor:
             raise explained(why) from None
         except (FeedError, FetchError) as why:
             raise _feed.explained(self._program, why) from None
+        except ProcessError as why:
+            rank, ended, _ = str(why).partition(f" failed in this run: {EOFException.__name__}: ")
+            if not ended:
+                raise
+            # Whoever reads by loaders ends the epoch with the first rank that has none left.
+            raise EOFException(f"{rank} has no more batches, so the epoch ends for all: reset() and start() again") from why
 
     def _run_async(self, fetch: list[tuple[str, str]], feed: Any) -> list[Any]:
         try:
