@@ -184,3 +184,112 @@ def test_programs_with_bodies_are_written_down_and_read_and_cloned_for_tests(wor
     exe = fluid.Executor(fluid.CPUPlace())
     first, second = (exe.run(test, feed=fed(3), fetch_list=[loss.name])[0].item() for _ in range(2))
     assert first == second
+
+
+def test_branches_that_give_nothing_are_told_what_to_give(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    yes = layers.mean(x) < 0.5
+    before = str(world.main)
+    for call, says in [
+        (lambda: layers.cond(yes, lambda: x), "cond at .*: false_fn is not a function; both are needed"),
+        (lambda: layers.cond(yes, None, lambda: x), "true_fn is not a function"),
+        (lambda: layers.cond(yes, lambda: x, lambda: None), "false_fn must give variables, got None.*return"),
+        (lambda: layers.cond(yes, lambda: None, lambda: None), "true_fn must give variables, got None.*return"),
+        (lambda: layers.while_loop(lambda x: yes, lambda x: None, [x], maximum_trip_count=2), "body must.*got None"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            call()
+        assert str(world.main) == before
+
+
+def test_what_lives_in_a_body_is_not_used_outside(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    i, n = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 2)
+    kept: list[fluid.Variable] = []
+
+    def keep(v: fluid.Variable) -> fluid.Variable:
+        kept.append(v)
+        return v
+
+    def body(i: fluid.Variable, h: fluid.Variable) -> list[fluid.Variable]:
+        inner = layers.cond(i < 1, lambda: keep(layers.fc(h, 4, name="in")), lambda: keep(layers.tanh(h)))
+        assert isinstance(inner, fluid.Variable)
+        return [i + 1, keep(inner * 2.0)]
+
+    _, last = layers.while_loop(lambda i, h: layers.less_than(i, n), body, [i, x], maximum_trip_count=4)
+    early = i < 1
+    before = str(world.main)
+    for var, where in zip(kept, ["true_fn of the cond", "false_fn of the cond", "while_loop"], strict=True):
+        for use in (layers.relu, lambda v: v + last, layers.mean, lambda v: layers.cond(early, lambda: v, lambda: v)):
+            with pytest.raises(fluid.ProgramError, match=f"lives inside the {where} at .*test_graph_control") as caught:
+                use(var)
+            assert caught.value.var == var.name
+        with pytest.raises(fluid.ProgramError, match=f"minimize at .*lives inside the {where}"):
+            fluid.optimizer.SGD(0.1).minimize(var)
+    assert str(world.main) == before
+    # What the loop gives, and parameters that were declared in it, are for everybody.
+    norm = layers.mean(layers.square(world.main.var("in.w_0"))) + layers.mean(last)
+    begin(world)
+    feed = {"x": np.ones([2, 4], "float32")}
+    alone = fluid.Executor()
+    together = fluid.ParallelExecutor(main_program=world.main, devices=2)
+    test = world.main.clone(for_test=True)
+    assert np.isfinite(alone.run(feed=feed, fetch_list=[norm])[0])
+    for run in (
+        lambda v: alone.run(feed=feed, fetch_list=[v]),
+        lambda v: alone.run(test, feed=feed, fetch_list=[v.name]),
+        lambda v: alone.run(feed=feed, fetch_list=[v], use_prune=True),
+        lambda v: together.run([v], feed=feed),
+    ):
+        with pytest.raises(
+            fluid.FetchError, match=r"lives inside the while_loop at .*let the function there return it"
+        ):
+            run(kept[-1])
+
+
+def test_a_loop_that_could_not_be_written_leaves_no_traces(world: World) -> None:
+    i, n = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 2)
+
+    def count(i: fluid.Variable) -> fluid.Variable:
+        return layers.while_loop(lambda i: layers.less_than(i, n), lambda i: i + 1, [i], maximum_trip_count=4)[0]
+
+    def fails(i: fluid.Variable) -> int:
+        count(i)
+        return 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        layers.while_loop(lambda i: layers.less_than(i, n), fails, [i], maximum_trip_count=4)
+    # The next ones may have the names of those that are gone.
+    assert fluid.Executor().run(fetch_list=[count(count(i))])[0].tolist() == [2]
+    kept: list[fluid.Variable] = []
+
+    def keep() -> fluid.Variable:
+        kept.append(i + 1)
+        return kept[0]
+
+    with pytest.raises(fluid.ProgramError, match="lives inside the true_fn"):
+        layers.cond(i < 1, keep, lambda: kept[0] + 1)
+    with pytest.raises(fluid.ProgramError, match=r"false_fn at .*lives inside the true_fn"):
+        layers.cond(i < 1, keep, lambda: kept[-1])
+
+
+def test_a_body_that_failed_leaves_no_parameters_behind(world: World) -> None:
+    x = fluid.data("x", [None, 3])
+    small = fluid.layers.less_than(fluid.layers.mean(x), fluid.layers.fill_constant([], "float32", 1.0))
+
+    def branch(size: int, fails: bool) -> Any:
+        def body() -> fluid.Variable:
+            y = fluid.layers.fc(x, size, param_attr="w")
+            if fails:
+                raise KeyError("in the middle")
+            return y
+
+        return body
+
+    with pytest.raises(KeyError):
+        fluid.layers.cond(small, branch(4, True), lambda: fluid.layers.fc(x, 4))
+    y = fluid.layers.cond(small, branch(5, False), lambda: fluid.layers.fc(x, 5, param_attr="v"))
+    fluid.Executor().run(world.startup)
+    (got,) = fluid.Executor().run(world.main, feed={"x": np.ones([2, 3], "float32")}, fetch_list=[y])
+    assert got.shape == (2, 5)
+    assert sorted(p.name for p in world.main.all_parameters() if p.name in "wv") == ["v", "w"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from graphs import World, batch, begin, classifier, world
+from ranks import run_ranks
 
+import phalanx
 import phalanx.graph as fluid
 
 __all__ = ["world"]
@@ -128,3 +131,160 @@ def test_wrong_merges(world: World) -> None:
     with pytest.raises(fluid.ProgramError, match="sparse") as caught:
         fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2).minimize(loss)
     assert re.search(r"test_graph_mistakes\.py:\d+", str(caught.value.site))
+
+
+def test_updates_may_be_fetched_in_any_form(world: World) -> None:
+    _, loss = classifier()
+    ops, pairs = fluid.optimizer.SGD(0.1).minimize(loss)
+    exe, feed, learned = fluid.Executor(), batch(8), []
+    compiled = fluid.CompiledProgram(world.main).with_data_parallel(loss_name=loss.name, places=2)
+    for program in (world.main, compiled):
+        for fetch in ([loss, (ops, pairs)], [loss, ops], [loss, *ops]):
+            begin(world)
+            assert len(exe.run(program, feed=feed, fetch_list=fetch)) == 1
+            learned.append(world.scope["fc_0.w_0"].tobytes())
+        assert len(set(learned[-3:])) == 1
+    begin(world)
+    assert world.scope["fc_0.w_0"].tobytes() not in learned
+    parallel = fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, devices=2)
+    for fetch in ([loss, ops], [loss, (ops, pairs)], [loss, *ops]):
+        with pytest.raises(TypeError, match=r"what minimize\(\) gives is for Executor\.run"):
+            parallel.run(fetch, feed=feed)
+
+
+def test_a_loader_of_the_program_that_was_cloned_is_named(world: World) -> None:
+    _, loss = classifier()
+    test = world.main.clone(for_test=True)
+    begin(world)
+    variables = [world.main.var("x"), world.main.var("label")]
+    loader = fluid.io.DataLoader.from_generator(variables, capacity=2, iterable=False)
+    loader.set_batch_generator(lambda: iter([batch(4)] * 3))
+    alone, parallel = fluid.Executor(), fluid.ParallelExecutor(main_program=test, devices=2)
+    runs = [lambda: alone.run(test, fetch_list=[loss.name]), lambda: parallel.run([loss.name])]
+    for run in runs:
+        with pytest.raises(fluid.FeedError) as quiet:
+            run()
+        assert "loader" not in str(quiet.value), "it was not started"
+    loader.start()
+    for run in runs:
+        with pytest.raises(fluid.FeedError, match="a loader that was started gives it, but belongs to the program"):
+            run()
+    assert np.isfinite(alone.run(world.main, fetch_list=[loss])[0])
+    loader.reset()
+
+
+def test_arrays_of_other_types(world: World) -> None:
+    x, k = fluid.data("x", [None, 2], "float64"), fluid.data("k", [None, 1], "int64")
+    s, f = fluid.data("s", [None], "int32"), fluid.data("f", [None, 2])
+    fetch = [x + 0.0, fluid.layers.cast(k, "float64"), s, f + 0.0]
+    good = {
+        "x": np.array([[1.5, 2.5], [3.5, 4.5]], "float32"),
+        "k": np.array([[2**31 - 1], [-(2**31)]], "int32"),
+        "s": np.array([65535, 1], "uint16"),
+        "f": np.ones([2, 2], "float16"),
+    }
+    alone, parallel = fluid.Executor(), fluid.ParallelExecutor(main_program=world.main, devices=2)
+    runs = [lambda feed: alone.run(feed=feed, fetch_list=fetch), lambda feed: parallel.run(fetch, feed=feed)]
+    for run in runs:
+        got = run(good)
+        assert all(np.array_equal(value, good[name]) for name, value in zip("xksf", got, strict=True))
+        for name, value, dtype in [
+            ("f", np.ones([2, 2]), "float32"),
+            ("f", np.ones([2, 2], "int64"), "float32"),
+            ("k", np.ones([2, 1], "float32"), "int64"),
+            ("k", np.ones([2, 1], "uint64"), "int64"),
+            ("k", np.ones([2, 1], bool), "int64"),
+            ("s", np.ones(2, "int64"), "int32"),
+            ("s", np.ones(2, "uint32"), "int32"),
+        ]:
+            with pytest.raises(fluid.FeedError, match=f'feed `{name}` as array.astype\\("{dtype}"\\)') as caught:
+                run({**good, name: value})
+            assert caught.value.var == name
+        with pytest.raises(fluid.FeedError) as shaped:
+            run({**good, "f": np.ones([2, 3], "float32")})
+        assert "astype" not in str(shaped.value)
+
+
+def test_rates_are_set_as_numbers_or_arrays_of_one(world: World) -> None:
+    loss, runs = executors(world)
+    for rate in (0.5, [0.5], np.array([0.5]), np.array(0.5, "float32"), np.full([1, 1], 0.5, "float32")):
+        world.scope["learning_rate"] = 0.1
+        world.scope["learning_rate"] = rate
+        assert (world.scope["learning_rate"].shape, world.scope["learning_rate"].item()) == ((), 0.5)
+        for run in runs:
+            world.scope["learning_rate"] = 0.1
+            if not isinstance(rate, list):
+                run({**batch(4), "learning_rate": rate}, [loss])
+                assert world.scope["learning_rate"].item() == 0.5
+    for wrong in (np.array([0.5, 0.5], "float32"), np.zeros(0, "float32")):
+        with pytest.raises(fluid.StateError, match="learning_rate"):
+            world.scope["learning_rate"] = wrong
+
+
+def test_a_layer_that_came_too_late(world: World) -> None:
+    scores, loss = classifier()
+    begin(world)
+    exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
+    test = world.main.clone(for_test=True)
+    late, more = fluid.layers.softmax(scores), fluid.data("more", [None, 2])
+    with pytest.raises(fluid.FetchError, match="added later: the executor has the program as it was when it was made"):
+        exe.run([late], feed=batch(4))
+    with pytest.raises(fluid.FeedError, match=r"`more` is fed.*added later: the executor"):
+        exe.run([loss], feed={**batch(4), "more": np.ones([4, 2], "float32")})
+    with pytest.raises(fluid.FetchError, match=r"the program that was cloned has it: it was added after clone\(\)"):
+        fluid.Executor().run(test, feed=batch(4), fetch_list=[late])
+    assert more.shape == (-1, 2)
+
+
+def test_small_mistakes_have_words(world: World) -> None:
+    build, execution = fluid.BuildStrategy(), fluid.ExecutionStrategy()
+    with pytest.raises(TypeError, match=r"wants BuildStrategy\.ReduceStrategy\.AllReduce or .*\.Reduce or .*'Reduce'"):
+        build.reduce_strategy = "Reduce"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="fuse_all_reduce_ops wants bool or None, got 3"):
+        build.fuse_all_reduce_ops = 3  # type: ignore[assignment]
+    with pytest.raises(fluid.StrategyError, match="num_threads cannot be negative, got -1") as caught:
+        execution.num_threads = -1
+    assert (caught.value.var, execution.num_threads) == ("num_threads", 0)
+    with pytest.raises(fluid.FeedError, match=r"\[1, 2\] are lengths without a level.*write \[\[1, 2\]\]"):
+        fluid.create_lod_tensor(np.arange(3), [1, 2])
+    loss, _ = executors(world)
+    with pytest.raises(TypeError, match="feed_list is a list of variables"):
+        fluid.io.DataLoader.from_generator(loss, capacity=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a list of at least one variable"):
+        fluid.layers.while_loop(lambda v: v, lambda v: v, loss, maximum_trip_count=2)  # type: ignore[arg-type]
+    with pytest.raises(fluid.LossError, match=f"did you mean `{loss.name}`\\? That is what was minimized") as lost:
+        fluid.ParallelExecutor(loss_name="los", main_program=world.main)
+    assert (lost.value.var, lost.value.wanted) == ("los", loss.name)
+
+
+def warned() -> list[list[str]]:
+    """What an Executor, a ParallelExecutor and an Executor that only predicts warn of on this rank."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
+    said: list[list[str]] = []
+    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        _, loss = classifier()
+        test = main.clone(for_test=True)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(startup)
+        parallel = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=1)
+        for run in (
+            lambda: [exe.run(test, feed=batch(4), fetch_list=[loss.name]) for _ in range(2)],
+            lambda: [parallel.run([loss], feed=batch(4)) for _ in range(2)],
+            lambda: [exe.run(main, feed=batch(4), fetch_list=[loss]) for _ in range(3)],
+        ):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run()
+            said.append([f"{one.filename}: {one.message}" for one in caught])
+    return said
+
+
+def test_a_rank_that_trains_alone_is_warned_once() -> None:
+    assert not phalanx.is_initialized()
+    assert warned() == [[], [], []]
+    for rank, (predicted, together, alone) in enumerate(run_ranks(2, warned)):
+        assert (predicted, together) == ([], [])
+        assert len(alone) == 1, "in three runs"
+        assert re.search(f"rank {rank} of 2 trains this program alone.*ParallelExecutor.*CompiledProgram", alone[0])
+        assert "test_graph_mistakes.py: " in alone[0]

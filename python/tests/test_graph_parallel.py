@@ -99,13 +99,13 @@ def test_fields_want_their_types() -> None:
         (build, "memory_optimize", 1),
         (build, "sync_batch_norm", None),
         (build, "bucket_bytes", True),
-        (build, "num_trainers", -1),
-        (execution, "num_threads", -1),
         (execution, "num_threads", 1.5),
         (execution, "num_iteration_per_run", "1"),
     ]:
         with pytest.raises(TypeError, match=name):
             setattr(target, name, value)
+    with pytest.raises(fluid.StrategyError, match="num_trainers cannot be negative"):
+        build.num_trainers = -1
     with pytest.raises(AttributeError, match="no_such"):
         build.no_such = 1
     with pytest.raises(fluid.StrategyError, match="CUDA"):

@@ -238,3 +238,147 @@ def test_what_is_not_supported_says_so(world: World) -> None:
     with pytest.raises(ValueError, match="finite"):
         loss = fluid.layers.mean(fluid.layers.fc(x, 1))
         fluid.optimizer.Momentum(0.1, momentum=float("nan")).minimize(loss)
+
+
+def test_a_script_cannot_ask_a_variable_what_only_a_run_knows(world: World) -> None:
+    x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 4])
+    i = fluid.layers.fill_constant([1], "int64", 0)
+    text = str(world.main)
+    for ask in (lambda: bool(i), lambda: x and y, lambda: not x, lambda: 1 if i else 0):
+        with pytest.raises(TypeError, match=r"no truth.*layers\.cond.*layers\.while_loop"):
+            ask()
+    for compared in (lambda: x == 1, lambda: x != 0.5, lambda: np.float32(2) == x, lambda: np.ones(4) != x):
+        with pytest.raises(TypeError, match=r"layers\.equal"):
+            compared()
+    for function in (np.mean, np.asarray, np.std):
+        with pytest.raises(TypeError, match="`x` is a variable of a program and has no value"):
+            function(x)
+    for wrong in (lambda: list(x), lambda: 1.0 in x, lambda: x + np.ones(4), lambda: np.ones(4) * x, lambda: x < "a"):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(fluid.FeedTypeError, match=r"`x` wants an array .*got a Variable"):
+        fluid.Executor().run(feed={"x": y, "y": y}, fetch_list=[x])
+    assert str(world.main) == text, "nothing was added by asking"
+    # As keys and in lists they are themselves.
+    assert x in [y, None, "x", x]
+    assert x not in [y, "x"]
+    assert {x: 1, y: 2}[y] == 2
+    assert len({x, y, x}) == 2
+    assert x == x and x != y and [x, y].index(y) == 1
+
+
+def test_operators_compute_what_numpy_computes(world: World) -> None:
+    a = np.random.default_rng(5).standard_normal([2, 3, 4]).astype("float32")
+    b, k = a.transpose(0, 2, 1).reshape(a.shape).copy(), np.arange(6).reshape(2, 3)
+    x, y, i = fluid.data("x", [None, 3, 4]), fluid.data("y", [None, 3, 4]), fluid.data("i", [None, 3], "int64")
+    big = 2**60 + 1
+    wanted = {
+        x < y: a < b,
+        x <= 0.25: a <= 0.25,
+        x > y: a > b,
+        x >= np.float64(0.25): a >= 0.25,
+        0.25 < x: a > 0.25,  # noqa: SIM300
+        i < 3: k < 3,
+        x[:, 0]: a[:, 0],
+        x[:, -1, 1:3]: a[:, -1, 1:3],
+        x[:, :, np.int64(2)]: a[:, :, 2],
+        x[:, 1:]: a[:, 1:],
+        i + 1: k + 1,
+        big + i: k + big,
+        i - 2: k - 2,
+        i + 3.0: k + 3,
+        2.0 * x: 2 * a,
+        np.float32(2) * x - 1: 2 * a - 1,
+    }
+    got = fluid.Executor().run(world.main, feed={"x": a, "y": b, "i": k}, fetch_list=list(wanted))
+    for var, value, right in zip(wanted, got, wanted.values(), strict=True):
+        assert (value.shape, value.dtype) == (right.shape, right.dtype), var
+        np.testing.assert_allclose(value, right, rtol=1e-6, err_msg=repr(var))
+
+
+def test_operators_that_cannot_be_say_what_to_write(world: World) -> None:
+    x, i = fluid.data("x", [None, 4]), fluid.data("i", [None, 4], "int64")
+    y, s = fluid.data("y", [None, 3, 3]), fluid.data("s", [None], "int32")
+    text = str(world.main)
+    for wrong, says in [
+        (lambda: i * 2, r"elementwise_mul at .*`i` is int64; layers\.cast\(x"),
+        (lambda: i / 2, "elementwise_div.*cast"),
+        (lambda: 3 - i, "scale.*cast"),
+        (lambda: -i, "scale.*cast"),
+        (lambda: i + 0.5, "scale.*`\\+` and `-` of whole numbers"),
+        (lambda: i + float("inf"), "cast"),
+        (lambda: i + 2**63, "cast"),
+        (lambda: i + i, "elementwise_add.*cast"),
+        (lambda: fluid.layers.scale(i, 2.0), "scale.*cast"),
+        (lambda: fluid.layers.elementwise_mul(x, i), "`x` is float32 and `i` int64; layers.cast one"),
+        (lambda: i < 0.5, "less_than.*cast"),
+        (lambda: i < 2**53 + 1, "less_than.*cast"),
+        (lambda: x[0], "axis 0 .* is the batch"),
+        (lambda: x[:, 4], "no place 4"),
+        (lambda: x[:, 0, 0], "no 3 axes"),
+        (lambda: y[:, 1, 9], "no place 9"),
+        (lambda: fluid.layers.less_than(x, i), "`x` is float32 and `i` int64"),
+        (lambda: s < 3, "`s` is int32; layers.cast"),
+    ]:
+        with pytest.raises(fluid.ProgramError, match=says) as caught:
+            wrong()
+        assert caught.value.var in ("x", "i", "y", "s")
+    for wrong in (lambda: x[:, ::2], lambda: x[:, True], lambda: x[:, [0, 1]], lambda: x["a"], lambda: x[:, i:]):
+        with pytest.raises(TypeError, match=r"layers\.gather"):
+            wrong()
+    for wrong in (lambda: fluid.layers.less_than(x, 1.0), lambda: fluid.layers.elementwise_add(x, 1.0)):
+        with pytest.raises(TypeError, match=r"takes variables, got float; .*fill_constant"):
+            wrong()
+    assert str(world.main) == text
+
+
+def test_one_number_is_a_scalar_here_and_an_array_of_one_in_paddle(world: World) -> None:
+    layers = fluid.layers
+    mean, one = layers.mean(fluid.data("x", [None, 3])), layers.fill_constant([1], "float32", 1.0)
+    assert (mean.shape, one.shape) == ((), (1,))
+    yes, no = layers.less_than(mean, one), mean > 4.0
+    wanted = {
+        yes: [False],
+        layers.greater_equal(one, mean): [False],
+        layers.logical_and(yes, no): [False],
+        layers.logical_or(no, yes): False,
+        mean + one: [4.0],
+        one - mean: [-2.0],
+        layers.elementwise_max(mean, one): [3.0],
+        layers.sums([mean, one, mean]): 7.0,
+        layers.sums([one, mean]): [4.0],
+        layers.concat([mean, mean, one]): [3.0, 3.0, 1.0],
+        layers.cond(yes, lambda: mean, lambda: one * 2.0): 2.0,
+        layers.while_loop(lambda v: v < 5.0, lambda v: v + mean, [one], maximum_trip_count=3)[0]: [7.0],
+        layers.while_loop(lambda v: layers.less_than(mean, v), lambda v: v - one, [mean], maximum_trip_count=3)[0]: 3.0,
+    }
+    got = fluid.Executor().run(feed={"x": np.full([2, 3], 3, "float32")}, fetch_list=list(wanted))
+    assert [value.tolist() for value in got] == list(wanted.values())
+    two, count = layers.fill_constant([2], "float32", 1.0), layers.fill_constant([1], "int64", 0)
+    zero = layers.fill_constant([], "int64", 0)
+    text = str(world.main)
+    for wrong in (
+        lambda: mean + two,
+        lambda: layers.sums([mean, one, two]),
+        lambda: layers.concat([mean, count]),
+        lambda: layers.concat([mean, zero]),
+        lambda: layers.less_than(mean, count),
+        lambda: layers.logical_and(yes, mean),
+        lambda: layers.elementwise_add(mean, one, axis=3),
+        lambda: layers.elementwise_add(mean, one, name="x"),
+    ):
+        with pytest.raises(fluid.ProgramError):
+            wrong()
+        assert str(world.main) == text, "PYGRAPH-4: what was made on the way is gone"
+
+
+def test_a_batch_that_is_given_is_not_put_before(world: World) -> None:
+    layers = fluid.layers
+    assert layers.data("a", [-1, 3]).shape == layers.data("b", [None, 3]).shape == layers.data("c", [3]).shape
+    assert layers.data("d", [3, -1]).shape == (3, -1)
+    assert layers.data("e", [3], append_batch_size=False).shape == (3,)
+    assert layers.data("f", [-1, 2], lod_level=1, max_length=5).shape == (-1, 5, 2)
+    for many in (lambda: layers.data("g", [-1, None, 3]), lambda: fluid.data("g", [None, -1])):
+        with pytest.raises(fluid.ProgramError, match=r"`g`: .* has 2 dimensions.*one batch dimension only") as caught:
+            many()
+        assert caught.value.var == "g"

@@ -105,3 +105,31 @@ def test_many_parts_of_one_program_are_not_all_kept(world: World) -> None:
         for i, y in enumerate(many):
             assert exe.run(world.main, feed=feed, fetch_list=[y], use_prune=True)[0].tolist() == [[i, i]]
     assert len(exe._parts._made[world.main][1]) <= 16
+
+
+def two_inputs() -> tuple[fluid.Variable, fluid.Variable, fluid.Variable]:
+    x, z = fluid.data("x", [None, 1]), fluid.data("z", [None, 1])
+    return x, z, fluid.layers.mean(fluid.layers.fc(x, 1))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("iterable", [False, True])
+def test_loaders_feed_the_part_that_is_run(world: World, compiled: bool, iterable: bool) -> None:
+    x, z, loss = two_inputs()
+    total = fluid.layers.mean(x + z)
+    exe = fluid.Executor()
+    exe.run(world.startup)
+    program = fluid.CompiledProgram(world.main).with_data_parallel(places=2) if compiled else world.main
+    loader = fluid.io.DataLoader.from_generator([x, z], capacity=2, iterable=iterable, drop_last=False)
+    loader.set_batch_generator(lambda: ([np.full([4, 1], i, "float32")] * 2 for i in range(3)))
+    seen = []
+    if iterable:
+        seen = [exe.run(program, feed=data, fetch_list=[loss], use_prune=True) for data in loader()]
+    else:
+        loader.start()
+        with pytest.raises(fluid.EOFException):
+            while True:
+                seen.append(exe.run(program, fetch_list=[loss], use_prune=True))
+        loader.reset()
+    assert len(seen) == (3 if iterable or not compiled else 2)
+    assert total.name != loss.name

@@ -327,3 +327,20 @@ def test_nothing_is_learned_where_nothing_changes(world: World) -> None:
     before = parameters(world)
     fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, devices=2).run([], feed=batch(4))
     assert parameters(world) == before
+
+
+def test_gradients_go_through_parts_and_scalars_of_both_shapes(world: World) -> None:
+    a = np.random.default_rng(1).standard_normal([4, 3]).astype("float32")
+    x = fluid.data("x", [None, 3])
+    w = fluid.layers.create_parameter([3, 2], name="w")
+    y = fluid.layers.matmul(x, w)
+    loss = fluid.layers.mean(fluid.layers.square(y[:, 1])) + fluid.layers.fill_constant([1], "float32", 3.0)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    begin(world)
+    before = world.scope["w"]
+    value, grad = fluid.Executor().run(feed={"x": a}, fetch_list=[loss, "w@GRAD"])
+    column = a @ before[:, 1]
+    np.testing.assert_allclose(value, [3.0 + np.mean(column**2)], rtol=1e-5)
+    np.testing.assert_allclose(grad[:, 1], 2 * a.T @ column / 4, rtol=1e-4, atol=1e-6)
+    assert not grad[:, 0].any()
+    np.testing.assert_allclose(world.scope["w"], before - np.float32(0.1) * grad, rtol=1e-5)

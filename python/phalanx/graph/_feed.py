@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from phalanx.graph._forms import Group, PerDevice, Replicate
 from phalanx.graph._taken import Taken
 from phalanx.graph._values import Array, Lent
 from phalanx.graph.errors import FeedError, FeedTypeError, FetchError, GraphError
-from phalanx.graph.program import Program, Variable
+from phalanx.graph.program import Operator, Program, Variable
 
 TYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
 MOST_SHOWN = 12
@@ -48,15 +48,22 @@ def _array(program: Program, name: str, value: Any) -> Array:
             text = f"`{name}` wants {wanted} (declared at {found[3]}), which cannot hold {value!r}"
             raise FeedTypeError(text, var=name, wanted=wanted, got=repr(value), site=found[3]) from None
         return array.reshape(found[1]) if all(d == 1 for d in found[1]) else array
-    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+    if isinstance(value, np.ndarray | np.generic) or (hasattr(value, "__array__") and not isinstance(value, Variable)):
         array = np.asarray(value)
-        is_one = found is not None and array.size == 1 and all(d == 1 for d in found[1])
+        if found is not None:
+            array = _values.as_wanted(array, _values.name(found[0]), found[1])
         if array.dtype.name not in TYPES:
-            raise FeedTypeError(f"`{name}` wants {wanted}, got an array of {array.dtype}", var=name, wanted=wanted)
-        return array.reshape(found[1]) if is_one and found is not None else array
+            text = f"`{name}` wants {wanted}, got an array of {array.dtype}"
+            hint = "" if found is None else f"; {_convert(name, _values.name(found[0]))}"
+            raise FeedTypeError(text + hint, var=name, wanted=wanted, got=str(array.dtype))
+        return array
     got = type(value).__name__
     hint = "; make it one with numpy.asarray(value, dtype)" if isinstance(value, (list, tuple)) else ""
     raise FeedTypeError(f"`{name}` wants an array of {wanted}, got a {got}{hint}", var=name, wanted=wanted, got=got)
+
+
+def _convert(name: str, dtype: str) -> str:
+    return f'feed `{name}` as array.astype("{dtype}")'
 
 
 def _one(program: Program, name: Any, value: Any) -> tuple[str, str, list[Lent]]:
@@ -78,16 +85,20 @@ def from_readers(program: Program, feed: Any, devices: int, taken: Taken) -> Any
     given = _ragged.named(feed or {})
     made: dict[Any, Any] = {}
     for reader in program._readers:
-        fed = [name for name in reader._names if name in given]
-        if len(fed) == len(reader._names):
+        # A part of a program may do without some of them, or all.
+        wanted = [name for name in reader._names if program._graph.var(name) is not None]
+        fed = [name for name in wanted if name in given]
+        if len(fed) == len(wanted):
             continue
         if fed:
-            rest = ", ".join(name for name in reader._names if name not in given)
+            rest = ", ".join(name for name in wanted if name not in given)
             raise FeedError(
                 f"`{fed[0]}` is fed, but a loader gives it together with {rest}; feed all or none", var=fed[0]
             )
         batches = _filled(program, taken.take(reader, devices), devices)
         for name in batches[0]:
+            if program._graph.var(name) is None:
+                continue
             made[name] = PerDevice([each[name] for each in batches]) if devices > 1 else batches[0][name]
     return {**given, **made} if made else feed
 
@@ -193,6 +204,11 @@ def _fetch(one: Any, return_merged: bool) -> tuple[str, str]:
         return one.name, merge
     if isinstance(one, str):
         return one, merge
+    if isinstance(one, Operator) or (isinstance(one, (list, tuple)) and one and isinstance(one[0], (Operator, list))):
+        raise TypeError(
+            "what minimize() gives is for Executor.run, with a Program or a CompiledProgram; a ParallelExecutor runs "
+            "all updates anyway"
+        )
     raise TypeError(f"variables and names can be fetched, not a {type(one).__name__}")
 
 
@@ -220,8 +236,15 @@ def _hint(program: Program, why: GraphError) -> str | None:
     of = why.var.removesuffix(lod.lengths_of(""))
     if of != why.var and why.got == "nothing":
         return f"feed `{of}` as a list of sequences, or as a LoDTensor, or its lengths too"
-    if program._graph.var(why.var) is not None:
-        return None
+    if isinstance(why, FetchError) and why.var in program._inside:
+        where = program._inside[why.var]
+        return f"it lives inside the {where}: let the function there return it, and fetch what that gives"
+    found = program._graph.var(why.var)
+    if found is not None:
+        return _hint_of_known(program, why, _values.name(found[0]))
+    earlier = _copied(program, why.var)
+    if earlier is not None:
+        return earlier
     is_feed = isinstance(why, FeedError)
     known = [name for name, kind in program._graph.vars() if not is_feed or kind in ("feed", "parameter", "state")]
     near = get_close_matches(why.var, known, n=1, cutoff=0.6)
@@ -229,6 +252,50 @@ def _hint(program: Program, why: GraphError) -> str | None:
         return f"did you mean `{near[0]}`?"
     shown = [name for name, kind in program._graph.vars() if kind == "feed" or not is_feed]
     return f"there are {', '.join(shown[:MOST_SHOWN])}{' and more' if len(shown) > MOST_SHOWN else ''}"
+
+
+def _hint_of_known(program: Program, why: GraphError, dtype: str) -> str | None:
+    name = str(why.var)
+    if not isinstance(why, FeedError) or why.wanted is None or why.got is None:
+        return None
+    if why.got == "nothing":
+        return _other_loader(program, name)
+    # Both are a type and a shape.
+    is_type = why.wanted.partition("[")[0] != why.got.partition("[")[0] and "[" in why.got
+    return _convert(name, dtype) if is_type else None
+
+
+def _origins(program: Program) -> Iterator[tuple[Program, str]]:
+    """The programs that this one was copied from, and what for, the last one first."""
+    origin = program._origin
+    while origin is not None:
+        earlier = origin[0]()
+        if earlier is None:
+            return
+        yield earlier, origin[1]
+        origin = earlier._origin
+
+
+def _copied(program: Program, name: str) -> str | None:
+    """What a variable lacks that is in the program as it is now, but not in its copy."""
+    for earlier, what in _origins(program):
+        if earlier._graph.var(name) is None:
+            continue
+        if what == "executor":
+            return "it was added later: the executor has the program as it was when it was made; make it after that"
+        return "the program that was cloned has it: it was added after clone(), or is only for training"
+    return None
+
+
+def _other_loader(program: Program, name: str) -> str | None:
+    for earlier, _ in _origins(program):
+        for reader in earlier._readers:
+            if name in reader._names and reader._running is not None and reader not in program._readers:
+                return (
+                    "a loader that was started gives it, but belongs to the program that this one was cloned from: "
+                    "make the loader before clone(), or another one, or feed it"
+                )
+    return None
 
 
 __all__ = ["Fetch", "Group", "PerDevice", "Replicate"]

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from phalanx.graph import _feed, _ragged
+from phalanx.graph._forms import Group
 from phalanx.graph.errors import FetchError
 from phalanx.graph.program import Operator, Program
 
@@ -15,13 +16,17 @@ MOST = 16
 
 
 def _is_update(one: Any) -> bool:
-    """Whether it is what ``minimize`` has given: its updates, and parameters with gradients."""
-    return (
-        isinstance(one, tuple)
-        and len(one) == 2
-        and all(isinstance(part, list) for part in one)
-        and all(isinstance(op, Operator) for op in one[0])
+    """Whether it is what ``minimize`` has given, updates and parameters with gradients, or only the updates."""
+    if isinstance(one, tuple) and len(one) == 2 and all(isinstance(part, list) for part in one):
+        return all(isinstance(op, Operator) for op in one[0])
+    return isinstance(one, Operator) or (
+        isinstance(one, list) and bool(one) and all(isinstance(op, Operator) for op in one)
     )
+
+
+def _updates(one: Any) -> list[Operator]:
+    found = [one] if isinstance(one, Operator) else one if isinstance(one, list) else one[0]
+    return list(found)
 
 
 def split(fetch_list: Any) -> tuple[Any, list[str] | None]:
@@ -37,7 +42,7 @@ def split(fetch_list: Any) -> tuple[Any, list[str] | None]:
     updates = [one for one in fetch_list if _is_update(one)]
     if not updates:
         return fetch_list, None
-    written = [name for ops, _ in updates for op in ops for name in op.outputs]
+    written = [name for one in updates for op in _updates(one) for name in op.outputs]
     return [one for one in fetch_list if not _is_update(one)], written
 
 
@@ -57,7 +62,8 @@ def targets(program: Program, fetch_list: Any, written: list[str] | None) -> tup
 def needed(part: Program, whole: Program, feed: Any) -> Any:
     """What is fed, without what only the rest of the program needs. Names of neither are for others to refuse."""
     if isinstance(feed, (list, tuple)):
-        return [needed(part, whole, one) for one in feed]
+        parts = [needed(part, whole, one) for one in feed]
+        return Group(feed.places, parts) if isinstance(feed, Group) else parts
     if not isinstance(feed, Mapping):
         return feed
 
@@ -90,6 +96,8 @@ class Parts:
             if len(parts) >= MOST:
                 del parts[next(iter(parts))]
             parts[wanted] = program._with(program._graph.pruned(list(wanted)))
+            # Loaders may still come.
+            parts[wanted]._readers = program._readers
         return parts[wanted]
 
     def clear(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,6 +75,23 @@ def misfit(array: Array, dtype: Any) -> str | None:
         return ""
     bad = changed(array, dtype)
     return None if bad is None else f" with {bad}, which {np.dtype(dtype)} cannot hold"
+
+
+def as_wanted(array: Array, dtype: str, shape: Sequence[int]) -> Array:
+    """An array as a variable wants it, if nothing is lost: of a wider type; one number in the shape of one number.
+
+    >>> as_wanted(np.arange(2, dtype="int32"), "int64", [2]).dtype.name
+    'int64'
+    >>> as_wanted(np.array([0.5]), "float32", [])
+    array(0.5, dtype=float32)
+    """
+    wanted = np.dtype(dtype)
+    # A number of Python's is a float64, and it is taken, too.
+    is_one = array.size == 1 and all(d == 1 for d in shape)
+    is_wider = wanted.kind == array.dtype.kind or wanted.kind + array.dtype.kind == "iu"
+    if is_wider and np.can_cast(array.dtype, wanted, "same_kind" if is_one and wanted.kind == "f" else "safe"):
+        array = array.astype(wanted, copy=False)
+    return array.reshape(tuple(shape)) if is_one else array
 
 
 def lend(array: Array) -> Lent:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,11 @@ from phalanx.graph.places import CPUPlace
 from phalanx.graph.program import Program, default_main_program
 from phalanx.graph.scope import Scope, global_scope
 
+ALONE = (
+    "rank {} of {} trains this program alone: an Executor runs a Program on one device and tells other ranks nothing; "
+    "use ParallelExecutor(loss_name=…), or CompiledProgram(…).with_data_parallel(loss_name=…), to train together"
+)
+
 
 class Executor:
     """Runs programs. One without operations is a startup program: it gives what it declares its first values."""
@@ -35,6 +41,7 @@ class Executor:
         self._check = check_nan_inf
         self._made: WeakKeyDictionary[Program, tuple[int, _phalanx.GraphExecutor]] = WeakKeyDictionary()
         self._parts = _prune.Parts()
+        self._has_warned = False
 
     def run(
         self,
@@ -108,9 +115,18 @@ class Executor:
         version = program._graph.version
         known = self._made.get(program)
         if known is None or known[0] != version:
+            self._warn_alone(program)
             known = (version, _phalanx.GraphExecutor(program._graph, self._check))
             self._made[program] = known
         return known[1]
+
+    def _warn_alone(self, program: Program) -> None:
+        """A rank that trains beside others without a word to them is most often a mistake."""
+        if self._has_warned or not _phalanx.is_initialized() or _phalanx.place()[1] == 1:
+            return
+        if any(op.role == "Optimize" for op in program.global_block().ops):
+            self._has_warned = True
+            warnings.warn(ALONE.format(*_phalanx.place()), stacklevel=5)
 
     def close(self) -> None:
         """Lets go of everything that was made for programs."""

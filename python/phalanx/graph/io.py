@@ -82,6 +82,8 @@ class GeneratorLoader:
             raise StrategyError(f"capacity={capacity!r}; it must be a number from 1 on", var="capacity")
         if timeout_s is not None and not timeout_s > 0:
             raise StrategyError(f"timeout_s={timeout_s!r}; it must be more than 0, or None", var="timeout_s")
+        if isinstance(feed_list, Variable):
+            raise TypeError("feed_list is a list of variables, not one of them")
         if not feed_list:
             raise FeedError("feed_list is empty; a loader gives values to variables")
         variables = list(feed_list)

@@ -78,6 +78,9 @@ class LoDTensor:
 
 def _one_level(recursive_seq_lens: Any) -> list[int]:
     levels = list(recursive_seq_lens)
+    if levels and all(isinstance(n, (int, np.integer)) for n in levels):
+        text = f"{levels} are lengths without a level around them; write [{levels}]"
+        raise FeedError(text, wanted=str([levels]), got=str(levels))
     if len(levels) != 1:
         raise FeedError(f"{len(levels)} levels of lengths: {LEVELS}", got=str(levels))
     return [int(n) for n in levels[0]]

@@ -22,7 +22,15 @@ from phalanx.graph._site import caller
 from phalanx.graph.clip import GradientClip
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers.learning_rate import LearningRate, schedule
-from phalanx.graph.program import Operator, Parameter, Program, Variable, append_backward, default_startup_program
+from phalanx.graph.program import (
+    Operator,
+    Parameter,
+    Program,
+    Variable,
+    _program_of,
+    append_backward,
+    default_startup_program,
+)
 from phalanx.graph.regularizer import L2Decay
 
 Pairs = list[tuple[Parameter, Variable]]
@@ -74,7 +82,7 @@ class Optimizer:
             )
         if not isinstance(loss, Variable):
             raise TypeError(f"the loss is a variable, not {type(loss).__name__}")
-        graph, clip = loss.program._graph, None if self._clip is None else self._clip._form()
+        graph, clip = _program_of([loss], "minimize")._graph, None if self._clip is None else self._clip._form()
         pairs = graph.minimize(
             loss.name, self._rule, self._numbers, json.dumps(self._rate), self._decay, clip, caller()
         )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import ref
 
 from phalanx import _phalanx
 from phalanx._accord import Accord
@@ -28,6 +29,7 @@ from phalanx.graph.errors import (
     EOFException,
     FeedError,
     FetchError,
+    GraphError,
     LossError,
     ProcessError,
     StrategyError,
@@ -87,6 +89,7 @@ class ParallelExecutor:
         self._program = program.clone()
         # Loaders may still come.
         self._program._readers = program._readers
+        self._program._origin = (ref(program), "executor")
         self._has_run = False
         self._pieces = build.accumulate
         self._accord: Accord | None = None
@@ -99,7 +102,7 @@ class ParallelExecutor:
                 self._program._graph, loss or None, BuildForm(build), execution, devices
             )
         except LossError as why:
-            raise _feed.explained(program, why) from None
+            raise _explained_loss(program, why) from None
         if share_vars_from is not None and share_vars_from._has_run:
             self._prepare()
         if loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1:
@@ -221,6 +224,17 @@ class ParallelExecutor:
     def graph_json(self) -> str:
         """The graph after all passes, as JSON."""
         return self._exe.to_json()
+
+
+def _explained_loss(program: Program, why: LossError) -> GraphError:
+    """With the loss that was minimized, if that is known."""
+    if why.var is None or program._graph.var(why.var) is not None:
+        return why
+    known = [name for op in program.global_block().ops if op.role == "Loss" for name in op.outputs]
+    if not known:
+        return _feed.explained(program, why)
+    text = f"{why}; did you mean `{known[0].removesuffix('@GRAD')}`? That is what was minimized"
+    return LossError(text, var=why.var, site=why.site, wanted=known[0].removesuffix("@GRAD"), got=why.got)
 
 
 def _check_ranks() -> None:

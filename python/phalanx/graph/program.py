@@ -16,10 +16,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
+from weakref import ref
 
 from phalanx import _phalanx
-from phalanx.graph import _lengths, _values
+from phalanx.graph import _lengths, _operators, _values
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.lod import LEVELS, lengths_of
@@ -98,47 +99,70 @@ class Variable:
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.dtype}{list(self.shape)})"
 
+    def __bool__(self) -> NoReturn:
+        _operators.no_truth(self)
+
+    # Numpy's numbers leave operators to us.
+    __array_ufunc__ = None
+    # What can be indexed would be iterated over, too.
+    __iter__ = None
+    __contains__ = None
+    __hash__ = object.__hash__
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        _operators.no_array(self)
+
+    def __eq__(self, other: object) -> bool:
+        # Lists and sets of variables need to know whether two are the same.
+        if isinstance(other, _operators.NUMBERS):
+            _operators.no_equality(self)
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: Variable | float) -> Variable:
+        return _operators.compare("Less", self, other)
+
+    def __le__(self, other: Variable | float) -> Variable:
+        return _operators.compare("LessEqual", self, other)
+
+    def __gt__(self, other: Variable | float) -> Variable:
+        return _operators.compare("Greater", self, other)
+
+    def __ge__(self, other: Variable | float) -> Variable:
+        return _operators.compare("GreaterEqual", self, other)
+
+    def __getitem__(self, key: Any) -> Variable:
+        return _operators.item(self, key)
+
     def __add__(self, other: Variable | float) -> Variable:
-        return _arith("Add", self, other)
+        return _operators.arith("Add", self, other)
 
     def __radd__(self, other: float) -> Variable:
-        return _scaled(self, 1.0, other)
+        return _operators.arith("Add", self, other)
 
     def __sub__(self, other: Variable | float) -> Variable:
-        return _arith("Sub", self, other)
+        return _operators.arith("Sub", self, other)
 
     def __rsub__(self, other: float) -> Variable:
-        return _scaled(self, -1.0, other)
+        return _operators.scaled(self, -1.0, _operators.number(other, "elementwise_sub"))
 
     def __mul__(self, other: Variable | float) -> Variable:
-        return _arith("Mul", self, other)
+        return _operators.arith("Mul", self, other)
 
     def __rmul__(self, other: float) -> Variable:
-        return _scaled(self, other, 0.0)
+        return _operators.arith("Mul", self, other)
 
     def __truediv__(self, other: Variable | float) -> Variable:
-        return _arith("Div", self, other)
+        return _operators.arith("Div", self, other)
 
     def __neg__(self) -> Variable:
-        return _scaled(self, -1.0, 0.0)
+        return _operators.scaled(self, -1.0, 0.0)
 
 
 class Parameter(Variable):
     """A variable that is learned."""
-
-
-def _scaled(x: Variable, a: float, b: float) -> Variable:
-    return append("Unary", {"Scale": {"a": float(a), "b": float(b)}}, [x], "scale")
-
-
-def _arith(op: str, x: Variable, y: Variable | float) -> Variable:
-    if isinstance(y, Variable):
-        axis = max(len(x.shape) - len(y.shape), 0)
-        return append("Binary", {"op": op, "axis": axis}, [x, y], f"elementwise_{op.lower()}")
-    number = float(y)
-    if op in ("Add", "Sub"):
-        return _scaled(x, 1.0, number if op == "Add" else -number)
-    return _scaled(x, number if op == "Mul" else 1.0 / number, 0.0)
 
 
 class Block:
@@ -185,6 +209,10 @@ class Program:
         self._lengths: dict[str, str] = {}
         # Lengths that must be equal, because layers take their sequences together.
         self._alike: set[tuple[str, str]] = set()
+        # Variables of the bodies of loops and branches, and whose they are.
+        self._inside: dict[str, str] = {}
+        # The program that this one is a copy of, and what for.
+        self._origin: tuple[ref[Program], str] | None = None
         self.random_seed = 0
 
     @classmethod
@@ -224,12 +252,13 @@ class Program:
     def clone(self, for_test: bool = False) -> Program:
         """A copy. One for testing has no backward and no updates, and drops nothing; statistics are as learned."""
         twin = self._with(self._graph.clone_for_test() if for_test else self._graph.copy())
-        twin._readers = list(self._readers)
+        twin._readers, twin._origin = list(self._readers), (ref(self), "test" if for_test else "copy")
         return twin
 
     def _with(self, graph: _phalanx.GraphProgram) -> Program:
         """The same with other operations. Of lengths it knows those that are still there."""
         twin = Program._of(graph, self.random_seed)
+        twin._inside = dict(self._inside)
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
         twin._alike = {pair for pair in self._alike if has.issuperset(pair)}
@@ -318,7 +347,16 @@ def _program_of(inputs: Sequence[Variable], what: str) -> Program:
             raise TypeError(f"{what} takes variables, got {type(x).__name__}; feed it, or use fill_constant")
         if x.program is not inputs[0].program:
             raise ProgramError(f"{what}: `{inputs[0].name}` and `{x.name}` are of different programs", var=x.name)
+        outside(x, what)
     return inputs[0].program if inputs else default_main_program()
+
+
+def outside(x: Variable, what: str) -> None:
+    """A variable of a body that is written is gone for all others."""
+    if x.name in x.program._inside:
+        at = "{}:{}".format(*caller())
+        text = f"{what} at {at}: `{x.name}` lives inside the {x.program._inside[x.name]}"
+        raise ProgramError(f"{text}; let its function return it, and use what that gives", var=x.name, site=at)
 
 
 def append_all(
@@ -394,6 +432,11 @@ def data(
         raise ProgramError(
             f"`{name}`: {list(shape)} has a negative dimension; only -1 or None, the batch, may be", var=name
         )
+    if dims.count(-1) > 1:
+        text = f"`{name}`: {list(shape)} has {dims.count(-1)} dimensions that are -1 or None"
+        raise ProgramError(
+            f"{text}; one batch dimension only: give the others a size, or lod_level=1 for sequences", var=name
+        )
     return (
         _sequences(name, dims, dtype, max_length)
         if lod_level
@@ -418,7 +461,7 @@ def append_backward(
     loss: Variable, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> list[tuple[Parameter, Variable]]:
     """Appends the gradients of a loss; gives each parameter with its gradient."""
-    program = loss.program
+    program = _program_of([loss], "append_backward")
     without = {v if isinstance(v, str) else v.name for v in no_grad_set or ()}
     if parameter_list is not None:
         wanted = {v if isinstance(v, str) else v.name for v in parameter_list}

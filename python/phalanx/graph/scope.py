@@ -74,7 +74,11 @@ class Scope:
     def __setitem__(self, name: str, value: Any) -> None:
         if isinstance(value, (bool, int, float, list, tuple)):
             value = np.asarray(value, dtype=self[name].dtype)
-        self._store.set(name, _values.lend(np.asarray(value)))
+        array = np.asarray(value)
+        if array.size == 1 and name in self:
+            known = self[name]
+            array = _values.as_wanted(array, known.dtype.name, known.shape)
+        self._store.set(name, _values.lend(array))
 
     def of_device(self, name: str, device: int) -> Array:
         """The value that one device has, where they differ: statistics, or parameters that are not reduced."""

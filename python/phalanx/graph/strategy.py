@@ -21,6 +21,8 @@ from typing import Any, ClassVar
 from phalanx import _phalanx
 from phalanx.graph.errors import StrategyError
 
+_NONE = type(None)
+
 
 class _Reduce(enum.Enum):
     """What becomes of gradients."""
@@ -48,6 +50,13 @@ class _Scale(enum.Enum):
     BySamples = "BySamples"
 
 
+def _choices(kind: type) -> str:
+    """What a field takes, as scripts write it."""
+    if not issubclass(kind, enum.Enum):
+        return "None" if kind is _NONE else kind.__name__
+    return " or ".join(f"BuildStrategy.{member!r}" for member in kind)
+
+
 class _Strategy:
     """Fields with defaults; setting one to another type, or one that is not there, is an error."""
 
@@ -69,10 +78,11 @@ class _Strategy:
         _, kinds = self._fields[name]
         # True is an int, but no number of threads.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
+            wanted = " or ".join(_choices(kind) for kind in kinds)
             raise TypeError(f"{type(self).__name__}.{name} wants {wanted}, got {value!r}")
         if type(value) is int and value < 0:
-            raise TypeError(f"{type(self).__name__}.{name} cannot be negative, got {value}")
+            text = f"{type(self).__name__}.{name} cannot be negative, got {value}"
+            raise StrategyError(text, var=name, got=repr(value))
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +106,6 @@ class _Strategy:
         return twin
 
 
-_NONE = type(None)
 _CUDA = "is for CUDA only"
 
 

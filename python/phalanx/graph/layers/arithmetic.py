@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._operators import as_alike, at_once, check_compared, check_real, widened
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import Variable, append
+from phalanx.graph.program import Variable, _program_of, append
 
 
 def _function(name: str, form: Any) -> Callable[..., Variable]:
@@ -81,6 +82,7 @@ def scale(
 ) -> Variable:
     """``scale * x + bias``, or ``scale * (x + bias)``."""
     b = float(bias) if bias_after_scale else float(scale) * float(bias)
+    check_real("scale", x)
     form = {"Scale": {"a": float(scale), "b": b}}
     return activate(append("Unary", form, [x], "scale", None if act else name), act, name)
 
@@ -134,8 +136,11 @@ def _last(x: Variable, axis: int, op: str) -> None:
 
 def _elementwise(name: str, op: str) -> Callable[..., Variable]:
     def function(x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None) -> Variable:
-        begin = len(x.shape) - len(y.shape) if axis == -1 else axis
-        made = append("Binary", {"op": op, "axis": max(begin, 0)}, [x, y], layer, None if act else name)
+        check_real(layer, x, y)
+        with at_once([x, y] if len(x.shape) < len(y.shape) else []):
+            x = widened(x, y)
+            begin = len(x.shape) - len(y.shape) if axis == -1 else axis
+            made = append("Binary", {"op": op, "axis": max(begin, 0)}, [x, y], layer, None if act else name)
         return activate(made, act, name)
 
     layer = name
@@ -154,6 +159,8 @@ elementwise_min = _elementwise("elementwise_min", "Min")
 
 def _comparison(name: str, op: str) -> Callable[[Variable, Variable], Variable]:
     def function(x: Variable, y: Variable) -> Variable:
+        check_compared(name, x, y)
+        x = widened(x, y)
         axis = max(len(x.shape) - len(y.shape), 0)
         return append("Compare", {"op": op, "axis": axis}, [x, y], name)
 
@@ -213,7 +220,10 @@ def mean(x: Variable, name: str | None = None) -> Variable:
 
 def sums(input: Sequence[Variable], name: str | None = None) -> Variable:
     """The sum of variables that are alike."""
-    return append("Sum", None, list(input), "sum", name)
+    given = list(input)
+    _program_of(given, "sum")
+    with at_once(given):
+        return append("Sum", None, [as_alike(x, given[0].shape) for x in given], "sum", name)
 
 
 def cast(x: Variable, dtype: Any, name: str | None = None) -> Variable:

@@ -18,9 +18,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from phalanx.graph._operators import as_alike, at_once
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import Program, Variable, _program_of, append, hand_on, program_guard
+from phalanx.graph.program import (
+    Program,
+    Variable,
+    _program_of,
+    append,
+    default_startup_program,
+    hand_on,
+    outside,
+    program_guard,
+)
 
 
 def while_loop(
@@ -38,14 +48,15 @@ def while_loop(
     :class:`~phalanx.graph.errors.OpError`: what rounds begin with is kept for the gradients, so the program must know how
     many there can be.
     """
-    if not loop_vars or not callable(cond) or not callable(body):
-        raise TypeError("while_loop takes two functions and at least one variable")
+    if isinstance(loop_vars, Variable) or not loop_vars or not callable(cond) or not callable(body):
+        raise TypeError("while_loop takes two functions and a list of at least one variable")
     if maximum_trip_count < 1:
         raise ProgramError(f"while_loop: maximum_trip_count is {maximum_trip_count}, wants at least 1", op="while")
     program, at = _program_of(loop_vars, "while_loop"), caller()
     with _writing(program):
         first = [_one(cond(*loop_vars), program, "cond"), *loop_vars]
         begin = program._graph.n_ops
+        known = _declared(program)
         given = program._graph.placeholders(_names(first), at)
         for x, inside in zip(first, given, strict=True):
             hand_on(program, [x], program.var(inside))
@@ -58,18 +69,24 @@ def while_loop(
                 wanted=str(len(loop_vars)),
                 got=str(len(following)),
             )
-        gives = [_one(cond(*following), program, "cond"), *following]
+        following = [as_alike(x, of.shape) for x, of in zip(following, loop_vars, strict=True)]
+        gives = [as_alike(_one(cond(*following), program, "cond"), first[0].shape), *following]
+        inner = _declared(program) - known
         made = program._graph.append_loop(begin, maximum_trip_count, _names(first), given, _names(gives), at)
         outputs = [program.var(v) for v in made]
         for y, begun, ended in zip(outputs, loop_vars, following, strict=True):
             hand_on(program, [begun, ended], y)
+        _inside(program, inner, f"while_loop at {at[0]}:{at[1]}")
     return outputs
 
 
 def cond(
-    pred: Variable, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None
+    pred: Variable,
+    true_fn: Callable[[], Any] | None = None,
+    false_fn: Callable[[], Any] | None = None,
+    name: str | None = None,
 ) -> Variable | list[Variable]:
-    """What ``true_fn`` gives where ``pred`` holds, else what ``false_fn`` gives; only that one runs.
+    """What ``true_fn`` gives where ``pred`` holds, else what ``false_fn`` gives; only that one runs. Both are needed.
 
     >>> from phalanx import graph
     >>> with graph.program_guard(graph.Program(), graph.Program()):
@@ -79,15 +96,29 @@ def cond(
     (-1, 4)
     """
     program, at = _program_of([pred], "cond"), caller()
+    where = f"cond at {at[0]}:{at[1]}"
+    if not callable(true_fn) or not callable(false_fn):
+        missing = "true_fn" if not callable(true_fn) else "false_fn"
+        raise TypeError(
+            f"{where}: {missing} is not a function; both are needed, and give variables of the same shapes: one that "
+            "has nothing to change gives what was there before"
+        )
     with _writing(program):
-        begin = program._graph.n_ops
+        begin, known = program._graph.n_ops, _declared(program)
         then = true_fn()
         thens, middle = _listed(then, program, "true_fn"), program._graph.n_ops
+        inner = _declared(program) - known
+        # The other side cannot use them, either.
+        _inside(program, inner, f"true_fn of the {where}")
         others = _listed(false_fn(), program, "false_fn")
+        if len(thens) == len(others):
+            others = [as_alike(x, of.shape) for x, of in zip(others, thens, strict=True)]
+        inner = _declared(program) - known - inner
         made = program._graph.append_branch(begin, middle, pred.name, _names(thens), _names(others), at)
         outputs = [program.var(v) for v in made]
         for y, either, other in zip(outputs, thens, others, strict=True):
             hand_on(program, [either, other], y)
+        _inside(program, inner, f"false_fn of the {where}")
     return outputs[0] if isinstance(then, Variable) else outputs
 
 
@@ -102,7 +133,9 @@ def increment(x: Variable, value: int = 1, in_place: bool = False) -> Variable:
 
 def _logical(name: str, op: str) -> Callable[..., Variable]:
     def function(x: Variable, y: Variable, name: str | None = None) -> Variable:
-        return append("Logical", op, [x, y], layer, name)
+        _program_of([x, y], layer)
+        with at_once([x, y]):
+            return append("Logical", op, [x, as_alike(y, x.shape)], layer, name)
 
     layer = name
     function.__name__ = function.__qualname__ = name
@@ -123,14 +156,29 @@ def logical_not(x: Variable, name: str | None = None) -> Variable:
 @contextmanager
 def _writing(program: Program) -> Iterator[None]:
     """What is appended within it stays only if all of it could be."""
-    before, lengths, alike = program._graph.copy(), dict(program._lengths), set(program._alike)
+    before, inside = program._graph.copy(), dict(program._inside)
+    lengths, alike, counts = dict(program._lengths), set(program._alike), dict(program._counts)
+    startup = default_startup_program()
+    begun = startup._graph.copy()
     try:
         with program_guard(program):
             yield
     except BaseException:
         program._graph.restore(before)
-        program._lengths, program._alike = lengths, alike
+        # Parameters of layers that are gone have no first values, either, and their names are free.
+        startup._graph.restore(begun)
+        program._lengths, program._alike, program._inside, program._counts = lengths, alike, inside, counts
         raise
+
+
+def _declared(program: Program) -> set[str]:
+    """What is computed, so far; parameters live outside of bodies wherever they are declared."""
+    return {name for name, kind in program._graph.vars() if kind not in ("parameter", "state")}
+
+
+def _inside(program: Program, names: set[str], what: str) -> None:
+    """These variables are of a body. Those of a body within it stay that one's."""
+    program._inside = {**dict.fromkeys(names, what), **program._inside}
 
 
 def _names(variables: Sequence[Variable]) -> list[str]:
@@ -142,10 +190,15 @@ def _listed(given: Any, program: Program, what: str) -> list[Variable]:
 
 
 def _one(given: Any, program: Program, what: str) -> Variable:
+    if given is None:
+        raise TypeError(
+            f"{what} must give variables, got None: nothing is changed in place here, so return what it computes"
+        )
     if not isinstance(given, Variable):
         raise TypeError(f"{what} must give variables, got {type(given).__name__}")
     if given.program is not program:
         raise ProgramError(f"{what} gives `{given.name}`, which is of another program", var=given.name)
+    outside(given, what)
     return given
 
 

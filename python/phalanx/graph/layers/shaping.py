@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.graph import _values, program
+from phalanx.graph._operators import at_once
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Initializer, Xavier
 from phalanx.graph.layers.arithmetic import activate
@@ -22,7 +23,7 @@ from phalanx.graph.program import Parameter, Program, Variable, append, declare,
 
 def data(
     name: str,
-    shape: Sequence[int],
+    shape: Sequence[int | None],
     append_batch_size: bool = True,
     dtype: Any = "float32",
     lod_level: int = 0,
@@ -31,8 +32,12 @@ def data(
     *,
     max_length: int | None = None,
 ) -> Variable:
-    """What is fed with every run; the shape is that of a sample, or with ``lod_level=1`` that of an element."""
-    return program.data(name, [-1, *shape] if append_batch_size else shape, dtype, lod_level, max_length=max_length)
+    """What is fed with every run; the shape is that of a sample, or with ``lod_level=1`` that of an element.
+
+    A shape with a ``-1`` or ``None`` has its batch already, so none is put before it.
+    """
+    has_batch = not append_batch_size or any(d is None or d < 0 for d in shape)
+    return program.data(name, shape if has_batch else [-1, *shape], dtype, lod_level, max_length=max_length)
 
 
 def create_parameter(
@@ -173,9 +178,12 @@ def _axis(x: Variable, axis: int, op: str, extra: int = 0) -> int:
 
 
 def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
-    """One after another along an axis."""
-    inputs = list(input)
-    return append("Concat", {"axis": _axis(inputs[0], axis, "concat") if inputs else 0}, inputs, "concat", name)
+    """One after another along an axis; numbers as if each were an array of one."""
+    given = list(input)
+    program._program_of(given, "concat")
+    with at_once(given):
+        inputs = [unsqueeze(x, [0]) if x.shape == () else x for x in given]
+        return append("Concat", {"axis": _axis(inputs[0], axis, "concat") if inputs else 0}, inputs, "concat", name)
 
 
 def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
