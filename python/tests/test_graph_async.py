@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,3 +119,198 @@ def test_conflicts_come_all_at_once(world: World) -> None:
         fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, **given)
     assert "sync_batch_norm" in str(refused.value)
     assert "accumulate" in str(refused.value)
+
+
+def test_batches_are_asked_for_one_by_one_and_may_share_their_memory(world: World) -> None:
+    exe = executor(world, 1, 20)
+    start = {name: world.scope[name] for name in world.scope.names()}
+    buffer = batch(8)
+    read: list[int] = []
+
+    def reused() -> Iterator[Any]:
+        for i in range(20):
+            read.append(i)
+            for name, value in batch(8, i).items():
+                buffer[name][:] = value
+            yield buffer
+
+    got = exe.run([exe._exe._loss], reused())[0]
+    assert read == list(range(20))
+    for name, value in start.items():
+        world.scope[name] = value
+    wanted = exe.run([exe._exe._loss], [batch(8, i) for i in range(20)])[0]
+    assert got.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_a_reader_that_fails_comes_out_as_itself_and_updates_stay(world: World, devices: int) -> None:
+    exe = executor(world, devices, 100)
+
+    class Disk(Exception):
+        pass
+
+    gone = Disk("gone")
+
+    def failing_late() -> Iterator[Any]:
+        for i in range(30):
+            yield batch(8, i)
+        try:
+            raise OSError("below")
+        except OSError as why:
+            raise gone from why
+
+    before = parameters(world)
+    with pytest.raises(Disk) as failed:
+        exe.run([exe._exe._loss], failing_late())
+    assert failed.value is gone
+    assert isinstance(failed.value.__cause__, OSError)
+    assert "failing_late" in [entry.name for entry in failed.traceback]
+    # Those that were being computed when it failed are lost, one for each other device at most.
+    assert 30 - (devices - 1) <= world.scope["@STEP@"].item() <= 30
+    assert parameters(world) != before
+    assert len(exe.run([exe._exe._loss], [batch(8)] * 5)[0]) == 5
+
+
+def test_a_reader_is_not_asked_for_more_than_a_run_takes(world: World) -> None:
+    exe = executor(world, 2, 3)
+    read: list[int] = []
+
+    def endless() -> Iterator[Any]:
+        while True:
+            read.append(len(read))
+            yield batch(4, len(read))
+
+    batches = endless()
+    for run in (1, 2, 3):
+        assert len(exe.run([exe._exe._loss], batches)[0]) == 6
+        assert len(read) == 6 * run
+
+
+def test_a_reader_that_wants_the_scope_of_its_own_run_is_told_so(world: World) -> None:
+    exe = executor(world, 2, 4)
+    other = fluid.Executor()
+
+    def looks() -> Iterator[Any]:
+        yield batch(8)
+        world.scope["fc_0.w_0"]
+
+    def runs() -> Iterator[Any]:
+        yield batch(8)
+        other.run(world.main, batch(8), [])
+
+    for reader in (looks, runs):
+        with pytest.raises(fluid.StateError, match="between runs"):
+            exe.run([exe._exe._loss], reader())
+    assert world.scope["fc_0.w_0"].shape == (8, 16)
+
+
+def test_a_loader_whose_thread_wants_the_scope_of_the_run_is_told_so(world: World) -> None:
+    exe = executor(world, 2, 20)
+    feeds = [world.main.var("x"), world.main.var("label")]
+    loader = fluid.io.DataLoader.from_generator(feed_list=feeds, capacity=1)
+
+    def looks() -> Iterator[Any]:
+        for i in range(40):
+            world.scope["fc_0.w_0"]
+            yield batch(8, i)
+
+    loader.set_batch_generator(looks)
+    with pytest.raises(fluid.StateError, match="between runs"):
+        exe.run([exe._exe._loss], loader())
+    assert len(exe.run([exe._exe._loss], [batch(8)] * 5)[0]) == 5
+
+
+def loader_of(world: World, places: int | None, **how: Any) -> fluid.io.GeneratorLoader:
+    feeds = [world.main.var("x"), world.main.var("label")]
+    loader = fluid.io.DataLoader.from_generator(feed_list=feeds, capacity=4, **how)
+    return loader.set_batch_generator(
+        lambda: (batch(8, i) for i in range(17)), places=None if places is None else fluid.cpu_places(places)
+    )
+
+
+@pytest.mark.parametrize("places", [None, 1, 3])
+def test_a_loader_gives_its_batches_one_by_one(world: World, places: int | None) -> None:
+    exe = executor(world, 1, 5)
+    loss = exe._exe._loss
+    start = {name: world.scope[name] for name in world.scope.names()}
+    epoch = loader_of(world, places, drop_last=False)()
+    got: list[float] = []
+    sizes = []
+    while len(found := exe.run([loss], epoch)[0]):
+        got += found.tolist()
+        sizes.append(len(found))
+    # Groups of three do not end where runs do, and nothing is lost.
+    assert sizes == [5, 5, 5, 2]
+    for name, value in start.items():
+        world.scope[name] = value
+    plain = fluid.Executor()
+    assert got == [plain.run(world.main, batch(8, i), [loss])[0].item() for i in range(17)]
+
+
+def test_a_loader_that_was_started_feeds_runs_until_its_end(world: World) -> None:
+    exe = executor(world, 2, 4)
+    loss = exe._exe._loss
+    loader = loader_of(world, None, iterable=False)
+    with pytest.raises(fluid.FeedError, match="start"):
+        exe.run([loss])
+    for _ in range(2):
+        loader.start()
+        sizes = []
+        with pytest.raises(fluid.core.EOFException):
+            while True:
+                sizes.append(len(exe.run([loss])[0]))
+        assert sum(sizes) == 17
+        loader.reset()
+    assert world.scope["@STEP@"].item() == 34
+
+
+def test_a_loader_that_is_fed_wrongly_is_told_what_to_feed(world: World) -> None:
+    exe = executor(world, 2, 4)
+    with pytest.raises(fluid.FeedTypeError, match=r"loader\(\).*once for an epoch"):
+        exe.run([exe._exe._loss], loader_of(world, None))
+    with pytest.raises(fluid.FeedTypeError, match="batch 0 is a list"):
+        exe.run([exe._exe._loss], loader_of(world, None, return_list=True)())
+    assert world.scope["@STEP@"].item() == 0
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_batches_do_not_pile_up(world: World, devices: int) -> None:
+    exe = executor(world, devices, 50)
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+
+    class Watched(np.ndarray):  # type: ignore[type-arg]
+        """Arrays cannot be looked up by identity in a set; these can."""
+
+        __hash__ = object.__hash__
+
+    def watched(number: int) -> dict[str, Any]:
+        made = batch(8, number)
+        made["x"] = made["x"].view(Watched)
+        alive.add(made["x"])
+        return made
+
+    def counted() -> Iterator[Any]:
+        nonlocal most
+        for i in range(50 * devices):
+            most = max(most, len(alive))
+            yield watched(i)
+
+    assert len(exe.run([exe._exe._loss], counted())[0]) == 50 * devices
+    assert most <= 1, "what was read before has been copied and let go"
+
+
+def test_ctrl_c_in_a_reader_ends_the_run(world: World) -> None:
+    exe = executor(world, 2, 50)
+
+    def interrupted() -> Iterator[Any]:
+        for i in range(10):
+            yield batch(8, i)
+        signal.raise_signal(signal.SIGINT)
+        while True:
+            yield batch(8)
+
+    with pytest.raises(KeyboardInterrupt):
+        exe.run([exe._exe._loss], interrupted())
+    assert 9 <= world.scope["@STEP@"].item() <= 10
+    assert len(exe.run([exe._exe._loss], [batch(8)] * 5)[0]) == 5

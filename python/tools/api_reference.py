@@ -5,12 +5,14 @@ cargo xtask python && target/python/bin/python python/tools/api_reference.py
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python-api.md"
 MODULES = [
@@ -21,7 +23,11 @@ MODULES = [
     ("phalanx.graph", "Static programs, with Paddle's names"),
     ("phalanx.graph.layers", "Layers of static programs"),
     ("phalanx.graph.optimizer", "Optimizers of static programs"),
-    ("phalanx.graph.io", "Readers of static programs"),
+    ("phalanx.graph.io", "Readers of static programs, and files"),
+    ("phalanx.graph.saving", "Saving and loading static programs"),
+    ("phalanx.graph.initializer", "How parameters begin"),
+    ("phalanx.graph.regularizer", "Decay of parameters"),
+    ("phalanx.graph.clip", "Gradients that are kept small"),
     ("phalanx.exceptions", "Errors"),
 ]
 HEAD = """\
@@ -66,18 +72,48 @@ def prose(text: str) -> str:
     return re.sub(r"(?<!`)``([^`\n]+)``(?!`)", r"`\1`", text)
 
 
+def fields(what: Any) -> list[str]:
+    """A table of what can be set, and the values of enumerations."""
+    known = getattr(what, "_fields", None)
+    if not isinstance(known, dict):
+        return []
+    rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, (default, kinds) in known.items():
+        if name.startswith("_"):
+            continue
+        kind = " or ".join("None" if k is type(None) else k.__name__.lstrip("_") for k in kinds)
+        kind = next((n for n, v in vars(what).items() if v in kinds), kind)
+        rows.append(f"| `{name}` | {kind} | `{default!r}` | {what._meanings[name]} |")
+    for name, (only, why) in what._fixed.items():
+        rows.append(f"| `{name}` | | `{only!r}` | {why}; nothing else is taken |")
+    shown = ["\n".join(rows)]
+    for name, value in vars(what).items():
+        if inspect.isclass(value) and issubclass(value, enum.Enum):
+            values = ", ".join(f"`{one.name}`" for one in value)
+            shown.append(f"`{what.__name__}.{name}`: {values}. {prose(inspect.getdoc(value) or '')}")
+    return shown
+
+
+def described(text: str) -> str:
+    """A docstring as part of a list."""
+    first, *rest = prose(text).splitlines()
+    return "\n".join([first, *(f"  {line}" if line else "" for line in rest)])
+
+
 def describe(name: str, what: object) -> str | None:
     """One entry of the page."""
     doc = inspect.getdoc(what)
     if inspect.isclass(what):
         shown = [f"### class {name}{signature(what)}"]
         shown += [prose(doc)] if doc and "__doc__" in vars(what) else []
+        shown += fields(what)
         for method, value in vars(what).items():
+            value = getattr(value, "__func__", value)
             is_public = not method.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
             inner = inspect.getdoc(value) if is_public else None
             if inner:
                 call = signature(value) if inspect.isfunction(value) else ""
-                shown.append(f"- `{name}.{method}{call}`: {prose(inner).splitlines()[0]}")
+                shown.append(f"- `{name}.{method}{call}`: {described(inner)}")
         return "\n\n".join(shown)
     if callable(what):
         return f"### {name}\n\n`{name}{signature(what)}`" + (f"\n\n{prose(doc)}" if doc else "")

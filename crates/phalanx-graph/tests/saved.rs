@@ -3,8 +3,9 @@
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Executor, Optimizer, Options, Program, Rule, Store, Tensor,
+    ir::Var,
     layers::{BatchNormOptions, ConvOptions},
-    saved::{SavedError, load, save},
+    saved::{SavedError, load, load_values, save, save_as, save_values},
 };
 
 fn network() -> Program {
@@ -93,8 +94,8 @@ fn every_cut_and_every_changed_byte_is_noticed() {
     }
     assert_eq!(load(b"PHXGRAPx and something else long enough").unwrap_err(), SavedError::Foreign);
     let mut newer = file;
-    newer[8] = 2;
-    assert_eq!(load(&newer).unwrap_err(), SavedError::Version { wanted: 1, got: 2 });
+    newer[8] = 3;
+    assert_eq!(load(&newer).unwrap_err(), SavedError::Version { wanted: 2, got: 3 });
 }
 
 /// The checksum of the format (FNV-1a), so that damage gets past it.
@@ -127,4 +128,95 @@ fn a_file_that_lies_under_a_right_checksum_is_a_program_or_an_error() {
     let mut long = file;
     long[12..20].copy_from_slice(&u64::MAX.to_le_bytes());
     assert!(matches!(load(&long), Err(SavedError::Damaged { what: "length of the head", .. })), "SAVED-2");
+}
+
+#[test]
+fn feeds_are_what_is_needed_in_the_order_that_was_asked_for() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(2)]).unwrap();
+    let y = b.feed("y", DType::F32, [BATCH, Dim::Fixed(2)]).unwrap();
+    b.feed("z", DType::F32, [BATCH, Dim::Fixed(2)]).unwrap();
+    let (x, y) = (b.fc(x, 3, Act::None).unwrap(), b.fc(y, 3, Act::None).unwrap());
+    let sum = b.add(x, y).unwrap();
+    b.named(sum, "sum").unwrap();
+    let program = b.finish().unwrap();
+    let mut store = Store::new(1);
+    Executor::new(program.clone(), Options::default()).unwrap().prepare(&mut store).unwrap();
+    let mut save = |feeds: &[&str]| save_as(&program, &mut store, feeds, &["sum"], "a note");
+    let file = save(&["y", "x"]).unwrap();
+    let loaded = load(&file).unwrap();
+    assert_eq!(
+        (&loaded.feeds[..], loaded.notes.as_str()),
+        (&["y".to_string(), "x".to_string()][..], "a note")
+    );
+    assert_eq!(save(&["y"]).unwrap_err(), SavedError::Needed { var: "x".into() });
+    assert_eq!(save(&["x", "y", "z"]).unwrap_err(), SavedError::NotNeeded { var: "z".into() });
+    assert_eq!(save(&["x", "y", "x"]).unwrap_err(), SavedError::NotNeeded { var: "x".into() });
+    assert_eq!(save(&["x", "y", "sum"]).unwrap_err(), SavedError::NotNeeded { var: "sum".into() });
+}
+
+fn all(_: &Var) -> bool {
+    true
+}
+
+#[test]
+fn training_goes_on_from_a_file_with_the_same_bits() {
+    let (program, mut store, x) = trained();
+    let file = save_values(&program, &mut store, all).unwrap();
+    let label = Tensor::new(&[5], &[3i64, 1, 0, 3, 2]).unwrap();
+    let mut other = Store::new(99);
+    let mut executor = Executor::new(program.clone(), Options::default()).unwrap();
+    executor.prepare(&mut other).unwrap();
+    let values = load_values(&file).unwrap();
+    values.fits(&program, all).unwrap();
+    values.give(&program, &mut other, all).unwrap();
+    values.go_on(&mut other);
+    for run in 0..3 {
+        let feeds = [("x", &x), ("label", &label)];
+        let wanted = executor.run(&mut store, &feeds, &["loss"]).unwrap();
+        let got = executor.run(&mut other, &feeds, &["loss"]).unwrap();
+        assert_eq!(got[0].bytes(), wanted[0].bytes(), "VALUES-1: run {run}");
+    }
+    let again = |store: &mut Store| save_values(&program, store, all).unwrap();
+    assert_eq!(again(&mut store), again(&mut other), "VALUES-1");
+}
+
+#[test]
+fn values_that_do_not_fit_are_named_all_at_once() {
+    let small = |width: usize| {
+        let mut b = Builder::new();
+        let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(2)]).unwrap();
+        let x = b.fc(x, width, Act::None).unwrap();
+        b.fc(x, 2, Act::None).unwrap();
+        b.finish().unwrap()
+    };
+    let mut store = Store::new(1);
+    Executor::new(small(3), Options::default()).unwrap().prepare(&mut store).unwrap();
+    let values = load_values(&save_values(&small(3), &mut store, all).unwrap()).unwrap();
+    values.fits(&small(3), all).unwrap();
+    let Err(SavedError::Unfit { faults }) = values.fits(&small(4), all) else { panic!("VALUES-2") };
+    let n_unlike = 3; // Two of the first layer, and the weights of the second.
+    assert_eq!(faults.len(), n_unlike, "VALUES-2: {faults:?}");
+    let Err(SavedError::Unfit { faults }) = values.fits(&network(), all) else { panic!("VALUES-2") };
+    assert!(faults.iter().any(|f| f.got.is_none()), "VALUES-2: {faults:?}");
+    values.fits(&network(), |_| false).unwrap();
+}
+
+#[test]
+fn every_cut_and_every_lie_in_a_file_of_values_is_noticed_or_harmless() {
+    let (program, mut store, _) = trained();
+    let file = save_values(&program, &mut store, all).unwrap();
+    for n in 0..file.len() {
+        assert!(load_values(&file[..n]).is_err(), "SAVED-2: cut at {n}");
+    }
+    assert_eq!(load(&file).unwrap_err(), SavedError::Foreign);
+    let head = u64::from_le_bytes(file[12..20].try_into().unwrap()) as usize;
+    for at in 28..28 + head {
+        for with in [0, 1, 0x7f, 0x80, 0xff, file[at] ^ 4, file[at].wrapping_add(1)] {
+            let mut bad = file.clone();
+            bad[at] = with;
+            let ended = std::panic::catch_unwind(|| load_values(&resealed(bad)).map(|_| ()));
+            assert!(ended.is_ok(), "SAVED-2: byte {at} as {with} (the panic is above)");
+        }
+    }
 }

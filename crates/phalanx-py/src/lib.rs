@@ -28,7 +28,10 @@ mod _phalanx {
         array::Array,
         command::run_command,
         gate::_panic,
-        graph::{GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore},
+        graph::{
+            GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_load,
+            graph_load_values, graph_save, graph_save_values,
+        },
         operation::Operation,
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},

@@ -34,6 +34,7 @@ from phalanx.graph.errors import (
     OpError,
     ProcessError,
     ProgramError,
+    SavedError,
     StateError,
     StrategyError,
     UninitialisedError,
@@ -54,6 +55,7 @@ from phalanx.graph.program import (
     program_guard,
 )
 from phalanx.graph.reader import batch, shuffle
+from phalanx.graph.saving import load, save
 from phalanx.graph.scope import Scope, global_scope, scope_guard
 from phalanx.graph.strategy import BuildStrategy, ExecutionStrategy
 
@@ -84,6 +86,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "Replicate",
+    "SavedError",
     "Scope",
     "StateError",
     "StrategyError",
@@ -105,10 +108,12 @@ __all__ = [
     "io",
     "is_compiled_with_cuda",
     "layers",
+    "load",
     "optimizer",
     "program_guard",
     "reader",
     "regularizer",
+    "save",
     "scope_guard",
     "shuffle",
     "unpad",

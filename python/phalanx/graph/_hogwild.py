@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,11 +11,31 @@ import numpy as np
 from phalanx import _phalanx
 from phalanx.graph import _feed
 from phalanx.graph._values import Array, Lent
-from phalanx.graph.errors import FeedError, FeedTypeError, FetchError, StrategyError
+from phalanx.graph.errors import EOFException, FeedError, FeedTypeError, FetchError, StrategyError
 from phalanx.graph.program import Program
 from phalanx.graph.strategy import BuildForm, BuildStrategy, ExecutionStrategy
 
-WHAT = "in async_mode feed is batches, one after another: an iterator or a list of dicts"
+WHAT = "in async_mode feed is batches, one after another: an iterator or a list of dicts, or loader()"
+Lents = list[tuple[str, Lent]]
+Reader = Callable[[], "Lents | None"]
+
+
+class Batches:
+    """What an iterator gives, batch by batch: a group for several places is as many batches."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self.source = source
+        self.waiting: deque[Any] = deque()
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        while not self.waiting:
+            given = next(self.source)
+            is_group = isinstance(given, (list, tuple)) and given and all(isinstance(one, Mapping) for one in given)
+            self.waiting.extend(given if is_group else [given])
+        return self.waiting.popleft()
 
 
 class Asynchronous:
@@ -36,6 +56,8 @@ class Asynchronous:
         self._exe = _phalanx.GraphHogwild(program._graph, loss, BuildForm(build), execution, devices)
         self.devices = self._exe.devices
         self._most = self.devices * execution.num_iteration_per_run
+        # An iterator that gave a group of which the last run has not taken all.
+        self._rest: Batches | None = None
 
     def effective(self) -> dict[str, Any]:
         """The strategies as they hold."""
@@ -51,25 +73,70 @@ class Asynchronous:
                 raise FetchError(f"in async_mode only the loss `{self._loss}` can be fetched, not `{name}`", var=name)
             if merge == "unmerged":
                 raise FetchError("in async_mode devices have no steps in common, so nothing comes unmerged", var=name)
-        updates = self._exe.run(store, [self._batch(i, one) for i, one in enumerate(self._taken(feed))])
+        if feed is None and self._program._readers:
+            updates = self._exe.run(store, self._of_loaders())
+        else:
+            batches = self._batches(feed)
+            try:
+                updates = self._exe.run(store, self._of(batches))
+            finally:
+                self._rest = batches if batches.waiting else None
         losses = np.asarray([loss for _, _, loss in updates], "float64")
         return [losses.copy() for _ in fetch]
 
-    def _taken(self, feed: Any) -> list[Any]:
+    def _batches(self, feed: Any) -> Batches:
+        if hasattr(feed, "set_batch_generator"):
+            raise FeedTypeError(f"{WHAT}; call the loader once for an epoch, and feed what it gives to all of its runs")
         if feed is None or isinstance(feed, (str, bytes, Mapping)) or not isinstance(feed, Iterable):
             raise FeedTypeError(f"{WHAT}, not a {type(feed).__name__}")
-        if isinstance(feed, (list, tuple)) and len(feed) > self._most:
+        if isinstance(feed, (list, tuple)):
+            self._check_list(feed)
+        source = iter(feed)
+        rest = self._rest
+        return rest if rest is not None and rest.source is source else Batches(source)
+
+    def _check_list(self, feed: list[Any] | tuple[Any, ...]) -> None:
+        """What is all there is looked at before anything runs."""
+        if len(feed) > self._most:
             raise FeedError(
                 f"{len(feed)} batches are fed, but {self.devices} devices take {self._most} in a run; set "
                 "num_iteration_per_run, or feed an iterator, of which the rest is for the next run",
                 wanted=str(self._most),
                 got=str(len(feed)),
             )
-        return list(islice(feed, self._most))
+        for number, one in enumerate(feed):
+            _check_batch(number, one)
 
-    def _batch(self, number: int, one: Any) -> list[tuple[str, Lent]]:
-        if not isinstance(one, Mapping):
-            raise FeedTypeError(f"{WHAT}; batch {number} is a {type(one).__name__}")
+    def _of(self, batches: Batches) -> Reader:
+        number = -1
+
+        def read() -> Lents | None:
+            nonlocal number
+            number += 1
+            for one in batches:
+                _check_batch(number, one)
+                return self._lent(number, one)
+            return None
+
+        return read
+
+    def _of_loaders(self) -> Reader:
+        """Of those that were started. Their end is the end of a run that has got some, or else an exception."""
+        number = -1
+
+        def read() -> Lents | None:
+            nonlocal number
+            number += 1
+            try:
+                return self._lent(number, None)
+            except EOFException:
+                if number == 0:
+                    raise
+                return None
+
+        return read
+
+    def _lent(self, number: int, one: Mapping[Any, Any] | None) -> Lents:
         found = []
         for name, kind, values in _feed.feeds(self._program, one):
             if kind == "each":
@@ -79,3 +146,8 @@ class Asynchronous:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise StrategyError(f"{name} is not there in async_mode: devices have no steps in common", var="async_mode")
+
+
+def _check_batch(number: int, one: Any) -> None:
+    if not isinstance(one, Mapping):
+        raise FeedTypeError(f"{WHAT}; batch {number} is a {type(one).__name__}")

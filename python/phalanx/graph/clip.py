@@ -1,4 +1,4 @@
-"""How gradients are kept small.
+"""How gradients are kept small: the ``grad_clip`` of an optimizer.
 
 >>> GradientClipByGlobalNorm(1.0)
 GradientClipByGlobalNorm(clip_norm=1.0)

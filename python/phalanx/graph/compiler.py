@@ -21,7 +21,10 @@ from phalanx.graph.strategy import BuildStrategy, ExecutionStrategy
 
 
 class CompiledProgram:
-    """A program together with the way in which it is run. Without :meth:`with_data_parallel` it runs on one device."""
+    """A program together with the way in which it is run. Without :meth:`with_data_parallel` it runs on one device.
+
+    What it learns from is then what was minimized, and need not be named.
+    """
 
     def __init__(self, program: Program, build_strategy: BuildStrategy | None = None) -> None:
         if not isinstance(program, Program):
@@ -99,6 +102,8 @@ class CompiledProgram:
         if self._from is not None:
             # It need not have run: what it has learned is in the scope, and that is shared.
             shared = self._from._executor(self._from._scope or scope)
+        if not self._parallel:
+            loss = _loss_of(program)
         made = ParallelExecutor(
             False, loss, program, shared, self._exec, self._build, scope=scope, devices=self._devices
         )
@@ -108,6 +113,11 @@ class CompiledProgram:
     def _check_scope(self, scope: Scope) -> None:
         if self._scope is not None and scope is not self._scope:
             raise StrategyError("the program was compiled for another scope")
+
+
+def _loss_of(program: Program) -> str | None:
+    """What was minimized, if anything was."""
+    return next((op.inputs[0] for op in program.global_block().ops if op.role == "Loss"), None)
 
 
 def count(places: Any) -> int | None:

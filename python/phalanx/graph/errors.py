@@ -87,6 +87,10 @@ class ProcessError(GraphError, RuntimeError):
     follows = True
 
 
+class SavedError(GraphError, ValueError):
+    """A file is damaged, not ours, or does not fit the program; all that does not fit is named. Nothing has changed."""
+
+
 class EOFException(GraphError, EOFError):
     """A reader has no more batches: ``reset()`` it, and ``start()`` it again. Nothing has run."""
 
@@ -103,6 +107,7 @@ __all__ = [
     "OpError",
     "ProcessError",
     "ProgramError",
+    "SavedError",
     "StateError",
     "StrategyError",
     "UninitialisedError",

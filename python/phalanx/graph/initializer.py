@@ -1,4 +1,4 @@
-"""How parameters begin.
+"""How parameters begin: the ``initializer`` of a ``ParamAttr``. Those with ``Initializer`` at the end are the same.
 
 >>> Normal(scale=0.1)
 Normal(loc=0.0, scale=0.1)

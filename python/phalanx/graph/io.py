@@ -1,4 +1,4 @@
-"""Readers that run ahead of training in a thread of their own.
+"""Readers that run ahead of training in a thread of their own, and files (:mod:`phalanx.graph.saving`).
 
 >>> import numpy as np
 >>> from phalanx import graph
@@ -27,6 +27,14 @@ from phalanx.graph.data_feeder import Slot
 from phalanx.graph.errors import EOFException, FeedError, ProgramError, StrategyError
 from phalanx.graph.program import Variable
 from phalanx.graph.reader import batch, shuffle
+from phalanx.graph.saving import (
+    load_inference_model,
+    load_params,
+    load_persistables,
+    save_inference_model,
+    save_params,
+    save_persistables,
+)
 
 Reader = Callable[[], Iterable[Any]]
 Batches = Callable[[], Iterator[dict[str, Any]]]
@@ -211,11 +219,16 @@ class DataLoader:
         *,
         timeout_s: float | None = None,
     ) -> GeneratorLoader:
-        """A loader that reads ``capacity`` batches ahead.
+        """A loader that reads ``capacity`` batches ahead; both this and ``feed_list`` must be given.
 
-        ``drop_last`` is about devices: whether the last batches, fewer than devices, are dropped or leave some idle.
-        There is one thread, so order is always kept, and ``use_double_buffer`` changes nothing. ``timeout_s`` is
-        ours: how long a run waits for the reader.
+        * ``feed_list``: the variables that a batch has values for, in the order of the reader's.
+        * ``capacity``: batches that wait at most.
+        * ``iterable``: whether it gives feeds (``for data in loader():``), or belongs to the program and is started.
+        * ``return_list``: whether it gives lists of arrays, in the order of ``feed_list``, and no dicts.
+        * ``drop_last`` is about devices: whether the last batches, fewer than devices, are dropped or leave some idle.
+        * ``use_double_buffer`` and ``keep_order`` change nothing: there is one thread, and order is always kept.
+        * ``use_multiprocess`` must be ``False``: processes are the reader's own affair.
+        * ``timeout_s`` is ours: how long a run waits for the reader; ``None`` is for ever.
         """
         if use_multiprocess:
             raise StrategyError(
@@ -263,4 +276,16 @@ class PyReader(GeneratorLoader):
         self.set_batch_generator(reader, places)
 
 
-__all__ = ["DataLoader", "GeneratorLoader", "PyReader", "batch", "shuffle"]
+__all__ = [
+    "DataLoader",
+    "GeneratorLoader",
+    "PyReader",
+    "batch",
+    "load_inference_model",
+    "load_params",
+    "load_persistables",
+    "save_inference_model",
+    "save_params",
+    "save_persistables",
+    "shuffle",
+]

@@ -37,7 +37,12 @@ Pairs = list[tuple[Parameter, Variable]]
 
 
 class Optimizer:
-    """The base of them all."""
+    """The base of them all. Each takes these by name, too:
+
+    * ``regularization``: an ``L2Decay`` for parameters that have none of their own in ``ParamAttr``.
+    * ``grad_clip``: one of :mod:`phalanx.graph.clip`.
+    * ``name``: for Paddle's scripts; it changes nothing.
+    """
 
     _rule = ""
 
@@ -191,20 +196,40 @@ class LarsMomentum(Optimizer):
 
 
 class RecomputeOptimizer:
-    """Another optimizer, with less memory: what lies between checkpoints is computed again for the backward part."""
+    """Another optimizer, with less memory: what lies between checkpoints is computed again for the backward part.
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    ``checkpoints`` are the variables that are kept. They can also be set later, before ``minimize``; Paddle's name for
+    that is ``_set_checkpoints``, and it works too.
+
+    >>> from phalanx import graph
+    >>> main, startup = graph.Program(), graph.Program()
+    >>> with graph.program_guard(main, startup):
+    ...     hidden = graph.layers.fc(graph.data("x", [None, 3]), 4, act="relu")
+    ...     loss = graph.layers.mean(graph.layers.fc(hidden, 1))
+    ...     _ = RecomputeOptimizer(SGD(0.1), checkpoints=[hidden]).minimize(loss)
+    """
+
+    def __init__(self, optimizer: Optimizer, checkpoints: Sequence[Variable | str] = ()) -> None:
         self._optimizer = optimizer
         self._checkpoints: list[str] = []
+        self.set_checkpoints(checkpoints)
+
+    def set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
+        """Sets what is kept: variables, or their names."""
+        if isinstance(checkpoints, (str, Variable)):
+            checkpoints = [checkpoints]
+        odd = next((v for v in checkpoints if not isinstance(v, (str, Variable))), None)
+        if odd is not None:
+            raise TypeError(f"checkpoints are variables or names, not a {type(odd).__name__}")
+        self._checkpoints = [v if isinstance(v, str) else v.name for v in checkpoints]
 
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
-        """What is kept."""
-        self._checkpoints = [v if isinstance(v, str) else v.name for v in checkpoints]
+        self.set_checkpoints(checkpoints)
 
     def minimize(self, loss: Variable, startup_program: Program | None = None) -> tuple[list[Operator], Pairs]:
         """Adds gradients and updates, and what is computed again."""
         if not self._checkpoints:
-            raise ProgramError("RecomputeOptimizer needs checkpoints; call _set_checkpoints first")
+            raise ProgramError("RecomputeOptimizer needs checkpoints: give them to it, or call set_checkpoints first")
         # A name that is not there is found before anything is added.
         for name in self._checkpoints:
             loss.program.var(name)

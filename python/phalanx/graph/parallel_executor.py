@@ -146,9 +146,10 @@ class ParallelExecutor:
         list; :class:`Fetch` says how for single ones. What all devices have alike, like parameters, comes once.
         What is not fed comes from the loaders of the program that were started.
 
-        With ``BuildStrategy.async_mode``, ``feed`` is an iterator or a list of dicts: batches that devices take one by
-        one, each at its own pace, ``num_iteration_per_run`` each, and only the loss can be fetched: of every update, in
-        the order of updates; none if there are no more batches.
+        With ``BuildStrategy.async_mode``, ``feed`` is an iterator or a list of dicts, or an epoch of a loader: batches
+        that devices take one by one, each at its own pace, ``num_iteration_per_run`` each, and only the loss can be
+        fetched: of every update, in the order of updates; none if there are no more batches. The iterator is asked
+        whenever a device is free; what it raises comes out as it is, and updates that were made stay.
         """
         if isinstance(self._exe, Asynchronous):
             fetch = _feed.fetches(fetch_list, return_merged)

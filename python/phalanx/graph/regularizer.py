@@ -1,4 +1,8 @@
-"""Decay of parameters."""
+"""Decay of parameters: ``regularization`` of an optimizer for all, ``regularizer`` of a ``ParamAttr`` for one.
+
+>>> L2Decay(1e-4)
+L2Decay(regularization_coeff=0.0001)
+"""
 
 from __future__ import annotations
 

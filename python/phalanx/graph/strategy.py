@@ -38,6 +38,7 @@ class _Reduce(enum.Enum):
 class _Scale(enum.Enum):
     """What the gradient of the loss begins with on each device.
 
+    ``CoeffNumDevice``: 1 / devices. ``One``: 1. ``Customized``: what every run is fed as ``<loss>@GRAD``.
     ``BySamples`` is ours: with it, n devices learn what one would learn from the whole batch, also from uneven shares.
     """
 
@@ -62,6 +63,8 @@ class _Strategy:
 
     _fields: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[dict[str, tuple[Any, str]]] = {}
+    # For the reference; a test looks that none is missing.
+    _meanings: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         for name, default in self._fields.items():
@@ -164,6 +167,25 @@ class BuildStrategy(_Strategy):
         "cache_runtime_context": (False, "has nothing to cache: runs are planned once"),
     }
 
+    _meanings: ClassVar[dict[str, str]] = {
+        "reduce_strategy": "whether sums of gradients go to each device's parameters, to one copy for all, or nowhere",
+        "gradient_scale_strategy": "what the gradient of the loss begins with",
+        "fuse_all_reduce_ops": "whether gradients are reduced in buckets; `None` is yes",
+        "bucket_bytes": "about how large a bucket is",
+        "accumulate": "pieces in which a device takes its share, one after another in the same memory",
+        "fuse_all_optimizer_ops": "whether updates of one kind are one operation",
+        "fuse_elewise_add_act_ops": "whether an addition and the activation after it are one operation",
+        "enable_sequential_execution": "whether operations run in the order of the program",
+        "sync_batch_norm": "whether statistics are those of the batches of all devices",
+        "async_mode": "whether devices learn without waiting for each other",
+        "memory_optimize": "whether variables share memory that are not needed at the same time; `None` is yes",
+        "enable_inplace": "whether an operation may write where it reads",
+        "num_trainers": "ranks; 1 leaves it to the world",
+        "trainer_id": "the number of this rank; 0 leaves it to the world",
+        "debug_graphviz_path": "how names of files begin that show the graph after each pass; empty is none",
+        "check_nan_inf": "whether NaN and infinity are looked for after every operation",
+    }
+
     def all_passes(self) -> list[str]:
         """The passes that make the graph, in order, without those that were removed."""
         return [name for name in _phalanx.GraphParallelExecutor.passes() if name not in self._without]
@@ -193,6 +215,12 @@ class ExecutionStrategy(_Strategy):
         "use_experimental_executor": (True, "chooses between two executors of Paddle's"),
         "allow_op_delay": (False, "has no meaning"),
         "use_thread_barrier": (False, "is for parameter servers"),
+    }
+    _meanings: ClassVar[dict[str, str]] = {
+        "num_threads": "threads of all devices together; 0 is one for each device, but not more than cores",
+        "num_iteration_per_drop_scope": "runs after which the memory of temporaries is given back; 0 is never",
+        "num_iteration_per_run": "how often a run goes through the program; in `async_mode`, batches for each device",
+        "dry_run": "whether runs visit everything and compute nothing",
     }
 
 

@@ -56,6 +56,15 @@ impl Store {
         }
     }
 
+    /// Where everything random comes from: the seed, and the runs so far.
+    pub fn randomness(&self) -> (u64, u64) {
+        (self.seed, self.runs)
+    }
+
+    pub fn set_randomness(&mut self, seed: u64, runs: u64) {
+        (self.seed, self.runs) = (seed, runs);
+    }
+
     /// Names and what is stored under them, in the order of names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.keys().map(String::as_str)

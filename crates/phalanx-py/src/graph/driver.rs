@@ -5,11 +5,15 @@ use pyo3::prelude::*;
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     time::Instant,
 };
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// What the thread will say, once it is done.
+#[derive(Debug)]
+pub struct Answer<R>(Receiver<std::thread::Result<R>>);
 
 /// So many calls may wait for those before them.
 const MOST_WAITING: usize = 64;
@@ -35,6 +39,15 @@ impl<T: Send + 'static> Driver<T> {
         py: Python<'_>,
         call: impl FnOnce(&mut T) -> R + Send + 'static,
     ) -> PyResult<R> {
+        self.begin(py, call)?.wait(py)
+    }
+
+    /// Has the thread do this.
+    pub fn begin<R: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut T) -> R + Send + 'static,
+    ) -> PyResult<Answer<R>> {
         if self.process != std::process::id() {
             let text = "the executor belongs to the process that made it, not to its forked child";
             return Err(error::raise(py, "ForkedError", text, &[]));
@@ -51,7 +64,13 @@ impl<T: Send + 'static> Driver<T> {
             };
             error::raise(py, "PhalanxError", text, &[])
         })?;
-        let mut result = Some(result);
+        Ok(Answer(result))
+    }
+}
+
+impl<R: Send> Answer<R> {
+    pub fn wait(self, py: Python<'_>) -> PyResult<R> {
+        let mut result = Some(self.0);
         let answer = gate::wait(py, None, move |deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             match result.as_ref()?.recv_timeout(left) {

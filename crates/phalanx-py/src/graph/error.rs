@@ -1,6 +1,6 @@
 //! What is wrong with programs and runs, as exceptions. Their classes are written in Python, in `phalanx/graph/errors.py`.
 
-use phalanx_graph::{BuildError, CollectiveError, GraphError, RunError};
+use phalanx_graph::{BuildError, CollectiveError, GraphError, RunError, saved::SavedError};
 use pyo3::{prelude::*, types::PyDict};
 
 /// Who and what it was, as far as that is known.
@@ -110,6 +110,45 @@ pub fn of_build(py: Python<'_>, error: &BuildError) -> PyErr {
         E::FixedRows { var, site } => raise(py, "ProgramError", text, Details::var(var).at(site)),
         _ => raise(py, "ProgramError", text, Details::default()),
     }
+}
+
+/// Something that cannot be saved.
+pub fn of_saving(py: Python<'_>, error: &SavedError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        SavedError::UnknownFetch { var } => raise(py, "FetchError", text, Details::var(var)),
+        SavedError::Needed { var } | SavedError::NotNeeded { var } => {
+            raise(py, "FeedError", text, Details::var(var))
+        }
+        SavedError::NotStored { var } => raise(py, "UninitialisedError", text, Details::var(var)),
+        SavedError::Misfit { var, wanted, got } => {
+            let text = format!("the scope has `{var}` as {got}, the program wants {wanted}");
+            raise(py, "StateError", text, Details::var(var).with(wanted, got))
+        }
+        SavedError::Graph(why) => of_program(py, why),
+        _ => raise(py, "GraphError", text, Details::default()),
+    }
+}
+
+/// A file that cannot be loaded.
+pub fn of_loading(py: Python<'_>, path: &str, error: &SavedError) -> PyErr {
+    let details = match error {
+        SavedError::Unfit { faults } => faults.first().map_or(Details::default(), |fault| {
+            Details::var(&fault.var).with(&fault.wanted, &fault.got.as_deref().unwrap_or("nothing"))
+        }),
+        SavedError::Misfit { var, wanted, got } => Details::var(var).with(wanted, got),
+        SavedError::Version { wanted, got } => Details::default().with(wanted, got),
+        SavedError::Damaged { wanted, got, .. } => Details::default().with(wanted, got),
+        _ => Details::default(),
+    };
+    raise(py, "SavedError", format!("{path}: {error}"), details)
+}
+
+/// Somebody wants the scope of a run that may be waiting for its batch.
+pub fn of_reader(py: Python<'_>) -> PyErr {
+    let text = "the scope belongs to a run in async_mode, which may wait for this: use it between runs, not while \
+                batches are read";
+    raise(py, "StateError", text.to_string(), Details::default())
 }
 
 /// A run that did not begin, or did not end well.

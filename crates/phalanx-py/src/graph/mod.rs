@@ -6,6 +6,8 @@
 //! - PYGRAPH-3: a thread of the executor's own runs programs; whoever waits for it goes through the gate, and after Ctrl-C the run ends
 //!   alone and the next one waits for it.
 //! - PYGRAPH-4: a program that could not be extended is as it was.
+//! - PYGRAPH-5: batches of an asynchronous run are read by the thread that waits for it, one when a replica asks for it; what that thread
+//!   does meanwhile never waits for the run.
 
 mod collective;
 mod control;
@@ -17,6 +19,7 @@ mod optimizer;
 mod parallel;
 mod program;
 mod rewrite;
+mod saving;
 mod sequential;
 mod store;
 mod strategy;
@@ -25,5 +28,6 @@ mod tensor;
 pub use hogwild::GraphHogwild;
 pub use parallel::GraphParallelExecutor;
 pub use program::GraphProgram;
+pub use saving::{graph_load, graph_load_values, graph_save, graph_save_values};
 pub use sequential::GraphExecutor;
 pub use store::GraphStore;

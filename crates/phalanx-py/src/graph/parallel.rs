@@ -111,7 +111,7 @@ impl GraphParallelExecutor {
 
     /// Finds the program's parameters and states in the store, as a run would.
     fn prepare(&self, py: Python<'_>, store: &GraphStore) -> PyResult<()> {
-        let (shared, ranks) = (store.shared(), self.ranks.clone());
+        let (shared, ranks) = (store.shared(py)?, self.ranks.clone());
         let prepared = self.driver.call(py, move |(executor, wants)| {
             begin(wants, &shared, ranks.as_deref())?;
             executor.prepare(&mut lock(&shared))
@@ -127,7 +127,7 @@ impl GraphParallelExecutor {
         feeds: Vec<(String, String, Vec<Lent>)>,
         fetch: Vec<(String, String)>,
     ) -> PyResult<Vec<Out>> {
-        let (shared, ranks) = (store.shared(), self.ranks.clone());
+        let (shared, ranks) = (store.shared(py)?, self.ranks.clone());
         // What is lent comes back out, so that its owners go with the GIL held.
         let (copied, feeds) = py.detach(move || {
             let each = feeds.iter().map(|(_, kind, lent)| taken(kind, lent));
@@ -176,7 +176,7 @@ impl GraphParallelExecutor {
 
     /// Tasks of one run, tasks that were visited in all runs, and nanoseconds for each.
     fn dry_run(&self, py: Python<'_>, store: &GraphStore, n_runs: usize) -> PyResult<(usize, usize, f64)> {
-        let (shared, ranks) = (store.shared(), self.ranks.clone());
+        let (shared, ranks) = (store.shared(py)?, self.ranks.clone());
         let ran = self.driver.call(py, move |(executor, wants)| {
             begin(wants, &shared, ranks.as_deref())?;
             executor.dry_run(&mut lock(&shared), n_runs)

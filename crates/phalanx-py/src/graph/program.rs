@@ -51,7 +51,7 @@ impl Written {
 }
 
 impl GraphProgram {
-    fn of(program: Program) -> GraphProgram {
+    pub fn of(program: Program) -> GraphProgram {
         GraphProgram { written: Mutex::new(Written { program, version: 0 }) }
     }
 

@@ -69,7 +69,7 @@ impl GraphExecutor {
         feeds: Vec<(String, Lent)>,
         fetch: Vec<String>,
     ) -> PyResult<Vec<Given>> {
-        let shared = store.shared();
+        let shared = store.shared(py)?;
         // What is lent comes back out, so that its owners go with the GIL held.
         let (taken, feeds) = py.detach(move || {
             let each = feeds.iter().map(|(_, lent)| take(lent));

@@ -8,7 +8,10 @@ use super::{
 use crate::{gate, lent::Lent};
 use phalanx_graph::{Executor, Options, RunError, Store, Tensor};
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    thread::ThreadId,
+};
 
 /// The store, and whoever uses it for now. A lock because executors run on threads of their own; a run holds it to its end.
 pub type Shared = Arc<Mutex<Store>>;
@@ -22,14 +25,42 @@ pub fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
 #[pyclass(frozen, module = "phalanx._phalanx")]
 pub struct GraphStore {
     store: Shared,
+    /// Threads that read batches for a run on it. A lock because several may; held for moments.
+    readers: Mutex<Vec<ThreadId>>,
+}
+
+/// As long as it lives, its thread reads batches for a run on the store.
+#[derive(Debug)]
+pub struct Reading<'a>(&'a GraphStore);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut readers = self.0.readers();
+        let own = readers.iter().position(|&reader| reader == std::thread::current().id());
+        own.map(|at| readers.swap_remove(at));
+    }
 }
 
 impl GraphStore {
-    pub fn shared(&self) -> Shared {
-        self.store.clone()
+    fn readers(&self) -> MutexGuard<'_, Vec<ThreadId>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At once if nobody uses it, or else as soon as the run has ended that does.
+    /// For a run. One that a run's own reader begins would wait for ever.
+    pub fn shared(&self, py: Python<'_>) -> PyResult<Shared> {
+        if self.readers().contains(&std::thread::current().id()) {
+            return Err(error::of_reader(py));
+        }
+        Ok(self.store.clone())
+    }
+
+    pub fn reading(&self) -> Reading<'_> {
+        self.readers().push(std::thread::current().id());
+        Reading(self)
+    }
+
+    /// At once if nobody uses it, or else as soon as the run has ended that does. During a run that reads batches it is
+    /// refused: the run may wait for a batch of whoever asks.
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -40,7 +71,10 @@ impl GraphStore {
             Err(TryLockError::Poisoned(store)) => return Ok(call(&mut store.into_inner())),
             Err(TryLockError::WouldBlock) => {}
         }
-        let shared = self.shared();
+        if !self.readers().is_empty() {
+            return Err(error::of_reader(py));
+        }
+        let shared = self.store.clone();
         gate::enter(py, "store", move || call(&mut lock(&shared)))
     }
 }
@@ -50,7 +84,7 @@ impl GraphStore {
     /// Everything random in the runs on it comes from the seed.
     #[new]
     fn new(seed: u64) -> GraphStore {
-        GraphStore { store: Arc::new(Mutex::new(Store::new(seed))) }
+        GraphStore { store: Arc::new(Mutex::new(Store::new(seed))), readers: Mutex::default() }
     }
 
     fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {

@@ -3,29 +3,36 @@
 //! - SAVED-2: a file that is damaged or not ours is an error, and nothing is allocated for a length before that many bytes
 //!   were seen to be there.
 //!
-//! The file: eight letters, the version, the length of the head, a checksum of all that follows; the head (program, what
-//! it gives, names and types of values); the values in the order of the head, little-endian.
+//! The file: its envelope, with a head (program, what it takes and gives, names and types of values) and the values in the
+//! order of the head, little-endian. What training goes on from is in files of its own, [`values`].
+
+mod envelope;
+mod values;
+
+pub use values::{Unfit, Values, load_values, save_values};
 
 use crate::{
     exec::{RunError, Store, Tensor},
     ir::{GraphError, Program, Sig, VarId, VarKind},
 };
+use envelope::{Kind, end, open, seal, value};
 use serde::{Deserialize, Serialize};
 
-const MAGIC: [u8; 8] = *b"PHXGRAPH";
-const VERSION: u32 = 1;
-/// Letters, version, length of the head, checksum.
-const PREFIX: usize = 8 + 4 + 8 + 8;
+const KIND: Kind = Kind { magic: *b"PHXGRAPH", version: 2 };
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SavedError {
     #[error("`{var}` shall be given, but the program does not compute it")]
     UnknownFetch { var: String },
+    #[error("`{var}` is needed for what shall be given, and is not among what is fed")]
+    Needed { var: String },
+    #[error("`{var}` shall be fed, but nothing that shall be given needs it; leave it out")]
+    NotNeeded { var: String },
     #[error("`{var}` is not in the store, or was never set; run or prepare the program on it first")]
     NotStored { var: String },
-    #[error("not a saved program: it begins with other letters")]
+    #[error("not a file of this kind: it begins with other letters")]
     Foreign,
-    #[error("the file has version {got}, this reads {wanted}; save the program again")]
+    #[error("the file has version {got}, this reads {wanted}; save it again")]
     Version { wanted: u32, got: u32 },
     #[error("the file is damaged: {what}, wants {wanted}, got {got}")]
     Damaged { what: &'static str, wanted: u64, got: u64 },
@@ -33,25 +40,35 @@ pub enum SavedError {
     Head(String),
     #[error("the file has `{var}` as {got}, its program wants {wanted}")]
     Misfit { var: String, wanted: String, got: String },
+    #[error("the file does not fit the program: {}", listed(faults))]
+    Unfit { faults: Vec<Unfit> },
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+fn listed(faults: &[Unfit]) -> String {
+    faults.iter().map(Unfit::to_string).collect::<Vec<_>>().join("; ")
 }
 
 #[derive(Serialize, Deserialize)]
 struct Head {
     program: Program,
+    feeds: Vec<String>,
     fetches: Vec<String>,
     values: Vec<(String, Sig)>,
+    notes: String,
 }
 
 /// A program that was loaded.
 #[derive(Clone, Debug)]
 pub struct Saved {
     pub program: Program,
-    /// What is fed.
+    /// What is fed, in the order that was asked for.
     pub feeds: Vec<String>,
     /// What was named when it was saved.
     pub fetches: Vec<String>,
+    /// What whoever saved it has written beside; nobody here reads it.
+    pub notes: String,
     values: Vec<(String, Tensor)>,
 }
 
@@ -65,6 +82,46 @@ impl Saved {
 /// The part of a program's test program that computes these variables, with its parameters and states.
 pub fn save(program: &Program, store: &mut Store, fetches: &[&str]) -> Result<Vec<u8>, SavedError> {
     let program = pruned(&program.clone_for_test(), fetches)?;
+    let feeds = fed(&program).map(str::to_string).collect();
+    written(program, store, feeds, fetches, "")
+}
+
+/// The same, if exactly these variables must be fed for it; whoever loads it gets them in this order, and the
+/// notes.
+pub fn save_as(
+    program: &Program,
+    store: &mut Store,
+    feeds: &[&str],
+    fetches: &[&str],
+    notes: &str,
+) -> Result<Vec<u8>, SavedError> {
+    let program = pruned(&program.clone_for_test(), fetches)?;
+    check_feeds(&program, feeds)?;
+    written(program, store, feeds.iter().map(|f| f.to_string()).collect(), fetches, notes)
+}
+
+/// What must be fed.
+fn fed(program: &Program) -> impl Iterator<Item = &str> {
+    program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(_, v)| v.name.as_str())
+}
+
+fn check_feeds(program: &Program, feeds: &[&str]) -> Result<(), SavedError> {
+    if let Some(var) = fed(program).find(|name| !feeds.contains(name)) {
+        return Err(SavedError::Needed { var: var.to_string() });
+    }
+    let is_twice = |i: usize, name: &str| feeds[..i].contains(&name);
+    let odd =
+        feeds.iter().enumerate().find(|&(i, name)| is_twice(i, name) || fed(program).all(|f| f != *name));
+    odd.map_or(Ok(()), |(_, var)| Err(SavedError::NotNeeded { var: var.to_string() }))
+}
+
+fn written(
+    program: Program,
+    store: &mut Store,
+    feeds: Vec<String>,
+    fetches: &[&str],
+    notes: &str,
+) -> Result<Vec<u8>, SavedError> {
     let (mut values, mut body) = (Vec::new(), Vec::new());
     for (_, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
         let value = store.get(&var.name).ok_or_else(|| SavedError::NotStored { var: var.name.clone() })?;
@@ -76,51 +133,16 @@ pub fn save(program: &Program, store: &mut Store, fetches: &[&str]) -> Result<Ve
         body.extend_from_slice(&value.to_le_bytes());
     }
     let fetches = fetches.iter().map(|f| f.to_string()).collect();
-    let head = Head { program, fetches, values };
-    let head = postcard::to_allocvec(&head).map_err(|e| SavedError::Head(e.to_string()))?;
-    let mut file = Vec::with_capacity(PREFIX + head.len() + body.len());
-    file.extend(MAGIC);
-    file.extend(VERSION.to_le_bytes());
-    file.extend((head.len() as u64).to_le_bytes());
-    file.extend([0; 8]);
-    file.extend(head);
-    file.extend(body);
-    let sum = checksum(&file[PREFIX..]).to_le_bytes();
-    file[PREFIX - 8..PREFIX].copy_from_slice(&sum);
-    Ok(file)
+    seal(KIND, &Head { program, feeds, fetches, values, notes: notes.to_string() }, &body)
 }
 
 pub fn load(bytes: &[u8]) -> Result<Saved, SavedError> {
-    let Some((prefix, rest)) = bytes.split_at_checked(PREFIX) else {
-        let (wanted, got) = (PREFIX as u64, bytes.len() as u64);
-        return Err(SavedError::Damaged { what: "length", wanted, got });
-    };
-    if prefix[..8] != MAGIC {
-        return Err(SavedError::Foreign);
-    }
-    let number =
-        |at: usize| u64::from_le_bytes(prefix[at..at + 8].try_into().expect("the prefix is long enough"));
-    let version = number(8) as u32;
-    if version != VERSION {
-        return Err(SavedError::Version { wanted: VERSION, got: version });
-    }
-    let (wanted, got) = (number(20), checksum(rest));
-    if wanted != got {
-        return Err(SavedError::Damaged { what: "checksum", wanted, got });
-    }
-    let n_head = number(12);
-    let split = usize::try_from(n_head).ok().and_then(|n| rest.split_at_checked(n));
-    let Some((head, body)) = split else {
-        return Err(SavedError::Damaged {
-            what: "length of the head",
-            wanted: n_head,
-            got: rest.len() as u64,
-        });
-    };
-    let head: Head = postcard::from_bytes(head).map_err(|e| SavedError::Head(e.to_string()))?;
+    let (head, body): (Head, _) = open(KIND, bytes)?;
+    let feeds: Vec<&str> = head.feeds.iter().map(String::as_str).collect();
+    check_feeds(&head.program, &feeds)?;
     let values = values(&head, body)?;
-    let feeds = head.program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(_, v)| v.name.clone());
-    Ok(Saved { feeds: feeds.collect(), program: head.program.clone(), fetches: head.fetches, values })
+    let Head { program, feeds, fetches, notes, .. } = head;
+    Ok(Saved { program, feeds, fetches, notes, values })
 }
 
 /// The values, each as the program wants it, and none missing.
@@ -132,23 +154,9 @@ fn values(head: &Head, mut body: &[u8]) -> Result<Vec<(String, Tensor)>, SavedEr
         if var.is_none_or(|v| v.sig != *sig) {
             return Err(SavedError::Misfit { var: name.clone(), wanted, got: sig.to_string() });
         }
-        let n = sig.bytes(0);
-        let Some((value, rest)) = body.split_at_checked(n) else {
-            let (wanted, got) = (n as u64, body.len() as u64);
-            return Err(SavedError::Damaged { what: "length of the values", wanted, got });
-        };
-        let value = Tensor::from_le_bytes(sig.dtype, &sig.shape.at(0), value)
-            .map_err(|e| SavedError::Misfit { var: name.clone(), wanted, got: e.to_string() })?;
-        values.push((name.clone(), value));
-        body = rest;
+        values.push((name.clone(), value(&mut body, name, sig.dtype, &sig.shape.at(0))?));
     }
-    if !body.is_empty() {
-        return Err(SavedError::Damaged {
-            what: "bytes after the values",
-            wanted: 0,
-            got: body.len() as u64,
-        });
-    }
+    end(body)?;
     for (_, var) in head.program.vars().filter(|(_, v)| v.is_persistable()) {
         if !head.values.iter().any(|(name, _)| *name == var.name) {
             return Err(SavedError::NotStored { var: var.name.clone() });
@@ -185,9 +193,4 @@ fn pruned(program: &Program, fetches: &[&str]) -> Result<Program, SavedError> {
     new.n_streams = program.n_streams;
     new.verify()?;
     Ok(new)
-}
-
-/// Notices damage, not malice (FNV-1a).
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
