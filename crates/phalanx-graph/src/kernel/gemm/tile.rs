@@ -210,10 +210,9 @@ macro_rules! kernel {
         /// The CPU has the instructions; the job's pointers are good for its sizes.
         $(#[$feature])*
         unsafe fn tile<const ROWS: usize, const VECTORS: usize, const EXTRA: u8, const PACKED: bool>(job: &Job<$t>) {
-            if job.add {
-                for i in 0..ROWS * VECTORS {
-                    $fetch(job.c.wrapping_add(i / VECTORS * job.c_row + i % VECTORS * $lanes).cast_const());
-                }
+            // What is written has to come first, whether it is added to or not.
+            for i in 0..ROWS * VECTORS {
+                $fetch(job.c.wrapping_add(i / VECTORS * job.c_row + i % VECTORS * $lanes).cast_const());
             }
             let mut sums: [[$v; VECTORS]; ROWS] = [[$zero; VECTORS]; ROWS];
             let mut a = job.a;
