@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,3 +55,17 @@ def begin(world: World) -> None:
 def parameters(world: World) -> dict[str, bytes]:
     """All parameters, bit by bit."""
     return {p.name: world.scope[p.name].tobytes() for p in world.main.all_parameters()}
+
+
+def doubled() -> tuple[fluid.Variable, fluid.Variable]:
+    x = fluid.data("x", [None, 1])
+    return x, x * 2.0
+
+
+def numbers(n: int, rows: int = 1) -> Callable[[], Iterator[list[Any]]]:
+    """Batches 0, 1, 2, … of so many rows."""
+    return lambda: ([np.full([rows, 1], i, "float32")] for i in range(n))
+
+
+def loader(x: fluid.Variable, **given: Any) -> fluid.io.GeneratorLoader:
+    return fluid.io.DataLoader.from_generator(**{"feed_list": [x], "capacity": 4, **given})

@@ -1,45 +1,23 @@
-"""Readers in a thread: every batch once and in order, and no way to hang."""
+"""What readers give: every batch once and in order, also after runs that did not happen."""
 
 from __future__ import annotations
 
-import gc
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from graphs import World, batch, begin, classifier, world
+from graphs import World, batch, begin, classifier, doubled, loader, numbers, world
 
 import phalanx.graph as fluid
-from phalanx.exceptions import ForkedError
-from phalanx.graph._channel import Prefetch
 
 __all__ = ["world"]
 
 #: For a thread to end; nothing here takes so long unless it hangs.
 SOON_S = 30
-
-
-def doubled() -> tuple[fluid.Variable, fluid.Variable]:
-    x = fluid.data("x", [None, 1])
-    return x, x * 2.0
-
-
-def numbers(n: int, rows: int = 1) -> Callable[[], Iterator[list[Any]]]:
-    """Batches 0, 1, 2, … of so many rows."""
-    return lambda: ([np.full([rows, 1], i, "float32")] for i in range(n))
-
-
-def loader(x: fluid.Variable, **given: Any) -> fluid.io.GeneratorLoader:
-    return fluid.io.DataLoader.from_generator(**{"feed_list": [x], "capacity": 4, **given})
 
 
 @pytest.mark.parametrize("keep_order", [True, False])
@@ -265,160 +243,6 @@ def test_the_end_hides_no_error_of_an_operation(world: World) -> None:
         exe.run([rows])
 
 
-def thread_of(batches: Any) -> threading.Thread:
-    thread: threading.Thread = batches.thread
-    return thread
-
-
-class Watched:
-    """A reader without end, which knows when it was let go."""
-
-    def __init__(self) -> None:
-        self.gone = threading.Event()
-        self.n_made = 0
-
-    def __call__(self) -> Iterator[list[Any]]:
-        try:
-            while True:
-                self.n_made += 1
-                yield [np.zeros([1, 1], "float32")]
-        finally:
-            self.gone.set()
-
-
-def test_leaving_the_loop_ends_the_thread(world: World) -> None:
-    x, _ = doubled()
-    watched = Watched()
-    reader = loader(x).set_batch_generator(watched)
-    batches = reader()
-    thread = thread_of(batches)
-    for _ in batches:
-        break
-    del batches
-    assert watched.gone.wait(SOON_S)
-    thread.join(SOON_S)
-    assert not thread.is_alive()
-
-
-def test_reset_and_collection_end_the_thread(world: World) -> None:
-    for how in ("reset", "collection"):
-        main = fluid.Program()
-        with fluid.program_guard(main):
-            x, y = doubled()
-        watched = Watched()
-        reader = loader(x, iterable=False).set_batch_generator(watched)
-        reader.start()
-        fluid.Executor().run(main, fetch_list=[y])
-        thread = thread_of(reader._running)
-        if how == "reset":
-            reader.reset()
-        gone = weakref.ref(reader)
-        del main, x, y, reader
-        gc.collect()
-        assert gone() is None
-        assert watched.gone.wait(SOON_S), how
-        thread.join(SOON_S)
-        assert not thread.is_alive()
-
-
-def test_the_thread_reads_no_further_than_the_capacity(world: World) -> None:
-    x, _ = doubled()
-    taken, leads, full = [0], [0], threading.Semaphore(0)
-
-    def ahead() -> Iterator[list[Any]]:
-        for i in range(200):
-            # One that was taken and not counted yet.
-            leads.append(i - taken[0])
-            full.release()
-            yield [np.full([1, 1], i, "float32")]
-
-    batches = iter(loader(x, capacity=3).set_batch_generator(ahead))
-    # Three wait, and the fourth has been read.
-    assert all(full.acquire(timeout=SOON_S) for _ in range(4))
-    for _ in batches:
-        taken[0] += 1
-    assert taken == [200]
-    assert 3 <= max(leads) <= 4
-
-
-def test_a_reader_that_blocks_stops_nobody(world: World) -> None:
-    x, y = doubled()
-    until = threading.Event()
-
-    def stuck() -> Iterator[list[Any]]:
-        yield [np.ones([1, 1], "float32")]
-        until.wait()
-        yield [np.ones([1, 1], "float32")]
-
-    exe = fluid.Executor()
-    reader = loader(x, iterable=False, timeout_s=0.2).set_batch_generator(stuck)
-    reader.start()
-    assert exe.run(world.main, fetch_list=[y])[0].item() == 2
-    with pytest.raises(TimeoutError, match=r"gave nothing for 0\.2 s"):
-        exe.run(world.main, fetch_list=[y])
-    thread = thread_of(reader._running)
-    reader.reset()
-    reader.set_batch_generator(numbers(2))
-    reader.start()
-    assert exe.run(world.main, fetch_list=[y])[0].item() == 0
-    until.set()
-    thread.join(SOON_S)
-    assert not thread.is_alive()
-
-
-def test_ctrl_c_ends_the_wait_for_a_reader(world: World) -> None:
-    x, _ = doubled()
-    until = threading.Event()
-
-    def stuck() -> Iterator[list[Any]]:
-        until.wait()
-        yield from ()
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(KeyboardInterrupt):
-            next(loader(x).set_batch_generator(stuck)())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        until.set()
-
-
-def interrupt_at(event: int) -> Callable[..., None]:
-    """A profiler that is Ctrl-C right after this many calls of what is written in C."""
-    seen = [0]
-
-    def profile(frame: Any, kind: str, what: Any) -> None:
-        if kind == "c_return" and frame.f_code.co_filename.endswith("_channel.py"):
-            seen[0] += 1
-            if seen[0] == event:
-                raise KeyboardInterrupt
-
-    return profile
-
-
-@pytest.mark.parametrize("n_items", [0, 50])
-def test_ctrl_c_at_any_moment_takes_no_room_away(n_items: int) -> None:
-    n_hit = 0
-    for event in range(1, 20):
-        items = Prefetch(lambda: iter(range(n_items)), 1, SOON_S)
-        sys.setprofile(interrupt_at(event))
-        try:
-            next(items, None)
-        except KeyboardInterrupt:
-            n_hit += 1
-        finally:
-            sys.setprofile(None)
-        # One may be lost, and nothing waits.
-        rest = list(items)
-        assert rest == list(range(n_items))[n_items - len(rest) :] and len(rest) >= n_items - 1
-    assert n_hit > 0
-
-
 def late(until: threading.Event) -> Callable[[], Iterator[list[Any]]]:
     """Batches 0 to 3; those after the first come when they may."""
 
@@ -551,44 +375,6 @@ def test_numbers_that_a_type_cannot_hold_are_refused(world: World, dtype: str, v
     assert next(loader(n).set_batch_generator(lambda: [[[[1.0, 2.0]]]])())[0]["n"].dtype == dtype
     with pytest.raises(fluid.FeedError, match="`n`: the batch is a list whose parts differ in shape"):
         next(loader(n).set_batch_generator(lambda: [[[[1], [1, 2]]]])())
-
-
-STUCK_AT_EXIT = """\
-import threading, numpy as np, phalanx.graph as fluid
-x = fluid.data("x", [None, 1])
-y = x * 2.0
-def forever():
-    while True:
-        yield [np.zeros([1, 1], "float32")]
-def stuck():
-    yield [np.zeros([1, 1], "float32")]
-    threading.Event().wait()
-keep = []
-for reader in (forever, stuck):
-    loader = fluid.io.DataLoader.from_generator([x], capacity=2)
-    keep.append(iter(loader.set_batch_generator(reader)))
-    fluid.Executor().run(feed=next(keep[-1]), fetch_list=[y])
-print("done")
-"""
-
-
-def test_readers_do_not_keep_a_process_from_ending() -> None:
-    run = subprocess.run([sys.executable, "-c", STUCK_AT_EXIT], capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
-
-
-def test_a_forked_child_is_told_and_does_not_wait(world: World) -> None:
-    x, _ = doubled()
-    batches = iter(loader(x).set_batch_generator(numbers(9)))
-    next(batches)
-    child = os.fork()
-    if child == 0:
-        try:
-            next(batches)
-        except ForkedError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_older_names(world: World) -> None:

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{RecvTimeoutError, sync_channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
     time::{Duration, Instant},
 };
 
@@ -46,6 +46,11 @@ pub fn enter<T: Send + 'static>(
         let _ = done.send(catch_unwind(AssertUnwindSafe(call)));
     };
     std::thread::Builder::new().name(format!("phalanx-{name}")).spawn(run)?;
+    answer(py, result)
+}
+
+/// Waits for what a thread gives, or for its panic.
+pub fn answer<T: Send>(py: Python<'_>, result: Receiver<std::thread::Result<T>>) -> PyResult<T> {
     let mut result = Some(result);
     let answer = wait(py, None, move |deadline| {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -3,8 +3,8 @@
 use crate::running::network;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, Builder, Dim, GraphError, Init, Optimizer, Program, Role, Rule, Shape, Sig, VarId, VarKind,
-    append_backward,
+    Act, BATCH, Builder, Dim, Executor, GraphError, Init, Optimizer, Options, Program, Role, Rule, Shape,
+    Sig, Store, Tensor, VarId, VarKind, append_backward,
     ir::{Body, MOST_NESTED, Misfit, Site},
     kernel::Stream,
     layers::BatchNormOptions,
@@ -236,4 +236,28 @@ fn what_has_no_gradient_in_a_body_is_named_with_its_place() {
     let error = append_backward(&mut program, out[0], &[]).unwrap_err();
     let GraphError::NoGradient { op: "squared_norm", site, var, .. } = &error else { panic!("{error}") };
     assert!(site.file().ends_with("refusing.rs") && var == "x", "{error}");
+}
+
+#[test]
+fn a_body_that_says_it_goes_backward_can_still_be_cloned_for_tests() {
+    let mut b = Builder::new();
+    let x = b.feed("x", DType::F32, [1]).unwrap();
+    let i = b.fill(DType::I64, [1], 0.0).unwrap();
+    let two = b.fill(DType::I64, [1], 2.0).unwrap();
+    let next = |b: &mut Builder, v: &[VarId]| Ok(vec![b.increment(v[0], 1)?, b.scale(v[1], 2.0, 0.0)?]);
+    let out = b.while_loop(3, &[i, x], |b, v| b.less_than(v[0], two), next).unwrap();
+    b.named(out[1], "y").unwrap();
+    let program = b.finish().unwrap();
+    // Only what is inside of the body is changed: it was written first, and the loop itself comes last.
+    let text = serde_json::to_string(&program).unwrap();
+    let (inner, outer) = text.split_at(text.rfind("\"Forward\"").unwrap());
+    let begin = inner.find("\"body\"").unwrap();
+    let forged =
+        format!("{}{}{outer}", &inner[..begin], inner[begin..].replace("\"Forward\"", "\"Backward\""));
+    let forged: Program = serde_json::from_str(&forged).unwrap();
+    let test = forged.clone_for_test();
+    let mut executor = Executor::new(test, Options::default()).unwrap();
+    let one = Tensor::new(&[1], &[1f32]).unwrap();
+    let y = executor.run(&mut Store::new(0), &[("x", &one)], &["y"]).unwrap();
+    assert_eq!(y[0].data::<f32>().unwrap(), [4.0]);
 }

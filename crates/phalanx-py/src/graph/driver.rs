@@ -3,10 +3,8 @@
 use crate::{error, gate};
 use pyo3::prelude::*;
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
-    time::Instant,
+    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
 };
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
@@ -70,18 +68,6 @@ impl<T: Send + 'static> Driver<T> {
 
 impl<R: Send> Answer<R> {
     pub fn wait(self, py: Python<'_>) -> PyResult<R> {
-        let mut result = Some(self.0);
-        let answer = gate::wait(py, None, move |deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match result.as_ref()?.recv_timeout(left) {
-                Ok(answer) => Some(answer),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    result = None;
-                    Some(Err(Box::new("the thread ended without an answer") as Box<dyn Any + Send>))
-                }
-            }
-        })?;
-        answer.expect("there is no other deadline").map_err(|panic| gate::panicked(py, &*panic))
+        gate::answer(py, self.0)
     }
 }
