@@ -65,6 +65,31 @@ def test_two_ranks_learn_the_bits_of_one(devices: int, reduce: str, sparse: bool
         assert np.concatenate(shares).tobytes() == losses.tobytes()
 
 
+def compiled() -> tuple[bytes, float]:
+    """A compiled program, for which nobody has named a loss or places, on this rank's share."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
+    rank, size = (phalanx.rank(), phalanx.size()) if phalanx.is_initialized() else (0, 1)
+    startup.random_seed = rank
+    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        _, loss = classifier()
+        fluid.optimizer.SGD(0.2).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(startup)
+        program = fluid.CompiledProgram(main)
+        for step in range(STEPS):
+            whole = batch(SAMPLES, seed=step)
+            share = {name: np.array_split(value, size)[rank] for name, value in whole.items()}
+            exe.run(program, feed=share)
+        return b"".join(scope[p.name].tobytes() for p in main.all_parameters()), float(scope["fc_0.w_0"].sum())
+
+
+def test_a_compiled_program_alone_trains_with_the_other_ranks() -> None:
+    """It has one device, but ranks are trained together as by a ParallelExecutor."""
+    (_, alone), together = compiled(), run_ranks(2, compiled)
+    assert together[0][0] == together[1][0]
+    assert together[0][1] == pytest.approx(alone, rel=1e-5)
+
+
 def trouble(kind: str) -> list[str]:
     """One rank does something wrong; what every rank is told, and whether all can go on."""
     rank = phalanx.rank()
