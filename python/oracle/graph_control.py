@@ -5,32 +5,14 @@ Run from the repository: python python/oracle/graph_control.py > crates/phalanx-
 
 import json
 import sys
-from collections.abc import Callable
 
 import torch
+from written import case, rounded
 
 torch.manual_seed(5)
 torch.set_default_dtype(torch.float64)
 
 N, TIME, WIDTH, STATE = 3, 5, 2, 4
-
-
-def rounded(*shape: int) -> torch.Tensor:
-    """Few digits, so that the file is small and exact."""
-    return (torch.round(torch.randn(shape) * 1000) / 1000).requires_grad_()
-
-
-def listed(named: dict[str, torch.Tensor]) -> dict[str, object]:
-    return {k: {"dims": list(v.shape), "data": v.detach().flatten().tolist()} for k, v in named.items()}
-
-
-def case(start: dict[str, torch.Tensor], run: Callable[[], torch.Tensor]) -> dict[str, object]:
-    """What is computed, and gradients of its elements weighed 0.1, 0.2, and so on."""
-    out = run()
-    weights = torch.arange(1, out.numel() + 1).reshape(out.shape) / 10
-    (out * weights).sum().backward()
-    grads = {k: v.grad if v.grad is not None else torch.zeros_like(v) for k, v in start.items()}
-    return {"start": listed(start), "out": listed({"out": out})["out"], "grads": listed(grads)}
 
 
 def recurrent() -> dict[str, object]:
@@ -48,7 +30,7 @@ def recurrent() -> dict[str, object]:
             h = torch.tanh(start["x"][:, t] @ start["u"] + h @ start["w"])
         return h
 
-    return case(start, run)
+    return case(start, run, with_zeros=True)
 
 
 def growing(limit: float) -> dict[str, object]:
@@ -62,7 +44,7 @@ def growing(limit: float) -> dict[str, object]:
             rounds += 1
         return x
 
-    return {"limit": limit, **case(start, run)}
+    return {"limit": limit, **case(start, run, with_zeros=True)}
 
 
 CASES = {"recurrent": recurrent(), **{f"growing {i}": growing(limit) for i, limit in enumerate([0.0, 50.0, 1e6])}}

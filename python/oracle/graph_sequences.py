@@ -5,35 +5,17 @@ Run from the repository: python python/oracle/graph_sequences.py > crates/phalan
 
 import json
 import sys
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from written import case, rounded
 
 torch.manual_seed(3)
 torch.set_default_dtype(torch.float64)
 
 N, TIME, WIDTH, STATE = 3, 4, 4, 2
 LENGTHS = [2, 4, 1]
-
-
-def rounded(*shape: int) -> torch.Tensor:
-    """Few digits, so that the file is small and exact."""
-    return (torch.round(torch.randn(shape) * 1000) / 1000).requires_grad_()
-
-
-def listed(named: dict[str, torch.Tensor]) -> dict[str, object]:
-    return {k: {"dims": list(v.shape), "data": v.detach().flatten().tolist()} for k, v in named.items()}
-
-
-def case(start: dict[str, torch.Tensor], run: Callable[[], torch.Tensor]) -> dict[str, object]:
-    """The layer's output, and gradients of its elements weighed 0.1, 0.2, and so on."""
-    out = run()
-    weights = torch.arange(1, out.numel() + 1).reshape(out.shape) / 10
-    (out * weights).sum().backward()
-    grads = {k: v.grad for k, v in start.items() if v.grad is not None}
-    return {"start": listed(start), "out": listed({"out": out})["out"], "grads": listed(grads)}
 
 
 def recurrent(kind: str, reverse: bool, ragged: bool) -> dict[str, object]:
