@@ -81,6 +81,8 @@ pub struct Config {
     pub autotune_log: Option<String>,
     /// Whether objects must not travel pickled: unpickling runs what the sender likes.
     pub strict: bool,
+    /// After so many steps of an optimizer the ranks compare their parameters; 0: never.
+    pub check: u64,
     origins: Vec<(&'static str, Origin)>,
 }
 
@@ -243,6 +245,12 @@ pub const KEYS: &[Key] = &[
         set: |c, v| flag(v).map(|f| c.strict = f),
         show: |c| u8::from(c.strict).to_string(),
     },
+    Key {
+        name: "PHALANX_CHECK",
+        doc: "N: every N steps ranks compare digests of their parameters, and a difference is an error on all of them; 0: never",
+        set: |c, v| number(v).map(|n| c.check = n),
+        show: |c| c.check.to_string(),
+    },
 ];
 
 /// Names that scripts for Horovod set, and what they mean here.
@@ -297,6 +305,7 @@ impl Default for Config {
             autotune: Autotune::Off,
             autotune_log: None,
             strict: false,
+            check: 0,
             origins: Vec::new(),
         }
     }

@@ -8,6 +8,7 @@
 
 mod array;
 mod command;
+mod digest;
 mod dlpack;
 mod error;
 mod gate;
@@ -27,6 +28,7 @@ mod _phalanx {
     use crate::{
         array::Array,
         command::run_command,
+        digest::digests,
         gate::_panic,
         graph::{
             GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_load,
@@ -37,8 +39,8 @@ mod _phalanx {
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
         world::{
-            add_process_set, counters, is_homogeneous, is_strict, last_stall, place, process_sets,
-            remove_process_set, start_timeline, stop_timeline,
+            add_process_set, check_every, counters, is_homogeneous, is_strict, last_stall, place,
+            process_sets, remove_process_set, start_timeline, stop_timeline,
         },
     };
 

@@ -27,6 +27,12 @@ pub fn is_strict(py: Python<'_>) -> PyResult<bool> {
     Ok(state::engine(py)?.world().config().strict)
 }
 
+/// After how many steps ranks compare their parameters: `PHALANX_CHECK`; 0 is never.
+#[pyfunction]
+pub fn check_every(py: Python<'_>) -> PyResult<u64> {
+    Ok(state::engine(py)?.world().config().check)
+}
+
 /// Numbers and ranks of all process sets.
 #[pyfunction]
 pub fn process_sets(py: Python<'_>) -> PyResult<Vec<(u32, Vec<u32>)>> {

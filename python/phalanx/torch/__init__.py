@@ -41,6 +41,7 @@ from phalanx.torch._build import (
     nccl_built,
     rocm_built,
 )
+from phalanx.torch._check import check_equal
 from phalanx.torch.collectives import (
     allgather,
     allgather_async,
@@ -118,6 +119,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_equal",
     "counters",
     "cross_rank",
     "cross_size",

@@ -1,0 +1,132 @@
+"""Whether ranks still have the same parameters, to the bit.
+
+>>> import torch
+>>> import phalanx.torch as hvd
+>>> hvd.init()
+>>> hvd.check_equal(torch.nn.Linear(2, 1))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from phalanx import _phalanx
+from phalanx.exceptions import MismatchError
+from phalanx.objects import gather_bytes
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
+from phalanx.torch._memory import CODES, lend, on_host
+from phalanx.torch.functions import described
+
+_Named = Sequence[tuple[str, torch.Tensor]]
+#: A rank's number, a digest of what its tensors are, and one of what is in them.
+_ROW = struct.Struct("<I8s8s")
+
+
+def check_equal(
+    model_or_optimizer: torch.nn.Module | torch.optim.Optimizer | Mapping[str, torch.Tensor],
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Returns if all ranks have the same bits; otherwise :class:`MismatchError` on every rank says where they differ.
+
+    Of a model the parameters are compared, of an optimizer its parameters and its state, of a mapping, such as a
+    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` does it with the parameters after every N-th step.
+    """
+    set_id(process_set)
+    if len(process_set.ranks) > 1:
+        _compare(type(model_or_optimizer).__name__, _tensors(model_or_optimizer), process_set)
+
+
+def every(n_steps: int, what: str, named: Callable[[], _Named], process_set: ProcessSet) -> None:
+    """Compares parameters if `PHALANX_CHECK` says so for this step."""
+    interval = _phalanx.check_every()
+    if interval and n_steps % interval == 0:
+        _compare(f"{what}, step {n_steps}", named(), process_set)
+
+
+def _tensors(of: Any) -> _Named:
+    if isinstance(of, torch.nn.Module):
+        return list(of.named_parameters())
+    if isinstance(of, torch.optim.Optimizer):
+        return [named for i, group in enumerate(of.param_groups) for named in _of_group(of, i, group)]
+    if isinstance(of, Mapping) and all(isinstance(t, torch.Tensor) for t in of.values()):
+        return sorted(of.items())
+    raise ValueError(f"check_equal takes a model, an optimizer or a mapping of names to tensors, not a {type(of).__name__}")
+
+
+def _of_group(optimizer: torch.optim.Optimizer, i: int, group: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    names: dict[torch.Tensor, str] = getattr(optimizer, "_parameter_names", {})
+    named: list[tuple[str, torch.Tensor]] = []
+    for j, p in enumerate(group["params"]):
+        name = names.get(p, f"parameter {i}.{j}")
+        state = optimizer.state.get(p, {})
+        named += [(name, p), *((f"{key} of {name}", t) for key, t in state.items() if isinstance(t, torch.Tensor))]
+    return named
+
+
+def _compare(what: str, named: _Named, process_set: ProcessSet) -> None:
+    usable = [(name, t) for name, t in named if t.dtype in CODES and t.layout is torch.strided]
+    hosted = [on_host(t.detach()) for _, t in usable]
+    digests = _phalanx.digests([lend(t) for t in hosted])
+    kinds = [described(name, t) for name, t in usable]
+    me = _phalanx.place()[0]
+    parts = [_short("\n".join(kinds).encode()), _short(struct.pack(f"<{len(digests)}Q", *digests))]
+    rows = list(_ROW.iter_unpack(gather_bytes(_ROW.pack(me, *parts), "check_equal", process_set)))
+    if len({row[1:] for row in rows}) == 1:
+        return
+    # Only now all digests travel.
+    text = "\n".join(f"{digest:016x} {kind}" for digest, kind in zip(digests, kinds, strict=True))
+    block = text.encode()
+    answers = gather_bytes(struct.pack("<IQ", me, len(block)) + block, "check_equal.all", process_set)
+    _raise(what, _blocks(answers))
+
+
+def _short(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+def _blocks(data: bytes) -> dict[int, list[tuple[str, str]]]:
+    """For each rank, digest and description of each of its tensors."""
+    blocks: dict[int, list[tuple[str, str]]] = {}
+    at, head = 0, struct.Struct("<IQ")
+    while at < len(data):
+        rank, n = head.unpack_from(data, at)
+        at += head.size
+        lines = data[at : at + n].decode().splitlines()
+        blocks[rank] = [(line[:16], line[17:]) for line in lines]
+        at += n
+    return blocks
+
+
+def _raise(what: str, blocks: dict[int, list[tuple[str, str]]]) -> None:
+    a, *others = sorted(blocks)
+    for i, (digest, kind) in enumerate(blocks[a]):
+        for b in others:
+            theirs = blocks[b][i] if i < len(blocks[b]) else ("nothing", "no such tensor")
+            if theirs == (digest, kind):
+                continue
+            name = kind.split(" [")[0]
+            if theirs[1] != kind:
+                text = f"rank {a} has {kind} where rank {b} has {theirs[1]}"
+            else:
+                unlike = [str(r) for r in blocks if blocks[r][i][0] != digest]
+                listed = f"rank {b}" if len(unlike) == 1 else f"ranks {', '.join(unlike)}"
+                text = f"{kind} is {digest} on rank {a} and {theirs[0]} on {listed if len(unlike) == 1 else f'rank {b}'}"
+                text += "" if len(unlike) == 1 else f" ({listed} differ from rank {a})"
+            raise MismatchError(
+                f"{what}: ranks have drifted apart: {text}. Look for what only some ranks do: other random numbers, changes "
+                "of parameters outside of the optimizer, or parameters that were not broadcast at the start.",
+                ranks=(a, b),
+                tensor=name,
+            )
+    longer = next(b for b in others if len(blocks[b]) > len(blocks[a]))
+    kind = blocks[longer][len(blocks[a])][1]
+    text = f"{what}: rank {longer} has {kind}, which rank {a} has not. Build the same on every rank."
+    raise MismatchError(text, ranks=(a, longer), tensor=kind.split(" [")[0])
+
+
+__all__ = ["check_equal"]
