@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from phalanx import _phalanx, _world
 from phalanx.exceptions import MismatchError, PhalanxError
@@ -68,17 +69,21 @@ class Accord:
         rows = [answers[i : i + _ROW_BYTES] for i in range(0, len(answers), _ROW_BYTES)]
         if len({row[_RANK_BYTES:] for row in rows}) > 1:
             self._age = -1
-            self._explain(name, lines)
+            explain(self._what, name, lines, self._set)
         return True
 
-    def _explain(self, name: str, lines: list[str]) -> None:
-        mine = json.dumps([_phalanx.place()[0], lines]).encode() + b"\n"
-        answers = gather_bytes(mine, f"{name}.difference", self._set).splitlines()
-        have: dict[int, list[str]] = dict(json.loads(answer) for answer in answers)
-        a, *others = sorted(have)
-        b = next(rank for rank in others if have[rank] != have[a])
-        text = f"{self._what}: ranks differ: {_difference(a, have[a], b, have[b])}"
-        raise MismatchError(f"{text}. Build the same on every rank.", ranks=(a, b), tensor=self._what)
+
+def explain(what: str, name: str, lines: Sequence[str], process_set: ProcessSet) -> NoReturn:
+    """Raises what differs. All ranks of the set call it when they know that something does."""
+    mine = json.dumps([_phalanx.place()[0], sorted(lines)]).encode() + b"\n"
+    answers = gather_bytes(mine, f"{name}.difference", process_set).splitlines()
+    have: dict[int, list[str]] = dict(json.loads(answer) for answer in answers)
+    a, *others = sorted(have)
+    b = next((rank for rank in others if have[rank] != have[a]), None)
+    if b is None:
+        raise MismatchError(f"{what}: ranks differed, and no longer do: look for what changes meanwhile", tensor=what)
+    text = f"{what}: ranks differ: {_difference(a, have[a], b, have[b])}"
+    raise MismatchError(f"{text}. Build and do the same on every rank.", ranks=(a, b), tensor=what)
 
 
 def _number(what: str, set_number: int) -> int:
@@ -106,4 +111,4 @@ def _difference(a: int, have_a: Sequence[str], b: int, have_b: Sequence[str]) ->
     return "; ".join(parts)
 
 
-__all__ = ["Accord"]
+__all__ = ["Accord", "explain"]

@@ -15,6 +15,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from phalanx import _phalanx
+from phalanx.process_sets import ProcessSet, set_id
+
 _REDUCTIONS = ["Average", "Sum", "Adasum", "Min", "Max", "Product"]
 
 
@@ -23,6 +26,24 @@ def checked_op(op: Any) -> int:
     if isinstance(op, bool) or not hasattr(op, "__index__") or operator.index(op) not in range(len(_REDUCTIONS)):
         raise ValueError(f"op is one of {', '.join(_REDUCTIONS)}, not {op!r}")
     return operator.index(op)
+
+
+def checked_passes(passes: Any) -> int:
+    """A number of backward passes."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step is a whole number > 0, not {passes!r}")
+    return passes
+
+
+def checked_root(root_rank: Any, process_set: ProcessSet) -> int:
+    """A rank of the world that is in the set."""
+    set_id(process_set)
+    _phalanx.place()
+    ranks = process_set.ranks
+    if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__") or operator.index(root_rank) not in ranks:
+        few = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        raise ValueError(f"root_rank is one of the ranks {few}, not {root_rank!r}")
+    return operator.index(root_rank)
 
 
 def checked_splits(splits: Any) -> list[int] | None:

@@ -18,9 +18,11 @@ class ProcessSet:
     """Some ranks of the world, to be registered by ``init(process_sets=...)`` or :func:`add_process_set`."""
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+        if isinstance(ranks_or_comm, str) or not isinstance(ranks_or_comm, Iterable):
+            raise ValueError(f"a process set is a list of ranks, such as [0, 1], not {ranks_or_comm!r}")
         ranks = list(ranks_or_comm)
-        if any(isinstance(r, bool) or not isinstance(r, int) for r in ranks):
-            raise ValueError(f"a process set is a list of ranks, which are whole numbers, not {ranks!r}")
+        if any(isinstance(r, bool) or not isinstance(r, int) or r < 0 for r in ranks):
+            raise ValueError(f"a process set is a list of ranks, which are whole numbers from 0 on, not {ranks!r}")
         self._ranks = sorted(ranks)
         self.process_set_id: int | None = None
         self.mpi_comm: Any = None
@@ -43,7 +45,7 @@ class ProcessSet:
         me = _phalanx.place()[0]
         ranks = self._checked_ranks()
         if me not in ranks:
-            raise ValueError("Process is not part of provided process set.")
+            raise ValueError(f"rank {me} is not in {self}: ask included() first")
         return ranks.index(me)
 
     def included(self) -> bool | None:
@@ -86,6 +88,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set. Every rank of the world calls it. False if it is that of all ranks, or not registered."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"remove_process_set() takes what add_process_set() gave, not {process_set!r}")
     id = process_set.process_set_id
     if id is None or id == 0 or not _phalanx.remove_process_set(id):
         return False
@@ -106,6 +110,8 @@ def registered() -> list[ProcessSet]:
 
 def set_id(process_set: ProcessSet) -> int:
     """The number of a registered process set."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set is a ProcessSet, such as add_process_set() gives, not {process_set!r}")
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set() first")
     return process_set.process_set_id

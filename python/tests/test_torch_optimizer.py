@@ -157,7 +157,7 @@ def rules() -> None:
     plain = torch.optim.SGD(net.parameters(), lr=0.1)
     for bad, text in [
         ({"named_parameters": list(net.parameters())}, "tuples"),
-        ({"named_parameters": [*named, named[0]]}, "unique"),
+        ({"named_parameters": [*named, named[0]]}, "more than once"),
         ({"named_parameters": named[1:]}, "no name"),
         ({"backward_passes_per_step": 0}, "> 0"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "predivide"),
@@ -175,18 +175,21 @@ def rules() -> None:
         torch.nn.functional.mse_loss(net(x), y).backward()
 
     backward()
-    with pytest.raises(AssertionError, match="zero_grad"):
-        optimizer.zero_grad()
-    with pytest.raises(AssertionError, match="more than backward_passes_per_step"):
+    with pytest.raises(AssertionError, match="raise backward_passes_per_step"):
         backward()
-    optimizer.synchronize()
-    with pytest.warns(UserWarning, match="without optimizer.skip_synchronize"):
-        optimizer.step()
     optimizer.zero_grad()
     backward()
-    optimizer.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # Gradients that are complete are not reduced again, however often that is asked for.
+        before = [p.grad.clone() for p in net.parameters()]
+        optimizer.synchronize()
+        optimizer.synchronize()
+        assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), before, strict=True))
+        optimizer.step()
+        optimizer.zero_grad()
+        backward()
+        optimizer.synchronize()
         with optimizer.skip_synchronize():
             optimizer.step()
     optimizer.zero_grad()
@@ -281,7 +284,7 @@ def state() -> None:
         assert moment.abs().sum() > 0
     with pytest.raises(ValueError, match="LBFGS"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(net.parameters()), 0)
-    with pytest.raises(ValueError, match="invalid params"):
+    with pytest.raises(ValueError, match="takes a state_dict"):
         hvd.broadcast_parameters(5, 0)
     conv = torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
     with torch.no_grad():

@@ -10,7 +10,6 @@ import torch
 
 from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import ProcessSet
-from phalanx.reductions import Average
 from phalanx.torch import _handles, _submit
 from phalanx.torch.collectives import sparse_allreduce_async
 from phalanx.torch.compression import Compressor, is_native, narrows
@@ -31,28 +30,43 @@ class Manner:
 class Travel:
     """Gradients under way. :meth:`wait` any number of times; then they are where they belong."""
 
-    def __init__(self, handle: int | None, arrive: Callable[[], None]) -> None:
-        self._handle = handle
-        self._arrive: Callable[[], None] | None = arrive
+    def __init__(self, result: Callable[[], Any], arrive: Callable[[Any], None], handle: int | None = None) -> None:
+        self._result: Callable[[], Any] | None = result
+        self._arrive, self._handle = arrive, handle
 
     def wait(self) -> None:
-        if self._arrive is not None:
-            arrive, self._arrive = self._arrive, None
-            arrive()
+        if self._result is not None:
+            result, self._result = self._result, None
+            self._arrive(result())
+
+    def drain(self) -> None:
+        """Waits, and leaves the gradients as they are."""
+        if self._result is not None:
+            result, self._result = self._result, None
+            result()
 
     def forget(self) -> None:
         """Nobody is interested any more."""
-        self._arrive = None
+        self._result = None
         if self._handle is not None:
             _handles.forget(self._handle)
 
 
 def wait_for_all(travels: Iterable[Travel]) -> None:
     """Waits for all of them, also after one has failed; then raises what failed first."""
+    _each(Travel.wait, travels)
+
+
+def drain_all(travels: Iterable[Travel]) -> None:
+    """As :func:`wait_for_all`; gradients stay as they are."""
+    _each(Travel.drain, travels)
+
+
+def _each(end: Callable[[Travel], None], travels: Iterable[Travel]) -> None:
     failure: PhalanxError | None = None
     for travel in travels:
         try:
-            travel.wait()
+            end(travel)
         except PhalanxError as error:
             failure = failure or error
     if failure is not None:
@@ -68,23 +82,22 @@ def gradient_of(p: torch.Tensor) -> torch.Tensor:
 
 def send_sparse(p: torch.Tensor, name: str, manner: Manner) -> Travel:
     """Sends a sparse gradient as rows of which everybody gets all."""
-    grad = gradient_of(p)
-    if not grad.is_sparse:
+    grad = p.grad
+    if grad is None or not grad.is_sparse:
         # Nothing was computed for it this time, while other ranks may have rows.
         grad = torch.sparse_coo_tensor(
             torch.empty(1, 0, dtype=torch.int64),
-            p.new_empty(0, *p.shape[1:]),
+            p.detach().new_empty(0, *p.shape[1:]),
             p.shape,
             device=p.device,
             check_invariants=False,
         )
-    op = Average if manner.op == Average else manner.op
-    result = sparse_allreduce_async(grad, name, op, manner.process_set)
+    result = sparse_allreduce_async(grad, name, manner.op, manner.process_set)
 
-    def arrive() -> None:
-        p.grad = result()
+    def arrive(reduced: torch.Tensor) -> None:
+        p.grad = reduced
 
-    return Travel(None, arrive)
+    return Travel(result, arrive)
 
 
 def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Travel:
@@ -113,12 +126,11 @@ def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Tr
         wire=manner.compression.wire if narrow else None,
     )
 
-    def arrive() -> None:
-        _handles.synchronize(handle)
+    def arrive(_results: Any) -> None:
         for reduced, (p, was_sparse, context) in zip(lent, homes, strict=True):
             _bring_home(p, reduced, was_sparse, context, manner)
 
-    return Travel(handle, arrive)
+    return Travel(lambda: _handles.synchronize(handle), arrive, handle)
 
 
 def _bring_home(p: torch.Tensor, reduced: torch.Tensor, was_sparse: bool, context: Any, manner: Manner) -> None:

@@ -9,11 +9,19 @@ import torch
 
 
 def on_gradient(p: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Any:
-    """Calls whenever a backward pass has added to ``p.grad``. Keep what is returned as long as that is wanted."""
-    tensor: Any = p
-    if hasattr(p, "register_post_accumulate_grad_hook"):
+    """Calls whenever a backward pass has added to ``p.grad``, also if ``p`` is frozen now and not later."""
+    is_frozen = not p.requires_grad
+    # torch takes hooks only where a gradient is wanted, and keeps them when it no longer is.
+    if is_frozen:
+        p.requires_grad_(True)
+    try:
+        tensor: Any = p
         return tensor.register_post_accumulate_grad_hook(call)
-    # Before torch 2.1: the node that adds to it, which lives as long as somebody keeps it.
-    accumulator = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
-    accumulator.register_hook(lambda *_: call(p))
-    return accumulator
+    finally:
+        if is_frozen:
+            p.requires_grad_(False)
+
+
+def can_have_gradient(p: torch.Tensor) -> bool:
+    """Whether it may be trained, now or later: integers never are."""
+    return p.is_leaf and (p.is_floating_point() or p.is_complex())

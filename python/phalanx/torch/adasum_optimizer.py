@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 
+from phalanx._arguments import checked_passes
+from phalanx.process_sets import global_process_set
 from phalanx.reductions import Adasum
+from phalanx.torch import _check
+from phalanx.torch._hooks import can_have_gradient, on_gradient
 from phalanx.torch.collectives import grouped_allreduce
 from phalanx.torch.compression import Compressor
 
@@ -16,9 +20,39 @@ from phalanx.torch.compression import Compressor
 class AdasumOptimizer(torch.optim.Optimizer):
     """What is added to the class of the wrapped optimizer."""
 
-    def _start(self, names: dict[torch.Tensor, str], compression: type[Compressor]) -> None:
+    def _start(
+        self, names: dict[torch.Tensor, str], compression: type[Compressor], passes: int, sparse_as_dense: bool
+    ) -> None:
         self._parameter_names = names
         self._compression = compression
+        self.backward_passes_per_step, self.sparse_as_dense = passes, sparse_as_dense
+        self.op, self.process_set = Adasum, global_process_set
+        self._is_counting = True
+        #: How often the gradient of each parameter was computed since the last step.
+        self._passes: dict[torch.Tensor, int] = {}
+        self._hooks = [on_gradient(p, self._on_gradient) for p in self._ps() if can_have_gradient(p)]
+        self._n_steps = 0
+
+    def _ps(self) -> list[torch.Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _on_gradient(self, p: torch.Tensor) -> None:
+        if not self._is_counting:
+            return
+        self._passes[p] = self._passes.get(p, 0) + 1
+        if self._passes[p] > self.backward_passes_per_step:
+            raise AssertionError(
+                f"backward pass {self._passes[p]} before step(), although a step is made of {self.backward_passes_per_step}: "
+                "raise backward_passes_per_step, use no_sync(), or call optimizer.zero_grad() where a step is left out"
+            )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the wrapped optimizer's. All ranks add the same."""
+        before = set(self._ps())
+        super().add_param_group(param_group)
+        added = [p for p in self._ps() if p not in before]
+        self._parameter_names.update({p: f"added.{len(before) + i}" for i, p in enumerate(added)})
+        self._hooks += [on_gradient(p, self._on_gradient) for p in added if can_have_gradient(p)]
 
     def synchronize(self) -> None:
         """Nothing is under way between steps."""
@@ -26,27 +60,43 @@ class AdasumOptimizer(torch.optim.Optimizer):
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Has no meaning here."""
-        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        raise AssertionError("with Adasum the step itself communicates and cannot leave that out: call step() as it is")
         yield
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients never travel, so there is nothing to leave out."""
-        yield
+        """Passes in it do not count; gradients never travel, so there is nothing else to leave out."""
+        before, self._is_counting = self._is_counting, False
+        try:
+            yield
+        finally:
+            self._is_counting = before
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Gradients add up until the next step, however many passes that are."""
-        if passes <= 0:
-            raise ValueError("backward_passes_per_step must be > 0")
+        """How many backward passes may add up to one step."""
+        self.backward_passes_per_step = checked_passes(passes)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the wrapped optimizer's."""
+        self._passes.clear()
+        super().zero_grad(*args, **kwargs)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of this rank's own, combined with everybody's."""
-        ps = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        ps = [p for p in self._ps() if p.requires_grad]
+        if self.sparse_as_dense:
+            for p in ps:
+                if p.grad is not None and p.grad.is_sparse:
+                    p.grad = p.grad.to_dense()
         before = [p.detach().clone() for p in ps]
         loss = super().step(closure) if closure is not None else super().step()
+        self._passes.clear()
         with torch.no_grad():
             changes = [(p.detach() - start).contiguous() for p, start in zip(ps, before, strict=True)]
             combined = grouped_allreduce(changes, name="adasum", op=Adasum, compression=self._compression)
             for p, start, change in zip(ps, before, combined, strict=True):
                 p.copy_(start + change)
+        self._n_steps += 1
+        named = [(self._parameter_names[p], p) for p in self._ps()]
+        _check.every(self._n_steps, "DistributedOptimizer", lambda: named, self.process_set)
         return loss

@@ -11,126 +11,175 @@ tensor([[1., 1.]])
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from phalanx._accord import Accord
-from phalanx.process_sets import ProcessSet, global_process_set
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Average
-from phalanx.torch._gradients import Manner, Travel, send, wait_for_all
-from phalanx.torch._hooks import on_gradient
+from phalanx.torch import _check
+from phalanx.torch._gradients import Manner
+from phalanx.torch._reducer import Reducer
 from phalanx.torch.compression import Compression, Compressor
 from phalanx.torch.functions import broadcast_parameters, broadcast_tensors, described
+
+#: Words of torch's class for which there is nothing here, and why.
+_ELSEWHERE = {
+    "batched_grad_copy": "gradients are not copied one by one",
+    "bucket_cap_mb_list": "all buckets have one limit: pass bucket_cap_mb",
+    "delay_all_reduce_named_params": "gradients travel when they are there",
+    "device_mesh": "pass process_set",
+    "forward_sync_buffers": "pass broadcast_buffers",
+    "lazy_bucket_allocation": "buckets take no memory of their own",
+    "mixed_precision": "use torch.autocast, or compression=Compression.fp16 for what travels",
+    "param_to_hook_all_reduce": "gradients travel when they are there",
+    "skip_all_reduce_unused_params": "what nobody has computed never travels",
+}
 
 
 class DistributedDataParallel(torch.nn.Module):
     """Wraps a model: all ranks begin with rank 0's parameters, and every backward pass ends with averaged gradients.
 
-    Gradients travel in buckets, beginning with the last layers, while those of the first are still computed.
-    Parameters that a pass does not use count as zero.
+    Gradients travel in buckets of at most ``bucket_cap_mb``, beginning with the last layers, while those of the first are
+    still computed. Parameters that a pass does not use count as zero; if no rank uses them, they are left alone. They are
+    always found, so ``find_unused_parameters`` makes no difference. Parameters that are unfrozen, or given to the model,
+    later are followed. ``init_sync=False`` leaves the parameters at the start as they are.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        bucket_cap_mb: float = 25.0,
-        broadcast_buffers: bool = True,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        *,
         compression: type[Compressor] = Compression.none,
         process_set: ProcessSet = global_process_set,
+        **others: Any,
     ) -> None:
         super().__init__()
+        if not isinstance(module, torch.nn.Module):
+            kind = type(module).__name__
+            raise ValueError(f"DistributedDataParallel wraps a torch.nn.Module, not a {kind}; optimizers have DistributedOptimizer")
+        _refuse(others)
+        _check_devices(module, device_ids, output_device)
+        if dim != 0:
+            raise ValueError(f"dim={dim}: batches are not cut here, every rank has its own: leave dim out")
+        if process_group is not None:
+            raise ValueError("process groups of torch mean nothing here: pass process_set, see add_process_set()")
+        if not isinstance(find_unused_parameters, bool):
+            raise ValueError(f"find_unused_parameters is True or False, not {find_unused_parameters!r}")
+        without_effect = {
+            "check_reduction": check_reduction,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "static_graph": static_graph,
+        }
+        for word in (word for word, is_set in without_effect.items() if is_set):
+            warnings.warn(f"{word}=True changes nothing here: leave it out", stacklevel=2)
+        set_id(process_set)
         self.module = module
-        self.broadcast_buffers = broadcast_buffers
+        self.broadcast_buffers = broadcast_buffers is not False
         self.process_set = process_set
-        self._manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=True, process_set=process_set)
-        self._is_syncing = True
-        #: The backward pass that gradients belong to.
-        self._task = -1
-        self._hooks: list[Any] = []
-        self._buckets: list[list[torch.Tensor]] = []
-        self._bucket_of: dict[torch.Tensor, int] = {}
+        self._cap = _checked_cap(25.0 if bucket_cap_mb is None else bucket_cap_mb)
         self._root = process_set.ranks[0]
+        self._n_passes = 0
+        manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=True, process_set=process_set)
+        self._reducer = Reducer("DistributedDataParallel", manner, self._buckets, again=True)
         self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
         if self._is_alone:
             return
         # Buckets are filled in the order of parameters, which therefore must be the same, too.
         Accord("DistributedDataParallel", self._order, process_set).wait()
-        broadcast_parameters(module.state_dict(), self._root, process_set)
-        self._fill_buckets(int(bucket_cap_mb * (1 << 20)))
-        self._reset()
-        for p in self._bucket_of:
-            self._hooks.append(on_gradient(p, self._on_gradient))
+        if init_sync:
+            broadcast_parameters(module.state_dict(), self._root, process_set)
+        self._reducer.adopt(module.named_parameters())
+        self._ps = list(module.parameters())
 
     def _order(self) -> list[str]:
         named = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         return [described(f"parameter {i}, {name}", p) for i, (name, p) in enumerate(named)]
 
-    def _fill_buckets(self, cap: int) -> None:
+    def _buckets(self, trained: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        buckets: list[list[torch.Tensor]] = []
         n_bytes = 0
-        for p in reversed([p for p in self.module.parameters() if p.requires_grad]):
+        for p in reversed(trained):
             size = p.numel() * p.element_size()
-            if not self._buckets or n_bytes + size > cap or self._buckets[-1][0].dtype != p.dtype:
-                self._buckets.append([])
+            if not buckets or n_bytes + size > self._cap or buckets[-1][0].dtype != p.dtype:
+                buckets.append([])
                 n_bytes = 0
-            self._buckets[-1].append(p)
-            self._bucket_of[p] = len(self._buckets) - 1
+            buckets[-1].append(p)
             n_bytes += size
-
-    def _reset(self) -> None:
-        self._missing = [set(bucket) for bucket in self._buckets]
-        self._travels: dict[int, Travel] = {}
-        self._is_queued = False
-
-    def _on_gradient(self, p: torch.Tensor) -> None:
-        if not self._is_syncing:
-            return
-        task = torch._C._current_graph_task_id()
-        if task != self._task:
-            # The pass before this one may have ended by an exception, and then nothing was finished.
-            unfinished = list(self._travels.values())
-            self._reset()
-            self._task = task
-            wait_for_all(unfinished)
-        if not self._is_queued:
-            self._is_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        index = self._bucket_of[p]
-        self._missing[index].discard(p)
-        if not self._missing[index]:
-            self._send(index)
-
-    def _send(self, index: int) -> None:
-        if index not in self._travels:
-            self._travels[index] = send(self._buckets[index], f"ddp.{index}", self._manner, grouped=True)
-
-    def _finish(self) -> None:
-        try:
-            for index in range(len(self._buckets)):
-                self._send(index)
-            for travel in self._travels.values():
-                travel.wait()
-        finally:
-            self._reset()
+        return buckets
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """In it, gradients are only accumulated; the first backward pass after it averages their sum."""
-        before, self._is_syncing = self._is_syncing, False
-        try:
+        with self._reducer.no_sync():
             yield
-        finally:
-            self._is_syncing = before
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result. In training, ranks begin with rank 0's buffers."""
-        if self.broadcast_buffers and self.training and self._is_syncing and not self._is_alone:
+        if self._is_alone or not self.training or not self._reducer.is_syncing:
+            return self.module(*args, **kwargs)
+        ps = list(self.module.parameters())
+        if len(ps) != len(self._ps) or any(a is not b for a, b in zip(ps, self._ps, strict=True)):
+            self._reducer.adopt(self.module.named_parameters())
+            self._ps = ps
+        _check.every(self._n_passes, "DistributedDataParallel", self._named, self.process_set)
+        self._n_passes += 1
+        if self.broadcast_buffers:
             buffers = dict(self.module.named_buffers())
             if buffers:
-                broadcast_tensors([(f"ddp.{k}", b) for k, b in buffers.items()], self._root, self.process_set)
+                prefix = self._reducer.prefix
+                broadcast_tensors([(f"{prefix}ddp.{k}", b) for k, b in buffers.items()], self._root, self.process_set)
         return self.module(*args, **kwargs)
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        return list(self.module.named_parameters())
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for word, value in others.items():
+        if word not in _ELSEWHERE:
+            raise TypeError(f"DistributedDataParallel knows no argument {word!r}")
+        if value not in (None, False):
+            raise ValueError(f"{word} is of no use here: {_ELSEWHERE[word]}")
+
+
+def _check_devices(module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
+    """One device is what every model has; torch's class can cut batches over several."""
+    named = list(device_ids or []) + ([] if output_device is None else [output_device])
+    if not named:
+        return
+    wanted = {torch.device("cuda", d) if isinstance(d, int) else torch.device(d) for d in named}
+    have = {p.device for p in module.parameters()}
+    if wanted != have:
+        raise ValueError(
+            f"device_ids and output_device name {_listed(wanted)}, and the model is on {_listed(have)}: every rank has one "
+            "device, that of its model; move the model there and leave both out"
+        )
+
+
+def _listed(devices: set[torch.device]) -> str:
+    return ", ".join(sorted(map(str, devices))) or "no device"
+
+
+def _checked_cap(megabytes: float) -> int:
+    if isinstance(megabytes, bool) or not isinstance(megabytes, (int, float)) or not megabytes > 0:
+        raise ValueError(f"bucket_cap_mb is a number of megabytes > 0, not {megabytes!r}")
+    return int(megabytes * (1 << 20))
 
 
 __all__ = ["DistributedDataParallel"]

@@ -16,156 +16,84 @@ True
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from phalanx import _phalanx, _world
-from phalanx._accord import Accord
-from phalanx._arguments import checked_op
-from phalanx.exceptions import PhalanxError
-from phalanx.process_sets import ProcessSet, global_process_set
-from phalanx.reductions import Adasum, Average
-from phalanx.torch._gradients import Manner, Travel, gradient_of, send, send_sparse, wait_for_all
-from phalanx.torch._hooks import on_gradient
+from phalanx import _phalanx
+from phalanx._arguments import checked_op, checked_passes
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
+from phalanx.reductions import Adasum, Average, Sum
+from phalanx.torch import _check
+from phalanx.torch._gradients import Manner, gradient_of
+from phalanx.torch._reducer import Grouping, Reducer
 from phalanx.torch.adasum_optimizer import AdasumOptimizer
+from phalanx.torch.collectives import allreduce
 from phalanx.torch.compression import Compression, Compressor
-from phalanx.torch.functions import described
 
 _Parameter = torch.Tensor
-_alive: weakref.WeakSet[_DistributedOptimizer] = weakref.WeakSet()
-
-
-def _forget_travels() -> None:
-    """What was under way ended with the engine."""
-    for optimizer in _alive:
-        optimizer._reset()
-
-
-_world._at_shutdown.append(_forget_travels)
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """What is added to the class of the wrapped optimizer."""
 
-    def _start(
-        self,
-        names: dict[_Parameter, str],
-        manner: Manner,
-        backward_passes_per_step: int,
-        groups: list[list[_Parameter]],
-    ) -> None:
+    def _start(self, names: dict[_Parameter, str], manner: Manner, passes: int, grouping: Grouping) -> None:
         self._parameter_names = names
         self._manner = manner
-        self.backward_passes_per_step = backward_passes_per_step
-        self.process_set = manner.process_set
-        self._members: dict[_Parameter, int] = {p: i for i, group in enumerate(groups) for p in group}
-        self._groups = groups
-        #: Parameters whose gradient was computed since the last step, and its travel once it began.
-        self._handles: dict[_Parameter, Travel | None] = {}
-        self._allreduce_delay: dict[_Parameter, int] = {}
-        self._requires_update: list[_Parameter] = []
-        self._sparse: set[_Parameter] = set()
+        self.op, self._compression, self.process_set = manner.op, manner.compression, manner.process_set
+        self.sparse_as_dense, self.gradient_predivide_factor = manner.sparse_as_dense, manner.postscale
         self._synchronized = False
         self._should_synchronize = True
-        self._is_syncing = True
-        self._hooks: list[Any] = []
-        self._accord = Accord("DistributedOptimizer", self._lines, manner.process_set)
-        _alive.add(self)
-        if manner.process_set.included() and len(manner.process_set.ranks) > 1:
-            self._register_hooks()
+        self._n_steps = 0
+        self._reducer = Reducer("DistributedOptimizer", manner, grouping, passes=passes)
+        self._is_alone = len(manner.process_set.ranks) == 1 or not manner.process_set.included()
+        if not self._is_alone:
+            self._follow()
 
-    def _register_hooks(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.requires_grad:
-                    self._requires_update.append(p)
-                    self._allreduce_delay[p] = self.backward_passes_per_step
-                    self._hooks.append(on_gradient(p, self._on_gradient))
+    def _follow(self) -> None:
+        """Takes charge of all parameters, those that were added just now, too."""
+        own = [(i, j, p) for i, group in enumerate(self.param_groups) for j, p in enumerate(group["params"])]
+        for i, j, p in own:
+            if p not in self._parameter_names:
+                self._parameter_names[p] = f"added.{i}.{j}"
+            if p.requires_grad:
+                # As with Horovod, whose scripts read gradients before the first pass.
+                gradient_of(p)
+        self._reducer.adopt((self._parameter_names[p], p) for _, _, p in own)
 
-    def _lines(self) -> list[str]:
-        """What must be equal on all ranks."""
-        groups = {p: f", group {self._members[p]}" if p in self._members else "" for p in self._requires_update}
-        return [described(self._parameter_names[p], p) + group for p, group in groups.items()]
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the wrapped optimizer's: from the next pass on their gradients are everybody's, too. All ranks add the same."""
+        super().add_param_group(param_group)
+        if not self._is_alone:
+            self._follow()
 
-    def _on_gradient(self, p: _Parameter) -> None:
-        if not self._is_syncing:
-            return
-        if self._allreduce_delay[p] <= 0:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before call to step(). "
-                "Increase backward_passes_per_step to accumulate gradients locally, or use no_sync()."
-            )
-        if p.grad is not None and p.grad.is_sparse:
-            self._sparse.add(p)
-        self._allreduce_delay[p] -= 1
-        self._handles[p] = None
-        if self._allreduce_delay[p] == 0:
-            try:
-                self._send(p)
-            except PhalanxError:
-                # The next pass begins anew.
-                self._reset()
-                raise
-        if len(self._handles) == len(self._requires_update) and not any(self._allreduce_delay.values()):
-            # Whoever clips or unscales gradients after backward() finds them reduced.
-            torch.autograd.Variable._execution_engine.queue_callback(self._wait)
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes add up to one step."""
+        return self._reducer.passes
 
-    def _send(self, p: _Parameter) -> None:
-        if not self._accord.is_reached():
-            # The first time only; whoever waits for it sends it.
-            return
-        if p in self._sparse and not self._manner.sparse_as_dense:
-            self._handles[p] = send_sparse(p, self._parameter_names[p], self._manner)
-            return
-        index = self._members.get(p)
-        if index is None:
-            self._handles[p] = send([p], self._parameter_names[p], self._manner, grouped=False)
-            return
-        group = [q for q in self._groups[index] if q not in self._sparse or self._manner.sparse_as_dense]
-        if all(self._allreduce_delay[q] == 0 for q in group):
-            travel = send(group, f"group.{index}", self._manner, grouped=True)
-            self._handles.update(dict.fromkeys(group, travel))
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes add up to one step."""
+        self._reducer.passes = checked_passes(passes)
 
-    def _wait(self) -> None:
-        try:
-            self._accord.wait()
-            for p in [p for p, travel in self._handles.items() if travel is None and self._allreduce_delay[p] == 0]:
-                if self._handles[p] is None:
-                    self._send(p)
-            wait_for_all(travel for travel in self._handles.values() if travel is not None)
-        except PhalanxError:
-            # The next pass begins anew.
-            self._reset()
-            raise
+    @property
+    def _requires_update(self) -> set[_Parameter]:
+        return {p for group in self.param_groups for p in group["params"] if p.requires_grad}
+
+    @property
+    def _handles(self) -> dict[_Parameter, Any]:
+        return dict(self._reducer._travels)
 
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced. :meth:`step` does it, unless it is in :meth:`skip_synchronize`."""
-        if not self._requires_update:
-            self._synchronized = True
-            return
-        try:
-            self._accord.wait()
-            late = [p for p in self._requires_update if self._handles.get(p) is None]
-            for p in late:
-                # Other ranks may have computed it; and whoever waits for the passes that are missing waits for nothing.
-                gradient_of(p)
-                self._allreduce_delay[p] = 0
-            for p in late:
-                if self._handles.get(p) is None:
-                    self._send(p)
-            self._wait()
-        finally:
-            self._reset()
-        self._synchronized = True
+        """Waits until all gradients are everybody's. They are when ``backward()`` returns, unless it used only some of them.
 
-    def _reset(self) -> None:
-        self._handles.clear()
-        for p in self._allreduce_delay:
-            self._allreduce_delay[p] = self.backward_passes_per_step
+        :meth:`step` calls it, unless it is in :meth:`skip_synchronize`.
+        """
+        if not self._is_alone:
+            self._reducer.complete()
+        self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -179,60 +107,62 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """In it, gradients are only accumulated; the first backward pass after it reduces their sum."""
-        before, self._is_syncing = self._is_syncing, False
-        try:
+        with self._reducer.no_sync():
             yield
-        finally:
-            self._is_syncing = before
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes add up to one step."""
-        if passes <= 0:
-            raise ValueError("backward_passes_per_step must be > 0")
-        self.backward_passes_per_step = passes
-        for p in self._allreduce_delay:
-            self._allreduce_delay[p] = passes
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step with everybody's gradients."""
+        """One step with everybody's gradients.
+
+        The loss that a ``closure`` returns is reduced as gradients are, so that an optimizer that decides by it, such as
+        LBFGS, decides the same on all ranks.
+        """
         if closure is not None:
-            return super().step(self._synchronizing(closure))
-        if self._should_synchronize:
-            if self._synchronized:
-                warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
-                    "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
-                    stacklevel=2,
-                )
-            self.synchronize()
+            result = super().step(self._synchronizing(closure))
+        else:
+            if self._should_synchronize:
+                self.synchronize()
+            elif not self._synchronized and not self._is_alone:
+                raise ValueError("skip_synchronize() is for a step after synchronize(): call optimizer.synchronize() first")
+            result = super().step()
         self._synchronized = False
-        return super().step()
+        if not self._is_alone:
+            self._reducer.step_done()
+            self._n_steps += 1
+            _check.every(self._n_steps, "DistributedOptimizer", self._named, self.process_set)
+        return result
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        return [(self._parameter_names[p], p) for group in self.param_groups for p in group["params"]]
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def call() -> Any:
             loss = closure()
-            self.synchronize()
-            self._synchronized = False
-            return loss
+            if self._is_alone:
+                return loss
+            self._reducer.complete()
+            self._reducer.pass_done()
+            return self._everybodys(loss)
 
         return call
 
+    def _everybodys(self, loss: Any) -> Any:
+        if loss is None:
+            return None
+        value = torch.as_tensor(loss).detach()
+        op = self.op if self.op == Sum else Average
+        reduced = allreduce(value.clone(), name="DistributedOptimizer.loss", op=op, process_set=self.process_set)
+        return reduced if isinstance(loss, torch.Tensor) else reduced.item()
+
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the wrapped optimizer's; not between a backward pass and its step."""
-        if self._handles:
-            raise AssertionError(
-                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
-                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
-            )
+        """As the wrapped optimizer's. After a backward pass without a step it throws the pass away: on all ranks, or none."""
+        if not self._is_alone:
+            self._reducer.leave_out()
+        self._synchronized = False
         super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As the wrapped optimizer's; forgets gradients that are under way."""
-        for travel in self._handles.values():
-            if travel is not None:
-                travel.forget()
-        self._reset()
+        self._reducer.forget()
         self._synchronized, self._should_synchronize = False, True
         super().load_state_dict(*args, **kwargs)
 
@@ -251,25 +181,33 @@ def DistributedOptimizer(
 ) -> Any:
     """Wraps an optimizer: gradients are reduced over all ranks as they are computed, while others still are.
 
-    The result is an instance of the wrapped optimizer's class and shares its state and its parameters.
+    The result is an instance of the wrapped optimizer's class and shares its state and its parameters. When ``backward()``
+    returns, gradients are everybody's, whichever parameters each rank has used: clip them, unscale them, look at them.
+    Parameters that are unfrozen or added later are followed.
 
+    * ``compression``: how dense gradients travel; sparse ones travel as they are.
     * ``backward_passes_per_step``: gradients of so many passes are added up before they travel; see also ``no_sync()``.
     * ``gradient_predivide_factor``: averages divide by it before the sum, and by the rest after it.
     * ``groups``: number of groups, or lists of parameters, whose gradients travel together.
     * ``sparse_as_dense``: sparse gradients are made dense before they travel.
     * ``op=Adasum``: reduces the change that each rank's own step makes, instead of gradients.
     """
-    if backward_passes_per_step <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}: make the optimizer of "
+            "model.parameters() first. DistributedDataParallel wraps models."
+        )
+    passes = checked_passes(backward_passes_per_step)
     op = checked_op(op)
+    set_id(process_set)
     if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+        raise ValueError("gradient_predivide_factor divides averages: leave it out, or use op=Average")
     names = _names(optimizer, named_parameters)
     if num_groups:
-        warnings.warn("Parameter `num_groups` is replaced by `groups`.", DeprecationWarning, stacklevel=2)
+        warnings.warn("num_groups is called groups now: pass groups=", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     own = {p for group in optimizer.param_groups for p in group["params"]}
-    grouped = _grouped(groups, {p: name for p, name in names.items() if p in own})
+    grouping = _grouping(groups, own)
     manner = Manner(
         compression=compression,
         op=op,
@@ -280,19 +218,21 @@ def DistributedOptimizer(
     )
     if op == Adasum and _phalanx.place()[1] > 1:
         if process_set.process_set_id != 0:
-            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+            raise NotImplementedError("Adasum combines the steps of all ranks: leave process_set out, or use op=Average")
+        if groups is not None:
+            raise ValueError("Adasum combines all parameters of a step together: leave groups out")
         adasum: AdasumOptimizer = _wrapped(optimizer, AdasumOptimizer)
-        adasum._start(names, compression)
+        adasum._start(names, compression, passes, sparse_as_dense)
         return adasum
     wrapped: _DistributedOptimizer = _wrapped(optimizer, _DistributedOptimizer)
-    wrapped._start(names, manner, backward_passes_per_step, grouped)
+    wrapped._start(names, manner, passes, grouping)
     return wrapped
 
 
 def _wrapped(optimizer: torch.optim.Optimizer, addition: type) -> Any:
     """The same optimizer as an instance of its class with an addition."""
     if isinstance(optimizer, (_DistributedOptimizer, AdasumOptimizer)):
-        raise ValueError("the optimizer is distributed already")
+        raise ValueError("the optimizer is distributed already: use it as it is")
     kind = optimizer.__class__
     made: Any = type(kind.__name__, (addition, kind), {"__module__": kind.__module__})
     wrapped = made.__new__(made)
@@ -307,54 +247,68 @@ def _names(
 ) -> dict[_Parameter, str]:
     if named_parameters is None:
         return {
-            p: f"noname.{i}.{j}"
+            p: f"allreduce.noname.{i}.{j}"
             for i, group in enumerate(optimizer.param_groups)
             for j, p in enumerate(group["params"])
         }
+    if isinstance(named_parameters, torch.nn.Module):
+        raise ValueError("named_parameters takes pairs of name and parameter: pass model.named_parameters(), not the model")
     named = list(named_parameters)
-    if any(not isinstance(pair, tuple) for pair in named):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually "
-            "produced by model.named_parameters()."
-        )
+    for pair in named:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise ValueError(
+                f"named_parameters takes tuples of name and parameter, not a {type(pair).__name__}: pass "
+                "model.named_parameters()"
+            )
     counts: dict[str, int] = {}
     for name, _ in named:
         counts[name] = counts.get(name, 0) + 1
     twice = sorted(name for name, n in counts.items() if n > 1)
     if twice:
-        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
+        raise ValueError(
+            f"named_parameters has these names more than once: {', '.join(twice)}. Names tell parameters apart: give "
+            "those of a second model a prefix"
+        )
     names = {p: name for name, p in named}
     unnamed = sum(p not in names for group in optimizer.param_groups for p in group["params"])
     if unnamed:
         raise ValueError(
-            f"named_parameters was specified, but {unnamed} of the optimizer's parameters have no name in it. "
-            "Pass all of model.named_parameters(), or leave it out."
+            f"{unnamed} of the optimizer's parameters have no name in named_parameters: pass all of "
+            "model.named_parameters(), or leave it out"
         )
     return names
 
 
-def _grouped(
-    groups: int | Sequence[Sequence[torch.Tensor]] | None, names: dict[_Parameter, str]
-) -> list[list[_Parameter]]:
+def _grouping(groups: int | Sequence[Sequence[torch.Tensor]] | None, own: set[_Parameter]) -> Grouping:
+    """Which of the parameters that are trained travel together."""
     if groups is None:
-        return []
-    if isinstance(groups, int):
-        if groups <= 0:
-            raise ValueError("groups should be a positive integer or a list of lists of torch.Tensor.")
-        ps = [p for p in names if p.requires_grad]
-        n = min(groups, len(ps))
-        return [ps[len(ps) * i // n : len(ps) * (i + 1) // n] for i in range(n)]
-    if not isinstance(groups, (list, tuple)):
-        raise ValueError("groups should be a positive integer or a list of lists of torch.Tensor.")
+        return lambda _: []
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+        n_groups = groups
+
+        def parts(ps: Sequence[_Parameter]) -> Sequence[Sequence[_Parameter]]:
+            n = min(n_groups, len(ps))
+            return [ps[len(ps) * i // n : len(ps) * (i + 1) // n] for i in range(n)]
+
+        return parts
+    if isinstance(groups, (int, str)) or not isinstance(groups, Sequence):
+        raise ValueError(f"groups is a positive number of groups or a list of lists of parameters, not {groups!r}")
+    lists = [list(group) for group in groups]
     seen: set[_Parameter] = set()
-    for group in groups:
-        for p in group:
-            if not isinstance(p, torch.Tensor):
-                raise ValueError("groups must consist of torch.Tensor.")
-            if p in seen:
-                raise ValueError("A parameter can only appear once in groups.")
-            seen.add(p)
-    return [[p for p in group if p.requires_grad and p in names] for group in groups]
+    for p in (p for group in lists for p in group):
+        if not isinstance(p, torch.Tensor):
+            raise ValueError(f"groups holds a {type(p).__name__} where a parameter belongs: pass lists of torch.Tensor")
+        if p not in own:
+            raise ValueError(f"groups holds a tensor of shape {list(p.shape)} that the optimizer does not have: leave it out")
+        if p in seen:
+            raise ValueError(f"a parameter of shape {list(p.shape)} is in groups more than once: each travels once")
+        seen.add(p)
+
+    def listed(ps: Sequence[_Parameter]) -> Sequence[Sequence[_Parameter]]:
+        trained = set(ps)
+        return [[p for p in group if p in trained] for group in lists]
+
+    return listed
 
 
 __all__ = ["DistributedOptimizer"]
