@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from phalanx import _phalanx
-from phalanx._arguments import checked_op, checked_splits
+from phalanx._arguments import checked_op, checked_root, checked_splits
 from phalanx._world import (
     cross_rank,
     cross_size,
@@ -246,9 +246,8 @@ def broadcast_async(
     array = _contiguous(array) if out is not array else array
     result = np.empty_like(array) if out is None else out
     outputs = None if result is array else [result]
-    return _sent(
-        "broadcast", [array], lambda _arrays, _rows: result, name, process_set, results=outputs, root=root_rank
-    )
+    root = checked_root(root_rank, process_set)
+    return _sent("broadcast", [array], lambda _arrays, _rows: result, name, process_set, results=outputs, root=root)
 
 
 def broadcast(

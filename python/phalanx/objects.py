@@ -11,13 +11,15 @@
 
 from __future__ import annotations
 
-import io
 import pickle
+import struct
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from phalanx import _phalanx
+from phalanx._arguments import checked_root
 from phalanx.exceptions import UnsupportedError
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 
@@ -29,20 +31,53 @@ def broadcast_object(
 ) -> T:
     """The object of ``root_rank``, on every rank."""
     _refuse_if_strict("broadcast_object")
-    if root_rank not in process_set.ranks and _phalanx.place() is not None:
-        raise ValueError(f"broadcast_object received invalid root rank {root_rank} for {process_set}")
-    mine = _pickled(obj) if _phalanx.place()[0] == root_rank else b""
-    gathered = gather_bytes(mine, f"broadcast_object.{name}" if name else None, process_set)
-    return obj if mine else pickle.loads(gathered)
+    root_rank = checked_root(root_rank, process_set)
+    is_root = _phalanx.place()[0] == root_rank
+    mine, failure = _letter(obj) if is_root else (b"", None)
+    answers = gather_bytes(mine, f"broadcast_object.{name}" if name else None, process_set)
+    (theirs,) = _opened(answers, [root_rank], failure, "broadcast_object")
+    return obj if is_root else pickle.loads(theirs)
 
 
 def allgather_object(obj: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[T]:
     """The objects of all ranks, in the order of ranks."""
     _refuse_if_strict("allgather_object")
-    name = f"allgather_object.{name}" if name else None
-    stream = io.BytesIO(gather_bytes(_pickled(obj), name, process_set))
-    n_ranks = len(process_set.ranks)
-    return [pickle.load(stream) for _ in range(n_ranks)]
+    set_id(process_set)
+    mine, failure = _letter(obj)
+    answers = gather_bytes(mine, f"allgather_object.{name}" if name else None, process_set)
+    return [pickle.loads(theirs) for theirs in _opened(answers, process_set.ranks, failure, "allgather_object")]
+
+
+#: Whether it is an object or the reason why there is none, and its length.
+_HEAD = struct.Struct("<?Q")
+
+
+def _letter(obj: Any) -> tuple[bytes, Exception | None]:
+    """An object as others get it; if it cannot be sent, the reason, so that nobody waits for it."""
+    try:
+        body, failure = _pickled(obj), None
+    except Exception as error:
+        body, failure = f"{type(obj).__name__}: {type(error).__name__}: {error}".encode(), error
+    return _HEAD.pack(failure is None, len(body)) + body, failure
+
+
+def _opened(answers: bytes, ranks: Sequence[int], failure: Exception | None, what: str) -> list[bytes]:
+    """The pickled objects of these ranks. If one could not send its own, every rank raises, itself the first reason."""
+    bodies: list[bytes] = []
+    at = 0
+    refused: list[tuple[int, str]] = []
+    while at < len(answers):
+        is_object, n = _HEAD.unpack_from(answers, at)
+        at += _HEAD.size
+        if not is_object:
+            refused.append((ranks[len(bodies)], answers[at : at + n].decode(errors="replace")))
+        bodies.append(answers[at : at + n])
+        at += n
+    if refused:
+        rank, why = refused[0]
+        text = f"{what}: rank {rank} cannot send its object ({why}): send what pickle takes, such as tensors, numbers and dictionaries"
+        raise UnsupportedError(text, rank=rank, cause=why) from failure
+    return bodies
 
 
 def gather_bytes(mine: bytes, name: str | None, process_set: ProcessSet = global_process_set) -> bytes:

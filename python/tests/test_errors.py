@@ -45,10 +45,9 @@ def arguments() -> None:
         with pytest.raises(ValueError, match=text):
             call()  # type: ignore[operator]
 
-    refused("contiguous", lambda: hvd.allreduce(torch.ones(4, 4)[:, ::2]))
-    refused("is not supported", lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)))
+    refused("cannot travel", lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)))
     refused("meta", lambda: hvd.allreduce(torch.ones(2, device="meta")))
-    refused("required", lambda: hvd.allreduce([1.0]))
+    refused("torch.Tensor", lambda: hvd.allreduce([1.0]))
     refused("average of bool", lambda: hvd.allreduce(torch.ones(2, dtype=torch.bool)))
     refused("root", lambda: hvd.broadcast(torch.ones(2), n))
     refused("1D", lambda: hvd.alltoall(torch.ones(n), torch.ones(1, n, dtype=torch.int32)))

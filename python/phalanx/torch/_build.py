@@ -1,24 +1,71 @@
-"""Horovod's questions about how it was built. Phalanx needs none of these."""
+"""Horovod's questions about what it was built with. Scripts ask them to choose a way to communicate; here there is one.
+
+>>> gloo_built()
+True
+>>> mpi_built()
+False
+"""
 
 from __future__ import annotations
 
+import sys
+
+
+def _answer(yes: bool, why: str, verbose: bool) -> bool:
+    if verbose:
+        print(f"phalanx: {'yes' if yes else 'no'}: {why}", file=sys.stderr)
+    return yes
+
 
 def mpi_threads_supported() -> bool:
-    """There is no MPI."""
-    raise ValueError("Phalanx does not use MPI, so it cannot say what MPI supports.")
-
-
-def mpi_enabled() -> bool:
-    """No."""
+    """No: there is no MPI, so none that threads could call."""
     return False
 
 
-def nccl_built() -> int:
-    """No."""
-    return 0
+def mpi_enabled() -> bool:
+    """No: ranks do not communicate through MPI, also where mpirun has started them."""
+    return False
 
 
-mpi_built = gloo_enabled = gloo_built = ddl_built = ccl_built = cuda_built = rocm_built = mpi_enabled
+def mpi_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "mpirun may start ranks, but they do not communicate through MPI", verbose)
+
+
+def gloo_enabled() -> bool:
+    """Yes, in the sense in which scripts ask: tensors of the CPU can travel."""
+    return True
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Yes, in the sense in which scripts ask: tensors of the CPU can travel. ``verbose`` also prints why."""
+    return _answer(True, "tensors of the CPU travel through shared memory and TCP, without Gloo", verbose)
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """0: no. Tensors of a GPU travel through the host's memory. ``verbose`` also prints that."""
+    return int(_answer(False, "tensors of a GPU travel through the host's memory", verbose))
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "IBM's DDL is not needed", verbose)
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "Intel's oneCCL is not needed", verbose)
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "tensors of a GPU travel through the host's memory", verbose)
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "tensors of a GPU travel through the host's memory", verbose)
+
 
 __all__ = [
     "ccl_built",

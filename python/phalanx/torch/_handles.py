@@ -10,13 +10,18 @@ from phalanx import _phalanx, _world
 
 Finish: TypeAlias = Callable[[list[_phalanx.Array], list[int]], Any]
 
+#: Numbers are never used again, so that a handle from before a shutdown cannot hit an operation after it.
 _numbers = itertools.count()
+#: The next number, and the first one since the last shutdown.
+_next = _first = 0
 _under_way: dict[int, tuple[_phalanx.Operation, Finish]] = {}
 
 
 def add(operation: _phalanx.Operation, finish: Finish) -> int:
     """A number for the operation; `finish` makes its result."""
+    global _next
     number = next(_numbers)
+    _next = number + 1
     _under_way[number] = (operation, finish)
     return number
 
@@ -28,14 +33,19 @@ def forget(handle: int) -> None:
 
 def poll(handle: int) -> bool:
     """Whether the operation is done, so that :func:`synchronize` would not wait."""
-    if handle not in _under_way:
-        raise ValueError(f"Handle {handle} was not created or has been cleared.")
+    if _entry(handle) is None:
+        raise ValueError(f"the operation with handle {handle} is done and its result was given: poll() before synchronize()")
     return _under_way[handle][0].poll()
 
 
-def synchronize(handle: int) -> Any:
-    """Waits for the operation and gives its result; ``None`` if that was given before."""
-    entry = _under_way.get(handle)
+def synchronize(handle: int | Callable[[], Any]) -> Any:
+    """Waits for the operation and gives its result; ``None`` if that was given before, as with Horovod.
+
+    Also takes what :func:`sparse_allreduce_async` returns.
+    """
+    if callable(handle):
+        return handle()
+    entry = _entry(handle)
     if entry is None:
         return None
     operation, finish = entry
@@ -48,10 +58,19 @@ def synchronize(handle: int) -> Any:
     return finish(arrays, rows)
 
 
+def _entry(handle: int) -> tuple[_phalanx.Operation, Finish] | None:
+    """The operation with this handle; nothing if its result was given."""
+    if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _next:
+        raise ValueError(f"{handle!r} is no handle: pass what an _async function returned")
+    if handle < _first:
+        raise ValueError(f"the operation with handle {handle} ended with shutdown(): submit it again")
+    return _under_way.get(handle)
+
+
 def _clear() -> None:
-    global _numbers
+    global _first
     _under_way.clear()
-    _numbers = itertools.count()
+    _first = _next
 
 
 _world._at_shutdown.append(_clear)

@@ -16,27 +16,25 @@ _increment_version = getattr(torch.autograd.graph, "increment_version", None)
 def check(tensor: torch.Tensor) -> None:
     """Refuses what cannot be communicated."""
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"A tensor is required, not {type(tensor).__name__}.")
+        raise ValueError(f"a torch.Tensor travels here, not a {type(tensor).__name__}: torch.as_tensor() makes one of it")
     if tensor.layout is not torch.strided:
-        raise ValueError(f"Tensor with layout {tensor.layout} is not supported here; see sparse_allreduce_async.")
+        raise ValueError(f"dense tensors travel here, not {tensor.layout}: use sparse_allreduce_async or tensor.to_dense()")
     if tensor.dtype not in CODES:
-        raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
+        raise ValueError(f"elements of type {tensor.dtype} cannot travel: convert the tensor with .to() first")
     if tensor.device.type == "meta":
-        raise ValueError("Tensor on the meta device has no data to communicate.")
-    if not tensor.is_contiguous():
-        raise ValueError("Tensor is required to be contiguous.")
+        raise ValueError("a tensor on the meta device has no elements that could travel: give it memory with to_empty()")
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if its memory is the CPU's, else a copy there."""
+    """The tensor itself if its memory is the CPU's and in one piece, else a copy that is."""
     if tensor.device.type == "cpu":
-        return tensor
+        return tensor.detach().contiguous() if not tensor.is_contiguous() else tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
     return host.copy_(tensor.detach())
 
 
 def host_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory of the CPU for a result like this tensor."""
+    """Memory of the CPU, in one piece, for a result like this tensor."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
 
 

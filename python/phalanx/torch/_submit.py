@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from phalanx import _phalanx
-from phalanx._arguments import checked_op, checked_splits
+from phalanx._arguments import checked_op, checked_root, checked_splits
+from phalanx.exceptions import UnsupportedError
 from phalanx.process_sets import ProcessSet, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _handles
@@ -24,10 +25,10 @@ def chosen_op(op: int | None, average: bool | None) -> int:
     """The reduction, from the new argument or the old one."""
     if op is not None:
         if average is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+            raise ValueError("average and op say the same thing: pass op alone, such as op=Sum")
         return checked_op(op)
     if average is not None:
-        warnings.warn("Parameter `average` is replaced by `op`.", DeprecationWarning, stacklevel=3)
+        warnings.warn("average is called op now: pass op=Average or op=Sum", DeprecationWarning, stacklevel=3)
         return Average if average else Sum
     return Average
 
@@ -37,9 +38,7 @@ def _check_group(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     for tensor in tensors:
         check(tensor)
     if len({tensor.device for tensor in tensors}) > 1:
-        from phalanx.exceptions import UnsupportedError
-
-        raise UnsupportedError("Tensors in list must be on same device.")
+        raise UnsupportedError("the tensors of one group are on several devices: move them to one, or make a group for each")
     return tensors
 
 
@@ -110,6 +109,8 @@ def scatter(
 ) -> int:
     """Reducescatter, of one tensor or a group."""
     op = checked_op(op)
+    if op not in (Average, Sum):
+        raise UnsupportedError("reducescatter knows sum and average only: use allreduce for other reductions, and take your share")
     tensors = _check_group(tensors)
     operation = _phalanx.submit(
         "reducescatter",
@@ -148,7 +149,7 @@ def broadcast(
         [lend(source)],
         outputs=None if in_place else [lend(output)],
         name=full_name("broadcast", name),
-        root=root_rank,
+        root=checked_root(root_rank, process_set),
         process_set=set_id(process_set),
         device=device_of(tensor),
     )

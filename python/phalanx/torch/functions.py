@@ -10,6 +10,7 @@ import torch
 
 from phalanx import _phalanx
 from phalanx._accord import Accord
+from phalanx._arguments import checked_root
 from phalanx.objects import allgather_object, broadcast_object
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.torch._handles import synchronize
@@ -35,12 +36,25 @@ def broadcast_parameters(
     elif isinstance(params, (list, tuple, Iterator)):
         named = [p if isinstance(p, tuple) else (None, p) for p in params]
     else:
-        raise ValueError(f"invalid params of type: {type(params)}")
-    tensors = [(name, t) for name, t in named if isinstance(t, torch.Tensor)]
+        raise ValueError(
+            f"broadcast_parameters takes a state_dict(), named_parameters() or a list of tensors, not a {type(params).__name__}"
+        )
+    tensors = _only_tensors(named)
+    checked_root(root_rank, process_set)
     if len(process_set.ranks) > 1:
         lines = [described(name or i, t) for i, (name, t) in enumerate(tensors)]
         Accord("broadcast_parameters", lambda: lines, process_set).wait()
     broadcast_tensors(tensors, root_rank, process_set)
+
+
+def _only_tensors(named: Sequence[tuple[str | None, Any]]) -> list[tuple[str | None, torch.Tensor]]:
+    for i, (name, value) in enumerate(named):
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters changes tensors in place, and entry {name or i} is a {type(value).__name__}: leave it "
+                "out, and send it with broadcast_object()"
+            )
+    return [(name, value) for name, value in named if value is not None]
 
 
 def described(name: object, tensor: torch.Tensor) -> str:
@@ -88,8 +102,12 @@ def broadcast_optimizer_state(
     >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    is_root = _phalanx.place()[0] == root_rank
+        raise ValueError(
+            "the state of LBFGS belongs to one line search and is not broadcast: broadcast the parameters before the first step"
+        )
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise ValueError(f"model is the model of the optimizer, or left out, not a {type(model).__name__}")
+    is_root = _phalanx.place()[0] == checked_root(root_rank, process_set)
     if len(process_set.ranks) > 1:
         Accord("broadcast_optimizer_state", lambda: _groups(optimizer), process_set).wait()
     tensors: list[torch.Tensor] = []
@@ -102,6 +120,11 @@ def broadcast_optimizer_state(
     broadcast_tensors([(f"optimizer_state.{i}", t) for i, t in enumerate(tensors)], root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(_filled(state, lambda hole: tensors[hole.index]))
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.requires_grad and p.grad is None:
+                # As with Horovod, whose scripts read gradients before the first pass.
+                p.grad = torch.zeros_like(p)
 
 
 def _groups(optimizer: torch.optim.Optimizer) -> list[str]:

@@ -10,10 +10,12 @@ torch.Size([4, 3])
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from phalanx import _phalanx
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Sum
 from phalanx.torch.collectives import allreduce
 
@@ -21,25 +23,61 @@ from phalanx.torch.collectives import allreduce
 class SyncBatchNorm(_BatchNorm):
     """As :class:`torch.nn.BatchNorm2d` and its kin; in training, with mean and variance of everybody's batches."""
 
+    process_set: ProcessSet = global_process_set
+
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: torch.nn.Module, process_group: Any = None, process_set: ProcessSet = global_process_set
+    ) -> torch.nn.Module:
+        """The model with layers of this class in the place of its batch normalizations; their parameters are the same ones.
+
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+        >>> type(SyncBatchNorm.convert_sync_batchnorm(model)[1]).__name__
+        'SyncBatchNorm'
+        """
+        if process_group is not None:
+            raise ValueError("process groups of torch mean nothing here: pass process_set, see add_process_set()")
+        if not isinstance(module, torch.nn.Module):
+            raise ValueError(f"convert_sync_batchnorm takes a model, not a {type(module).__name__}")
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            return cls._like(module, process_set)
+        for name, child in module.named_children():
+            changed = cls.convert_sync_batchnorm(child, None, process_set)
+            if changed is not child:
+                setattr(module, name, changed)
+        return module
+
+    @classmethod
+    def _like(cls, layer: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:
+        is_lazy = isinstance(layer, torch.nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params()
+        if is_lazy:
+            raise ValueError("a lazy batch normalization has no size yet: run the model once before it is converted")
+        made = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        # The parameters themselves, so that an optimizer that has them already goes on with them.
+        made._parameters, made._buffers = layer._parameters, layer._buffers
+        made.process_set = process_set
+        return made.train(layer.training)
+
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+            raise ValueError(f"batches have two dimensions or more, not {input.dim()}: add one with unsqueeze(0)")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The normalized input."""
         self._check_input_dim(input)
+        set_id(self.process_set)
         training = self.training or not self.track_running_stats
-        if not training or _phalanx.place()[1] == 1:
+        if not training or len(self.process_set.ranks) == 1:
             return super().forward(input)
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         dims = [0, *range(2, x.dim())]
         shape = [1, -1] + [1] * (x.dim() - 2)
         count = x.new_tensor([x.numel() // x.shape[1]])
-        totals = allreduce(torch.cat([x.sum(dims), count]), op=Sum)
+        totals = allreduce(torch.cat([x.sum(dims), count]), op=Sum, process_set=self.process_set)
         n = totals[-1].detach()
         mean = totals[:-1] / n
         apart = x - mean.view(shape)
-        variance = allreduce((apart * apart).sum(dims), op=Sum) / n
+        variance = allreduce((apart * apart).sum(dims), op=Sum, process_set=self.process_set) / n
         self._follow(mean.detach(), variance.detach(), n)
         result = apart * torch.rsqrt(variance + self.eps).view(shape)
         if self.weight is not None:

@@ -1,0 +1,100 @@
+"""No word is accepted and ignored: every parameter of every public function is read by it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+PACKAGES = ["phalanx", "phalanx.torch", "phalanx.numpy", "phalanx.graph", "horovod"]
+
+#: Parameters that need not be read, each with its reason.
+EXCEPTIONS: dict[str, str] = {}
+
+
+def modules(package: str) -> Iterator[Any]:
+    module = importlib.import_module(package)
+    yield module
+    for info in pkgutil.walk_packages(getattr(module, "__path__", []), f"{package}."):
+        if not any(part.startswith("_") for part in info.name.split(".")):
+            yield importlib.import_module(info.name)
+
+
+def functions(module: Any) -> Iterator[tuple[str, Any]]:
+    """Public functions and methods that a module shows, under the names where they were written."""
+    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    for name in names:
+        value = getattr(module, name)
+        if inspect.isfunction(value):
+            yield f"{value.__module__}.{value.__qualname__}", value
+        elif inspect.isclass(value) and value.__module__.split(".")[0] in ("phalanx", "horovod"):
+            for attribute, member in vars(value).items():
+                method = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+                is_public = not attribute.startswith("_") or attribute in ("__init__", "__call__")
+                if inspect.isfunction(method) and is_public:
+                    yield f"{value.__module__}.{method.__qualname__}", method
+
+
+def unread(function: Any) -> list[str]:
+    """Parameters of which the body of a function does nothing with the value."""
+    function = inspect.unwrap(function)
+    if function.__module__.split(".")[0] not in ("phalanx", "horovod"):
+        return []
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return []
+    (written,) = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))][:1] or [None]
+    if written is None or does_nothing(written):
+        return []
+    arguments = written.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    named += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+    read = {
+        node.id
+        for statement in written.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    calls_super = any(isinstance(n, ast.Name) and n.id == "super" for s in written.body for n in ast.walk(s))
+    return [a.arg for a in named if a.arg not in read and a.arg not in ("self", "cls") and not (calls_super and a.arg == "_")]
+
+
+def does_nothing(written: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether the body only documents or refuses: then nothing is accepted."""
+    body = [s for s in written.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    return all(isinstance(s, (ast.Raise, ast.Pass)) for s in body)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_parameter_is_read(package: str) -> None:
+    ignored = {}
+    for module in modules(package):
+        for name, function in functions(module):
+            words = [w for w in unread(function) if f"{name}({w})" not in EXCEPTIONS]
+            if words:
+                ignored[name] = words
+    assert not ignored
+
+
+def accepts_and_ignores(used: int, ignored: int) -> int:
+    return used
+
+
+def test_the_test_finds_what_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepts_and_ignores, "__module__", "phalanx.test")
+    assert unread(accepts_and_ignores) == ["ignored"]
+
+
+def test_exceptions_are_still_needed() -> None:
+    known = {name: function for package in PACKAGES for module in modules(package) for name, function in functions(module)}
+    for exception, reason in EXCEPTIONS.items():
+        name, word = exception.removesuffix(")").split("(")
+        assert reason
+        assert name in known and word in unread(known[name]), f"{exception} is read, or gone"
