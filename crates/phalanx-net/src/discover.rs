@@ -212,6 +212,7 @@ fn meeting(launcher: &Launcher, n_ranks: u32, var: Vars<'_>, parent: u32) -> Res
         .is_some_and(|local| local == n_ranks);
     let host = match launcher.name {
         "torchrun" => var("MASTER_ADDR"),
+        "horovodrun" => var("HOROVOD_GLOO_RENDEZVOUS_ADDR"),
         "Slurm" => {
             var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST")).and_then(|list| first_host(&list))
         }
@@ -222,6 +223,8 @@ fn meeting(launcher: &Launcher, n_ranks: u32, var: Vars<'_>, parent: u32) -> Res
     }
     let names = match launcher.name {
         "torchrun" => ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"].as_slice(),
+        // Not the parent: ranks that somebody starts by hand have parents of their own.
+        "horovodrun" => ["HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"].as_slice(),
         "Open MPI" => ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"].as_slice(),
         "Slurm" => ["SLURM_JOB_ID", "SLURM_STEP_ID"].as_slice(),
         _ => ["PMI_JOBID", "PMI_ID_JOB"].as_slice(),
@@ -301,6 +304,29 @@ mod tests {
         ]);
         let place = Meeting::RankZero { host: Some("a".into()), job: "torchrun a 29500".into() };
         assert_eq!(torchrun.unwrap().meeting, place);
+    }
+
+    #[test]
+    fn ranks_started_by_hand_with_horovods_names_share_a_job_whatever_their_parents() {
+        let env = [
+            ("HOROVOD_RANK", "1"),
+            ("HOROVOD_SIZE", "2"),
+            ("HOROVOD_LOCAL_SIZE", "2"),
+            ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.9"),
+            ("HOROVOD_GLOO_RENDEZVOUS_PORT", "7000"),
+        ];
+        let job = "horovodrun 10.0.0.9 7000".to_string();
+        assert_eq!(
+            with(&env).unwrap().meeting,
+            Meeting::RankZero { host: None, job: job.clone() },
+            "one host meets on loopback"
+        );
+        let spread = [env[0], env[1], env[3], env[4]];
+        assert_eq!(
+            with(&spread).unwrap().meeting,
+            Meeting::RankZero { host: Some("10.0.0.9".into()), job },
+            "several meet where the address says"
+        );
     }
 
     #[test]
