@@ -2,6 +2,9 @@
 //!
 //! - CONF-1: a later source wins over an earlier one: default < environment < call arguments.
 //! - CONF-2: an unknown `PHALANX_*` name or a value out of range is an error that says what would be right.
+//! - CONF-3: a `HOROVOD_*` setting has an effect or a remark: nothing that somebody set is passed over in silence.
+
+mod horovod;
 
 use crate::Tiers;
 use std::{borrow::Cow, fmt, time::Duration};
@@ -75,6 +78,8 @@ pub struct Config {
     /// Where the engine writes what happened when.
     pub timeline: Option<String>,
     pub timeline_mark_cycles: bool,
+    /// Rank 0's timeline has the very name that was given, as Horovod's did.
+    pub timeline_as_horovod: bool,
     /// Whether the engine looks for better values.
     pub autotune: Autotune,
     /// Where the engine writes what it tried.
@@ -83,6 +88,8 @@ pub struct Config {
     pub strict: bool,
     /// After so many steps of an optimizer the ranks compare their parameters; 0: never.
     pub check: u64,
+    /// What to tell a person once: settings for Horovod that have no effect.
+    pub remarks: Vec<String>,
     origins: Vec<(&'static str, Origin)>,
 }
 
@@ -253,19 +260,6 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
-/// Names that scripts for Horovod set, and what they mean here.
-pub const HOROVOD: &[(&str, &str)] = &[
-    ("HOROVOD_FUSION_THRESHOLD", "PHALANX_FUSION_BYTES"),
-    ("HOROVOD_CACHE_CAPACITY", "PHALANX_CACHE_CAPACITY"),
-    ("HOROVOD_STALL_CHECK_TIME_SECONDS", "PHALANX_STALL_WARN"),
-    ("HOROVOD_STALL_CHECK_DISABLE", "PHALANX_STALL_WARN"),
-    ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "PHALANX_STALL_ABORT"),
-    ("HOROVOD_TIMELINE", "PHALANX_TIMELINE"),
-    ("HOROVOD_TIMELINE_MARK_CYCLES", "PHALANX_TIMELINE_MARK_CYCLES"),
-    ("HOROVOD_AUTOTUNE", "PHALANX_AUTOTUNE"),
-    ("HOROVOD_AUTOTUNE_LOG", "PHALANX_AUTOTUNE_LOG"),
-];
-
 /// Names with the same prefix that are not settings: the contract between launcher and ranks.
 pub const RESERVED: &[&str] = &[
     "PHALANX_RANK",
@@ -302,10 +296,12 @@ impl Default for Config {
             stall_abort: Duration::ZERO,
             timeline: None,
             timeline_mark_cycles: false,
+            timeline_as_horovod: false,
             autotune: Autotune::Off,
             autotune_log: None,
             strict: false,
             check: 0,
+            remarks: Vec::new(),
             origins: Vec::new(),
         }
     }
@@ -338,21 +334,32 @@ impl Config {
             })?;
             config.origins.push((key.name, Origin::Environment(name)));
         }
+        // Sorted, so that of two names for one setting the same one wins every time.
+        horovod.sort();
         horovod.into_iter().for_each(|(name, value)| config.translate(name, &value));
         Ok(config)
     }
 
-    /// A setting that a script made for Horovod. Ours wins; a value that cannot be used is left aside, as Horovod did.
+    /// A setting that a script made for Horovod. Ours wins; what has no effect is remarked (CONF-3).
     fn translate(&mut self, name: String, value: &str) {
-        let Some((_, ours)) = HOROVOD.iter().find(|(theirs, _)| *theirs == name) else { return };
-        let value = match name.as_str() {
-            "HOROVOD_STALL_CHECK_DISABLE" if value == "1" => "0",
-            "HOROVOD_STALL_CHECK_DISABLE" => return,
+        let Some((_, ours)) = horovod::SETTINGS.iter().find(|(theirs, _)| *theirs == name) else {
+            self.remarks.extend(horovod::remark(&name));
+            return;
+        };
+        let meant = match name.as_str() {
+            "HOROVOD_STALL_CHECK_DISABLE" if flag(value) == Ok(true) => "0",
+            "HOROVOD_STALL_CHECK_DISABLE" if flag(value) == Ok(false) => return,
+            "HOROVOD_STALL_CHECK_DISABLE" => "neither 0 nor 1",
             "HOROVOD_TIMELINE" if value == "DYNAMIC" => return,
             _ => value,
         };
-        let key = KEYS.iter().find(|k| k.name == *ours).expect("HOROVOD names our keys");
-        if !self.is_set(ours) && (key.set)(self, value).is_ok() {
+        let key = KEYS.iter().find(|k| k.name == *ours).expect("SETTINGS names our keys");
+        if self.is_set(ours) {
+            self.remarks.push(format!("{name} has no effect: {ours} is set, too, and wins"));
+        } else if let Err(why) = (key.set)(self, meant) {
+            self.remarks.push(format!("{name}={value:?} has no effect: {why}"));
+        } else {
+            self.timeline_as_horovod |= name == "HOROVOD_TIMELINE";
             self.origins.push((key.name, Origin::Environment(name)));
         }
     }
@@ -470,8 +477,28 @@ mod tests {
         let config = config.unwrap();
         assert_eq!((config.fusion_bytes, config.cache_capacity), (1000, Config::default().cache_capacity));
         assert_eq!(config.stall_warn, Duration::from_secs(7), "CONF-1");
+        assert_eq!(
+            config.remarks,
+            [
+                "HOROVOD_CACHE_CAPACITY=\"(None,)\" has no effect: it must be a whole number, without K, M or G",
+                "HOROVOD_STALL_CHECK_TIME_SECONDS has no effect: PHALANX_STALL_WARN is set, too, and wins",
+            ],
+            "CONF-3"
+        );
         let off = vars(&[("HOROVOD_STALL_CHECK_DISABLE", "1"), ("HOROVOD_TIMELINE", "DYNAMIC")]).unwrap();
         assert_eq!((off.stall_warn, off.timeline), (Duration::ZERO, None));
+        let odd = vars(&[("HOROVOD_STALL_CHECK_DISABLE", "maybe"), ("HOROVOD_CYCLE_TIME", "5")]).unwrap();
+        assert_eq!(odd.stall_warn, Config::default().stall_warn);
+        assert_eq!(odd.remarks.len(), 2, "CONF-3: {:?}", odd.remarks);
+        assert!(odd.remarks[0].starts_with("HOROVOD_CYCLE_TIME has no effect: there are no cycles"));
+    }
+
+    #[test]
+    fn only_horovods_name_for_the_timeline_is_rank_0s_own() {
+        assert!(vars(&[("HOROVOD_TIMELINE", "t.json")]).unwrap().timeline_as_horovod);
+        assert!(!vars(&[("PHALANX_TIMELINE", "t.json")]).unwrap().timeline_as_horovod);
+        let both = vars(&[("PHALANX_TIMELINE", "a.json"), ("HOROVOD_TIMELINE", "b.json")]).unwrap();
+        assert_eq!((both.timeline.as_deref(), both.timeline_as_horovod), (Some("a.json"), false));
     }
 
     #[test]

@@ -80,6 +80,9 @@ impl World {
         let parent = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get() as u32);
         let identity =
             discover::discover(&|name| std::env::var(name).ok().filter(|v| !v.is_empty()), parent)?;
+        if identity.rank == Rank::ZERO {
+            config.remarks.iter().for_each(|remark| crate::voice::warn(remark));
+        }
         let secret = match identity.meeting {
             Meeting::Alone => Secret::random(),
             _ => crate::secret_source::find()?,
