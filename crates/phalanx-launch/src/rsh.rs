@@ -2,9 +2,12 @@
 
 use std::{ffi::OsString, path::Path};
 
-/// What starts an agent on another host unless `--rsh` says otherwise. Agents run in the background of the terminal,
-/// where a password prompt could never be answered: better a clear refusal.
-pub const DEFAULT: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3 {host}";
+/// What starts an agent on another host unless `--rsh` says otherwise.
+const DEFAULT: &str = "ssh {host}";
+/// What `ssh` is told unless the template says it otherwise. Agents run in the background of the terminal, where a password
+/// prompt could never be answered: better a clear refusal. And a host that falls silent must be noticed.
+const FOR_SSH: [(&str, &str); 3] =
+    [("BatchMode", "yes"), ("ServerAliveInterval", "1"), ("ServerAliveCountMax", "3")];
 const HOST: &str = "{host}";
 
 /// A template, cut into words.
@@ -34,7 +37,20 @@ impl Rsh {
         if !names_host {
             words.push(HOST.to_string());
         }
-        Ok(Rsh { words, for_every_host: given.is_some() && names_host })
+        let mut rsh = Rsh { words, for_every_host: given.is_some() && names_host };
+        if rsh.program() == "ssh" {
+            rsh.tell_ssh();
+        }
+        Ok(rsh)
+    }
+
+    /// Puts before the template's own words what they do not say.
+    fn tell_ssh(&mut self) {
+        let said = self.words.join(" ").to_ascii_lowercase();
+        let missing = FOR_SSH.iter().filter(|(name, _)| !said.contains(&name.to_ascii_lowercase()));
+        let options = missing.flat_map(|(name, value)| ["-o".to_string(), format!("{name}={value}")]);
+        let options: Vec<String> = options.collect();
+        self.words.splice(1..1, options);
     }
 
     /// Whether this machine, too, is reached through the template.
@@ -52,8 +68,11 @@ impl Rsh {
 
     /// `ssh` and `rsh` join the words and let the shell of the other side cut them again; wrappers like `nsenter` do not.
     pub fn goes_through_a_shell(&self) -> bool {
-        let program = Path::new(&self.words[0]).file_name().unwrap_or_default().to_string_lossy();
-        program.ends_with("ssh") || program == "rsh"
+        self.program().ends_with("ssh") || self.program() == "rsh"
+    }
+
+    fn program(&self) -> String {
+        Path::new(&self.words[0]).file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
@@ -125,7 +144,7 @@ mod tests {
                 "agent"
             ]
         );
-        assert_eq!(command(Some("ssh -p 2222"), "/p"), ["ssh", "-p", "2222", "n1", "/p", "agent"]);
+        assert_eq!(command(Some("rsh -l me"), "/p"), ["rsh", "-l", "me", "n1", "/p", "agent"]);
         assert_eq!(
             command(Some("nsenter --net=/run/netns/{host}"), "/p"),
             ["nsenter", "--net=/run/netns/n1", "/p", "agent"]
@@ -133,8 +152,24 @@ mod tests {
     }
 
     #[test]
+    fn ssh_never_asks_and_notices_silence_whatever_the_template() {
+        let ours = "-o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=3";
+        for (template, want) in [
+            ("ssh -p 2222 -i 'my key'", format!("ssh {ours} -p 2222 -i my key n1 /p agent")),
+            ("/usr/bin/ssh {host}", format!("/usr/bin/ssh {ours} n1 /p agent")),
+            (
+                "ssh -o serveraliveinterval=9 {host}",
+                "ssh -o BatchMode=yes -o ServerAliveCountMax=3 -o serveraliveinterval=9 n1 /p agent".into(),
+            ),
+            ("autossh -M 0", "autossh -M 0 n1 /p agent".into()),
+        ] {
+            assert_eq!(command(Some(template), "/p").join(" "), want, "{template}");
+        }
+    }
+
+    #[test]
     fn only_a_remote_shell_gets_quotes() {
-        assert_eq!(command(Some("ssh {host}"), "/my dir/it's")[2], r"'/my dir/it'\''s'");
+        assert_eq!(command(Some("rsh {host}"), "/my dir/it's")[2], r"'/my dir/it'\''s'");
         assert_eq!(command(Some("env X={host}"), "/my dir/p")[2], "/my dir/p");
     }
 

@@ -125,13 +125,13 @@ mod tests {
     #[test]
     fn explanations_say_what_to_try() {
         let gone = |code| Gone { ending: Some(Ending::Code(code)), ..Gone::default() };
-        let (reason, advice) = route("you", Some("ssh")).explain(&gone(255));
+        let (reason, advice) = route("you", Some("my-ssh")).explain(&gone(255));
         assert_eq!(
             (reason.as_str(), advice.as_str()),
-            ("`ssh you` could not connect", "  try: ssh you true")
+            ("`my-ssh you` could not connect", "  try: my-ssh you true")
         );
-        let (reason, _) = route("you", Some("ssh")).explain(&gone(127));
-        assert_eq!(reason, "`ssh you` found no /q there");
+        let (reason, _) = route("you", Some("my-ssh")).explain(&gone(127));
+        assert_eq!(reason, "`my-ssh you` found no /q there");
         let (reason, advice) = route("you", Some("env X={host}")).explain(&gone(1));
         assert_eq!(reason, "`env X=you` exited with code 1");
         assert_eq!(advice, "  try: env X=you /q --version");

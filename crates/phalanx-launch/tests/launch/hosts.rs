@@ -30,7 +30,7 @@ fn the_plan_is_printed_with_v() {
 #[test]
 fn with_v_the_plan_comes_before_the_trouble_and_the_shells_words_come_once() {
     let dir = TempDir::new();
-    let ssh = dir.script("ssh", "echo \"ssh: Could not resolve hostname $1\" >&2; exit 255");
+    let ssh = dir.script("ssh", "echo \"ssh: Could not resolve hostname $7\" >&2; exit 255");
     let done = run(&["-v", "-H", "nowhere:1", "--rsh", &ssh, "true"]);
     assert_eq!(done.code, Some(1), "{}", done.stderr);
     let at = |text: &str| done.stderr.find(text).unwrap_or_else(|| panic!("{text}: {}", done.stderr));
@@ -88,14 +88,14 @@ fn trouble_on_several_hosts_is_told_at_once() {
 #[test]
 fn a_host_that_cannot_be_reached_is_named_with_the_shells_words() {
     let dir = TempDir::new();
-    let ssh = dir.script("ssh", "echo \"ssh: Could not resolve hostname $1\" >&2; exit 255");
+    let ssh = dir.script("ssh", "echo \"ssh: Could not resolve hostname $7\" >&2; exit 255");
     let done = run(&["-H", "nowhere:1", "--rsh", &ssh, "true"]);
     assert_eq!(done.code, Some(1));
     for text in [
         "host nowhere",
         "could not connect",
         "  | ssh: Could not resolve hostname nowhere",
-        "ssh nowhere true",
+        "ServerAliveCountMax=3 nowhere true",
     ] {
         assert!(done.stderr.contains(text), "{text}: {}", done.stderr);
     }
