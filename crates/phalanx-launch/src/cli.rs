@@ -43,9 +43,9 @@ pub struct RunArgs {
     #[command(flatten)]
     pub hosts: HostArgs,
 
-    /// Network interface on which the ranks meet [default: loopback for this machine alone, otherwise all]
-    #[arg(long, value_name = "NAME")]
-    pub interface: Option<String>,
+    /// Network interfaces on which the ranks meet, by name or address [default: loopback for this machine alone, otherwise all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub interface: Vec<String>,
 
     /// Also write each rank's output to DIR/rank.N/stdout and stderr
     #[arg(long, value_name = "DIR")]
@@ -71,6 +71,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Tag::Auto)]
     pub tag_output: Tag,
 
+    /// Also tell ranks who they are by Horovod's names: HOROVOD_RANK, HOROVOD_LOCAL_RANK and so on
+    #[arg(long)]
+    pub horovod: bool,
+
     /// Print the world plan before the ranks start
     #[arg(short, long)]
     pub verbose: bool,
@@ -78,6 +82,10 @@ pub struct RunArgs {
     /// The command is phalanx itself: each host puts its own before these words
     #[arg(long, hide = true)]
     pub itself: bool,
+
+    /// File for the rank that failed first and how it ended, for the program that started this one
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub verdict: Option<PathBuf>,
 
     /// What every rank runs
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -94,6 +102,10 @@ pub struct HostArgs {
     /// File with a host a line: `host slots=4`, `host:4` or `host`; # begins a comment
     #[arg(long = "hostfile", id = "hostfile", value_name = "FILE")]
     pub file: Option<PathBuf>,
+
+    /// How many ranks a host takes that is named without a number [default: 1]
+    #[arg(long, value_name = "N", value_parser = n_slots)]
+    pub slots_per_host: Option<u32>,
 
     /// How to run a command on another host; {host} becomes its name. With {host} in it, the template is used for
     /// this machine, too [default: ssh without questions, which gives up on a silent host after 3 s]
@@ -132,9 +144,10 @@ impl Command {
 impl HostArgs {
     /// The words that say the same on another command line.
     pub fn words(&self) -> Vec<OsString> {
-        let flags: [(&str, Option<OsString>); 4] = [
+        let flags: [(&str, Option<OsString>); 5] = [
             ("--hosts", self.list.as_ref().map(OsString::from)),
             ("--hostfile", self.file.as_ref().map(OsString::from)),
+            ("--slots-per-host", self.slots_per_host.map(|n| n.to_string().into())),
             ("--rsh", self.rsh.as_ref().map(OsString::from)),
             ("--remote-exe", self.remote_exe.as_ref().map(OsString::from)),
         ];
@@ -178,6 +191,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// A number of ranks. Zero is refused later, with the hosts in view.
 pub fn n_ranks(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "a whole number of ranks from 1 is needed, e.g. -np 4".to_string())
+}
+
+fn n_slots(text: &str) -> Result<u32, String> {
+    let positive = text.parse().ok().filter(|n| *n > 0);
+    positive.ok_or_else(|| "a whole number of slots from 1 is needed".to_string())
 }
 
 /// Rewrites what mpirun and horovodrun users write with a single dash (`-np 4`, `-np4`, `-hostfile f`), up to the ranks'
@@ -295,11 +313,12 @@ mod tests {
 
     #[test]
     fn where_to_go_is_said_again_in_the_same_words() {
-        let line = "p run -H a:2,b --rsh r --remote-exe /p cmd";
+        let line = "p run -H a:2,b --slots-per-host 3 --rsh r --remote-exe /p cmd";
         let args = parse(line).unwrap();
         let again: Vec<OsString> =
             ["p", "run"].map(OsString::from).into_iter().chain(args.hosts.words()).collect();
-        assert_eq!(again, "p run --hosts a:2,b --rsh r --remote-exe /p".split(' ').collect::<Vec<_>>());
+        let words = "p run --hosts a:2,b --slots-per-host 3 --rsh r --remote-exe /p";
+        assert_eq!(again, words.split(' ').collect::<Vec<_>>());
         assert_eq!(parse("p run --hostfile f cmd").unwrap().hosts.words(), ["--hostfile", "f"]);
         assert!(HostArgs::default().words().is_empty());
     }

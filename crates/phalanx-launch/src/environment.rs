@@ -109,6 +109,21 @@ pub fn of_rank(place: &Place, host: &str, meeting: &[SocketAddr]) -> Vec<(String
     env
 }
 
+/// The same by the names that scripts for Horovod read before they import anything.
+pub fn of_rank_for_horovod(place: &Place, host: &str) -> Vec<(String, String)> {
+    let numbers = [
+        ("HOROVOD_RANK", place.rank.0),
+        ("HOROVOD_SIZE", place.size),
+        ("HOROVOD_LOCAL_RANK", place.local_rank),
+        ("HOROVOD_LOCAL_SIZE", place.local_size),
+        ("HOROVOD_CROSS_RANK", place.cross_rank),
+        ("HOROVOD_CROSS_SIZE", place.cross_size),
+    ];
+    let mut env: Vec<_> = numbers.map(|(name, value)| (name.to_string(), value.to_string())).into();
+    env.push(("HOROVOD_HOSTNAME".to_string(), host.to_string()));
+    env
+}
+
 /// What `-x NAME[=VALUE]` adds; the name alone when this environment does not have it.
 pub fn extra(spec: &str, here: impl Fn(&str) -> Option<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>), String> {
     let (name, value) = match spec.split_once('=') {

@@ -28,11 +28,17 @@ pub enum HostError {
 }
 
 /// Reads `a:2,b:2`. A host without a number has one slot; one named twice has the sum.
+#[cfg(test)]
 pub fn parse_list(text: &str) -> Result<Vec<HostSlots>, HostError> {
+    parse_list_with(text, 1)
+}
+
+/// Reads `a:2,b`, where a host without a number has so many slots.
+pub fn parse_list_with(text: &str, each: u32) -> Result<Vec<HostSlots>, HostError> {
     let place = "-H";
     let mut hosts = Vec::new();
     for entry in text.split(',').map(str::trim).filter(|e| !e.is_empty()) {
-        merge(&mut hosts, parse_entry(entry, place)?);
+        merge(&mut hosts, parse_entry(entry, place, each)?);
     }
     if hosts.is_empty() {
         return Err(HostError::Empty { place: place.to_string() });
@@ -40,15 +46,15 @@ pub fn parse_list(text: &str) -> Result<Vec<HostSlots>, HostError> {
     Ok(hosts)
 }
 
-/// Reads a host file: one host a line, `#` begins a comment.
-pub fn parse_file(text: &str, path: &str) -> Result<Vec<HostSlots>, HostError> {
+/// Reads a host file: one host a line, `#` begins a comment; a host without a number has so many slots.
+pub fn parse_file(text: &str, path: &str, each: u32) -> Result<Vec<HostSlots>, HostError> {
     let mut hosts = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let place = format!("{path} line {}", number + 1);
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(entry) = words.next() else { continue };
-        let mut host = parse_entry(entry, &place)?;
+        let mut host = parse_entry(entry, &place, each)?;
         for word in words {
             match word.split_once('=') {
                 Some(("slots", slots)) => host.slots = parse_slots(slots, &host.name, &place)?,
@@ -65,7 +71,7 @@ pub fn parse_file(text: &str, path: &str) -> Result<Vec<HostSlots>, HostError> {
     Ok(hosts)
 }
 
-fn parse_entry(entry: &str, place: &str) -> Result<HostSlots, HostError> {
+fn parse_entry(entry: &str, place: &str, each: u32) -> Result<HostSlots, HostError> {
     let (name, slots) = split_slots(entry);
     if name.is_empty() {
         return Err(HostError::NoName { place: place.to_string(), text: entry.to_string() });
@@ -74,7 +80,7 @@ fn parse_entry(entry: &str, place: &str) -> Result<HostSlots, HostError> {
     if name.starts_with('-') || !name.chars().all(good) {
         return Err(HostError::BadName { place: place.to_string(), name: name.to_string() });
     }
-    let slots = slots.map_or(Ok(1), |s| parse_slots(s, name, place))?;
+    let slots = slots.map_or(Ok(each), |s| parse_slots(s, name, place))?;
     Ok(HostSlots { name: name.to_string(), slots })
 }
 
@@ -126,7 +132,14 @@ mod tests {
     #[test]
     fn files_name_one_host_a_line() {
         let text = "# my cluster\n\na slots=4\nb:2 # spare\n c\nd slots=1 max_slots=8\n";
-        assert_eq!(parse_file(text, "f").unwrap(), [host("a", 4), host("b", 2), host("c", 1), host("d", 1)]);
+        let read = parse_file(text, "f", 1).unwrap();
+        assert_eq!(read, [host("a", 4), host("b", 2), host("c", 1), host("d", 1)]);
+    }
+
+    #[test]
+    fn a_host_that_names_no_number_has_the_slots_given_for_each() {
+        assert_eq!(parse_list_with("a:2,b", 4).unwrap(), [host("a", 2), host("b", 4)]);
+        assert_eq!(parse_file("a slots=1\nb\n", "f", 4).unwrap(), [host("a", 1), host("b", 4)]);
     }
 
     #[test]
@@ -136,7 +149,7 @@ mod tests {
         assert!(error("a:0").contains("\"0\" is not a number of slots"));
         assert_eq!(error(" , "), "-H names no host");
         assert!(error(":3").contains("no host name"));
-        let error = |text: &str| parse_file(text, "hosts").unwrap_err().to_string();
+        let error = |text: &str| parse_file(text, "hosts", 1).unwrap_err().to_string();
         assert_eq!(error("# nothing\n"), "host file hosts names no host");
         assert!(error("a\nb slot=3").starts_with("hosts line 2: do not know what \"slot=3\" means"));
         assert!(error("a slots=-1").contains("hosts line 1: \"-1\""));

@@ -23,7 +23,8 @@ pub struct Guests<'a> {
     pub n_ranks: u32,
     /// All ranks run in this machine's own network.
     pub all_here: bool,
-    pub interface: Option<&'a str>,
+    /// Where they may come in; everywhere, if there is none.
+    pub interfaces: &'a [String],
 }
 
 /// Opens the meeting for the ranks of one job. `hear` gets what they say to people, and must not wait.
@@ -59,8 +60,15 @@ impl Meeting {
 
 /// The addresses to listen on, the likeliest first.
 fn choose(guests: &Guests<'_>) -> Result<Vec<IpAddr>, AddressError> {
-    if let Some(name) = guests.interface {
-        return socket::addresses_of(name);
+    if !guests.interfaces.is_empty() {
+        let mut ips = Vec::new();
+        for name in guests.interfaces {
+            // One interface may be named twice, by its name and by its address.
+            ips.extend(
+                socket::addresses_of(name)?.into_iter().filter(|ip| !ips.contains(ip)).collect::<Vec<_>>(),
+            );
+        }
+        return Ok(ips);
     }
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     if guests.all_here {
@@ -76,24 +84,27 @@ fn choose(guests: &Guests<'_>) -> Result<Vec<IpAddr>, AddressError> {
 mod tests {
     use super::*;
 
-    fn chosen(all_here: bool, interface: Option<&str>) -> Result<Vec<IpAddr>, String> {
-        choose(&Guests { n_ranks: 2, all_here, interface }).map_err(|e| e.to_string())
+    fn chosen(all_here: bool, interfaces: &[&str]) -> Result<Vec<IpAddr>, String> {
+        let interfaces: Vec<String> = interfaces.iter().map(ToString::to_string).collect();
+        choose(&Guests { n_ranks: 2, all_here, interfaces: &interfaces }).map_err(|e| e.to_string())
     }
 
     #[test]
     fn a_job_of_this_machine_stays_on_loopback() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(chosen(true, None).unwrap(), [loopback], "MEET-1");
-        let outside = chosen(false, None).unwrap();
+        assert_eq!(chosen(true, &[]).unwrap(), [loopback], "MEET-1");
+        let outside = chosen(false, &[]).unwrap();
         let (last, others) = outside.split_last().unwrap();
         assert_eq!(*last, loopback);
         assert!(others.iter().all(|ip| !ip.is_loopback() && !ip.is_unspecified()), "MEET-1: {others:?}");
     }
 
     #[test]
-    fn a_named_interface_is_the_only_one() {
-        assert!(chosen(false, Some("lo")).unwrap().iter().all(IpAddr::is_loopback));
-        let error = chosen(false, Some("wlan9")).unwrap_err();
+    fn named_interfaces_are_the_only_ones() {
+        let loopback = chosen(false, &["lo"]).unwrap();
+        assert!(loopback.iter().all(IpAddr::is_loopback));
+        assert_eq!(chosen(false, &["lo", "127.0.0.1"]).unwrap(), loopback, "nothing is listened on twice");
+        let error = chosen(false, &["lo", "wlan9"]).unwrap_err();
         assert!(error.starts_with("there is no interface \"wlan9\" with an address"), "{error}");
     }
 }

@@ -20,6 +20,7 @@ mod room;
 mod route;
 mod setup;
 mod signals;
+mod verdict;
 
 use crate::{cli::RunArgs, wire::Up};
 use agents::Gone;
@@ -89,6 +90,11 @@ fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
     let cut_short = job.finish(policy.cause());
     job.ask_ranks_who_was_first(&mut policy);
     tell(&job.report(&policy));
+    if let Some((path, verdict)) = args.verdict.as_ref().zip(verdict::of(policy.cause()))
+        && let Err(why) = std::fs::write(path, verdict.to_string())
+    {
+        tell(&format!("phalanx: cannot write {}: {why}; check --verdict\n", path.display()));
+    }
     Ok(match (policy.cause(), cut_short) {
         (Cause::Success, Some(signal)) => Cause::Asked(signal).exit_code(),
         (cause, _) => {

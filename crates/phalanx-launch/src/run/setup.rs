@@ -56,7 +56,7 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
     let guests = Guests {
         n_ranks: plan.n_ranks(),
         all_here: !routes.iter().any(Route::is_remote),
-        interface: args.interface.as_deref(),
+        interfaces: &args.interface,
     };
     let (news_to, news) = sync_channel(256);
     let words_to = news_to.clone();
@@ -92,7 +92,7 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
             cwd: cwd.as_os_str().as_bytes().to_vec(),
             argv: argv(args, route, &exes),
             env: env.into_iter().chain(extra.clone()).collect(),
-            ranks: ranks(&plan, host, meeting.addresses()),
+            ranks: ranks(&plan, host, meeting.addresses(), args.horovod),
             bind: args.bind,
         })));
         agents.push(agent);
@@ -119,8 +119,10 @@ fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
     let (hosts, source) = match hosts(&args.hosts)? {
         Some((hosts, flag)) => (hosts, flag),
         None => {
-            let slots = args.np.unwrap_or_else(cores::n_usable);
-            (vec![HostSlots { name: "localhost".to_string(), slots }], "-np")
+            let given = args.hosts.slots_per_host;
+            let slots = given.or(args.np).unwrap_or_else(cores::n_usable);
+            let source = if given.is_some() { "--slots-per-host" } else { "-np" };
+            (vec![HostSlots { name: "localhost".to_string(), slots }], source)
         }
     };
     let slots = hosts.iter().fold(0u32, |all, host| all.saturating_add(host.slots));
@@ -129,12 +131,13 @@ fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
 
 /// The hosts that were named and the flag that named them; `None` when nobody named any.
 pub fn hosts(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, RunError> {
+    let each = args.slots_per_host.unwrap_or(1);
     if let Some(list) = &args.list {
-        return Ok(Some((hosts::parse_list(list)?, "-H")));
+        return Ok(Some((hosts::parse_list_with(list, each)?, "-H")));
     }
     let Some(path) = &args.file else { return Ok(None) };
     let text = fs::read_to_string(path).map_err(|why| RunError::HostFile { path: path.clone(), why })?;
-    Ok(Some((hosts::parse_file(&text, &path.display().to_string())?, "--hostfile")))
+    Ok(Some((hosts::parse_file(&text, &path.display().to_string(), each)?, "--hostfile")))
 }
 
 /// Where phalanx is: here, and on the other hosts.
@@ -172,15 +175,17 @@ fn travelling(cwd: &Path) -> Env {
     here.filter(|(name, _)| environment::travels(name)).chain([pwd]).collect()
 }
 
-fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr]) -> Vec<RankStart> {
+fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr], horovod: bool) -> Vec<RankStart> {
     let host = &plan.hosts()[host];
-    host.ranks
-        .clone()
-        .map(|rank| RankStart {
-            rank: Rank(rank),
-            env: environment::of_rank(&plan.place(Rank(rank)), &host.name, meeting),
-        })
-        .collect()
+    let start = |rank| {
+        let place = plan.place(Rank(rank));
+        let mut env = environment::of_rank(&place, &host.name, meeting);
+        if horovod {
+            env.extend(environment::of_rank_for_horovod(&place, &host.name));
+        }
+        RankStart { rank: Rank(rank), env }
+    };
+    host.ranks.clone().map(start).collect()
 }
 
 fn start_printer(

@@ -3,6 +3,7 @@
 mod bad_input;
 mod doctor;
 mod ends;
+mod horovod;
 mod hosts;
 mod netns;
 mod output;

@@ -1,0 +1,30 @@
+//! Who failed first and how, for the program that started the launcher: one JSON object in a file.
+
+use super::policy::Cause;
+use crate::wire::Ending;
+use serde_json::{Value, json};
+
+/// The verdict, where a rank is to blame.
+pub fn of(cause: Cause) -> Option<Value> {
+    match cause {
+        Cause::Failed { rank, ending: Ending::Code(code) } => Some(json!({ "rank": rank.0, "code": code })),
+        Cause::Failed { rank, ending: Ending::Signal(signal) } => {
+            Some(json!({ "rank": rank.0, "signal": signal }))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::Rank;
+
+    #[test]
+    fn a_verdict_names_the_rank_and_its_end() {
+        let of = |ending| of(Cause::Failed { rank: Rank(3), ending }).map(|v| v.to_string());
+        assert_eq!(of(Ending::Code(7)).as_deref(), Some(r#"{"code":7,"rank":3}"#));
+        assert_eq!(of(Ending::Signal(9)).as_deref(), Some(r#"{"rank":3,"signal":9}"#));
+        assert_eq!(super::of(Cause::TimedOut), None);
+    }
+}
