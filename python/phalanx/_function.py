@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from phalanx.exceptions import PhalanxError
+from phalanx.exceptions import FailureError, PhalanxError
 
 
 class RankFailedError(PhalanxError):
-    """The function raised on a rank; ``rank`` and ``traceback`` say where."""
+    """The function raised on a rank, or the rank died in it; ``rank`` and ``traceback`` say where."""
 
     def __init__(self, message: str, *, rank: int, traceback: str) -> None:
         super().__init__(message, rank=rank)
@@ -32,12 +35,14 @@ def run(
     launcher_args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    executable: str | os.PathLike[str] | None = None,
 ) -> list[Any]:
     """Runs ``fn(*args, **kwargs)`` on ``np`` ranks and gives the results in rank order.
 
-    The function travels by cloudpickle, so it may stand in a notebook; it calls ``init()`` itself. ``launcher_args`` are
-    words for ``phalanx run``, e.g. ``["--hosts", "a:2,b:2"]``; all hosts must see the same temporary folder. An exception on
-    a rank is raised here as :class:`RankFailedError` with that rank's traceback.
+    The function travels by cloudpickle, so it may stand in a notebook; it calls ``init()`` itself. ``launcher_args``
+    are words for ``phalanx run``, e.g. ``["--hosts", "a:2,b:2"]``; all hosts must see the same temporary folder.
+    ``executable`` is the Python that the ranks run, unless it is this one. An exception on a rank is raised here as
+    :class:`RankFailedError` with that rank's traceback; so is the death of a rank, with the others' words about it.
 
     >>> import phalanx
     >>> phalanx.run(lambda x: x * 2, (21,), np=1)
@@ -45,11 +50,26 @@ def run(
     """
     import cloudpickle
 
+    if isinstance(np, bool) or not isinstance(np, int) or np < 1:
+        raise ValueError(f"phalanx.run: np is a whole number of ranks from 1, not {np!r}")
     with tempfile.TemporaryDirectory(prefix="phalanx-run-") as folder:
         Path(folder, "call").write_bytes(cloudpickle.dumps((fn, args, dict(kwargs or {}))))
-        words = [sys.executable, "-m", "phalanx", "run", "-np", str(np), *launcher_args, "--"]
+        # What this process imports from beside its script, ranks shall find; another Python has packages of its own.
+        paths = [] if executable else [os.path.abspath(path) for path in sys.path]
+        Path(folder, "paths").write_text(json.dumps(paths))
+        words = [
+            sys.executable,
+            "-m",
+            "phalanx",
+            "run",
+            "-np",
+            str(np),
+            "--verdict",
+            f"{folder}/verdict",
+            *launcher_args,
+        ]
         main = "import sys; from phalanx._function import _main; sys.exit(_main(sys.argv[1]))"
-        words += [sys.executable, "-c", main, folder]
+        words += ["--", os.fspath(executable or sys.executable), "-c", main, folder]
         # Ranks of another world must not be taken for those of this one.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_RANK", "PHALANX_SIZE"))}
         try:
@@ -59,38 +79,97 @@ def run(
         return _collect(Path(folder), np, done.returncode)
 
 
+@dataclass
+class _Failure:
+    """What a rank says of its own end."""
+
+    message: str
+    traceback: str
+    #: It only heard of somebody else's failure.
+    is_echo: bool
+    #: Whose it was, and how, as far as it knows.
+    rank: int | None
+    cause: str | None
+
+
 def _collect(folder: Path, np: int, code: int) -> list[Any]:
-    """All results, or the first failure: a rank that failed because of another one is named after it."""
-    answers: dict[int, tuple[bool, Any]] = {}
+    """All results, or the failure that was first: who failed because of another rank is not to blame."""
+    results: dict[int, Any] = {}
+    failures: dict[int, _Failure] = {}
     for rank in range(np):
         path = folder / f"result.{rank}"
         if path.exists():
-            answers[rank] = pickle.loads(path.read_bytes())
-    failed = [(rank, value) for rank, (is_good, value) in sorted(answers.items()) if not is_good]
-    if failed:
-        # Ranks whose failure is somebody else's come last.
-        rank, (message, text, _) = min(failed, key=lambda f: (f[1][2], f[0]))
-        raise RankFailedError(f"rank {rank}: {message}\n\n{text}", rank=rank, traceback=text)
-    missing = [rank for rank in range(np) if rank not in answers]
-    if missing or code != 0:
-        raise PhalanxError(f"phalanx.run: the job ended with code {code}; no results from ranks {missing}", ranks=missing)
-    return [answers[rank][1] for rank in range(np)]
+            is_good, value = pickle.loads(path.read_bytes())
+            (results if is_good else failures)[rank] = value
+    silent = [rank for rank in range(np) if rank not in results and rank not in failures]
+    verdict = json.loads((folder / "verdict").read_text()) if (folder / "verdict").exists() else {}
+    own = [rank for rank, failure in failures.items() if not failure.is_echo]
+    if own:
+        _blame(verdict["rank"] if verdict.get("rank") in own else own[0], failures)
+    if failures or silent:
+        dead = _dead(failures, silent, verdict)
+        if dead is not None:
+            _mourn(dead, failures, verdict)
+    if failures:
+        _blame(min(failures), failures)
+    if silent or code != 0:
+        why = f"the launcher ended with code {code} and says why on stderr"
+        raise PhalanxError(f"phalanx.run: no results from ranks {silent}: {why}", ranks=silent)
+    return [results[rank] for rank in range(np)]
+
+
+def _blame(rank: int, failures: dict[int, _Failure]) -> NoReturn:
+    failure = failures[rank]
+    raise RankFailedError(
+        f"rank {rank}: {failure.message}\n\n{failure.traceback}", rank=rank, traceback=failure.traceback
+    )
+
+
+def _dead(failures: dict[int, _Failure], silent: list[int], verdict: dict[str, int]) -> int | None:
+    """The rank that ended without a word: as the others say, then as the launcher does."""
+    named = [failure.rank for failure in failures.values() if failure.rank in silent]
+    if named:
+        return named[0]
+    if verdict.get("rank") in silent:
+        return verdict["rank"]
+    return silent[0] if len(silent) == 1 else None
+
+
+def _mourn(rank: int, failures: dict[int, _Failure], verdict: dict[str, int]) -> NoReturn:
+    """Says how the rank ended, and what the first of the others says about it."""
+    said = next((failure for failure in failures.values() if failure.rank == rank), None)
+    if verdict.get("rank") == rank and "signal" in verdict:
+        how = f"its process was killed by {_signal_name(verdict['signal'])}"
+    elif verdict.get("rank") == rank:
+        how = f"its process ended with code {verdict['code']}"
+    else:
+        how = (said.cause if said else None) or "its process ended before the function returned"
+    text = said.traceback if said else ""
+    raise RankFailedError(f"rank {rank} died: {how}\n\n{text}".rstrip(), rank=rank, traceback=text)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # Real-time signals have no names.
+        return f"signal {number}"
 
 
 def _main(folder: str) -> int:
     """One rank: calls the function and leaves what it gave, or raised."""
-    from phalanx.exceptions import FailureError
-
     rank = int(os.environ.get("PHALANX_RANK", "0"))
-    fn, args, kwargs = pickle.loads(Path(folder, "call").read_bytes())
+    sys.path += [path for path in json.loads(Path(folder, "paths").read_text()) if path not in sys.path]
     code = 0
     try:
+        fn, args, kwargs = pickle.loads(Path(folder, "call").read_bytes())
         answer: tuple[bool, Any] = (True, fn(*args, **kwargs))
         text = _dumps(answer)
     except BaseException as error:
         code = 1
-        message = f"{type(error).__name__}: {error}"
-        text = _dumps((False, (message, traceback.format_exc(), isinstance(error, FailureError))))
+        is_echo = isinstance(error, FailureError)
+        whose = (error.rank, error.cause) if isinstance(error, FailureError) else (None, None)
+        failure = _Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), is_echo, *whose)
+        text = _dumps((False, failure))
     written = Path(folder, f".result.{rank}")
     written.write_bytes(text)
     written.rename(Path(folder, f"result.{rank}"))
