@@ -7,7 +7,7 @@ ValueError: op is one of Average, Sum, Adasum, Min, Max, Product, not 'sum'
 >>> checked_splits([1, -1])
 Traceback (most recent call last):
     ...
-ValueError: alltoall expects splits of integers that are not negative, not [1, -1]
+ValueError: splits says how many rows go to each rank, in whole numbers from 0, not [1, -1]
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def checked_splits(splits: Any) -> list[int] | None:
     if splits is None:
         return None
     if getattr(splits, "ndim", 1) != 1:
-        raise ValueError(f"alltoall expects 1D splits, not {splits.ndim}D ones")
+        raise ValueError(f"splits has one number for each rank, so it has one dimension, not {splits.ndim}")
     rows = splits.tolist() if hasattr(splits, "tolist") else list(splits)
     whole = [not isinstance(n, bool) and hasattr(n, "__index__") and operator.index(n) >= 0 for n in rows]
     if not all(whole):
-        raise ValueError(f"alltoall expects splits of integers that are not negative, not {rows!r}")
+        raise ValueError(f"splits says how many rows go to each rank, in whole numbers from 0, not {rows!r}")
     return [operator.index(n) for n in rows]

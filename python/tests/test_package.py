@@ -128,5 +128,5 @@ def test_timelines(tmp_path: Path) -> None:
 
 def test_timeline_needs_an_engine() -> None:
     phalanx.shutdown()
-    with pytest.raises(ValueError, match="not been initialized"):
+    with pytest.raises(ValueError, match="in no world yet"):
         start_timeline("nowhere.json")

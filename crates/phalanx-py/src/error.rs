@@ -39,7 +39,12 @@ pub fn raise(py: Python<'_>, class: &str, message: &str, details: &[(&str, Detai
 }
 
 pub fn not_initialized(py: Python<'_>) -> PyErr {
-    raise(py, "NotInitializedError", "phalanx has not been initialized; call init() first", &[])
+    raise(
+        py,
+        "NotInitializedError",
+        "this process is in no world yet, or has left it; call init() first",
+        &[],
+    )
 }
 
 pub fn of_engine(py: Python<'_>, error: &EngineError) -> PyErr {

@@ -14,11 +14,15 @@ from typing import Any
 
 
 def in_thread(
-    target: Callable[..., Any], args: Sequence[Any] = (), name: str | None = None, daemon: bool = True, silent: bool = False
+    target: Callable[..., Any],
+    args: Sequence[Any] = (),
+    name: str | None = None,
+    daemon: bool = True,
+    silent: bool = False,
 ) -> threading.Thread:
     """Starts a function in a thread of its own. ``silent`` keeps its exceptions quiet."""
     if not isinstance(args, tuple):
-        raise ValueError(f"args must be a tuple, not {type(args).__name__}; use (args,) for a single argument")
+        raise ValueError(f"in_thread passes a tuple on, not a {type(args).__name__}; write (x,) to pass x alone")
 
     def quietly(*given: Any) -> None:
         try:
