@@ -20,6 +20,8 @@ if not HAS_TORCH:
         "test_elastic.py",
         "test_errors.py",
         "test_horovod.py",
+        "test_horovod_names.py",
+        "test_horovod_scripts.py",
         "test_process_sets.py",
         "test_torch_collectives.py",
         "test_torch_optimizer.py",

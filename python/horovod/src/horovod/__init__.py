@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 
+from horovod._version import __version__
 from horovod.runner import run
-
-#: The interface is that of this version.
-__version__ = "0.28.1"
 
 
 def _tell_rank() -> None:
-    """Scripts read who they are from the variables that Horovod's launcher sets."""
+    """Scripts read who they are from the variables that ``horovodrun`` sets; ``phalanx run`` alone does not."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
     for name in names:
         if f"PHALANX_{name}" in os.environ:

@@ -1,41 +1,156 @@
-"""Small helpers that scripts import from Horovod.
+"""Small helpers that scripts import from Horovod. Nothing here imports torch.
 
 >>> split_list([1, 2, 3, 4, 5], 2)
 [[1, 2, 3], [4, 5]]
+>>> num_rank_is_power_2(6)
+False
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
 from typing import Any
 
-from phalanx.torch import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    mpi_built,
-    nccl_built,
-    rocm_built,
-)
+from horovod.common.exceptions import HorovodVersionMismatchError, get_version_mismatch_message
+from phalanx import _build
+
+#: The frameworks that Horovod has extensions for; here there is that of torch.
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 
-def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
-    """Whether the native part is there: it always is, in the wheel."""
+def get_ext_suffix() -> str:
+    """How names of native modules end."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Where Horovod would keep a native module, seen from a package's file. Phalanx keeps its own in its wheel."""
+    if not args:
+        raise ValueError(
+            "get_extension_full_path: name the module, e.g. get_extension_full_path(__file__, 'mpi_lib_v2')"
+        )
+    return os.path.join(os.path.dirname(pkg_path), *args[:-1], args[-1] + get_ext_suffix())
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Raises ``ImportError`` for a framework other than torch, whose part is in Phalanx's wheel."""
+    if ext_name.split(".")[-1] != "torch":
+        path = get_extension_full_path(pkg_path, *args)
+        raise ImportError(
+            f"{ext_name} is not there ({path}), and {ext_env_var} builds nothing: only horovod.torch runs on Phalanx"
+        )
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework's part is there: that of torch is."""
-    return ext_base_name == "torch"
+    """Whether a framework's part is there: that of torch is, where torch is installed."""
+    answer = ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+    return _said(f"the extension for {ext_base_name}", answer, verbose)
 
 
-def is_iterable(x: Any) -> bool:
-    """Whether one can go through it."""
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether the framework sees a GPU. Asked in a process of its own, so that this one stays without CUDA."""
+    asked = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 1)"
+    is_there = extension_available(ext_base_name)
+    answer = is_there and subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
+    return _said(f"a GPU that {ext_base_name} can use", answer, verbose)
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """No."""
+    return _said("MPI", _build.mpi_built(), verbose)
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Yes: Phalanx is what stands where Gloo would."""
+    return _said("Gloo, or what stands for it", _build.gloo_built(), verbose)
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """No."""
+    return _said("NCCL", _build.nccl_built(), verbose)
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """No."""
+    return _said("DDL", _build.ddl_built(), verbose)
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """No."""
+    return _said("CCL", _build.ccl_built(), verbose)
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """No."""
+    return _said("CUDA", _build.cuda_built(), verbose)
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """No."""
+    return _said("ROCm", _build.rocm_built(), verbose)
+
+
+def _said(what: str, answer: Any, verbose: bool) -> Any:
+    if verbose:
+        print(f"horovod on Phalanx: {what}: {'yes' if answer else 'no'}")
+    return answer
+
+
+@contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Environment variables for as long as a block takes; those that are ``None`` stay as they are.
+
+    >>> with env(SOME_SETTING="1"):
+    ...     os.environ["SOME_SETTING"]
+    '1'
+    >>> "SOME_SETTING" in os.environ
+    False
+    """
+    new = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in new}
+    os.environ.update(new)
     try:
-        iter(x)
-    except TypeError:
-        return False
-    return True
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
+    """A function of ``op`` and the old ``average`` that says which reduction is meant.
+
+    >>> from phalanx import reductions
+    >>> get_average_backwards_compatibility_fun(reductions)(None, False) == reductions.Sum
+    True
+    """
+
+    def meant(op: Any, average: Any) -> Any:
+        if average is None:
+            return reduce_ops.Average if op is None else op
+        if op is not None:
+            raise ValueError(f"op={op!r} and average={average!r} say the same thing twice; leave average out")
+        new = "Average" if average else "Sum"
+        warnings.warn(f"average={average!r} is Horovod's old word; write op={new}", DeprecationWarning, stacklevel=3)
+        return getattr(reduce_ops, new)
+
+    return meant
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether it is 1, 2, 4, 8 and so on. Adasum needs no such number here."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(items: Sequence[Any], n: int) -> list[list[Any]]:
@@ -49,16 +164,71 @@ def split_list(items: Sequence[Any], n: int) -> list[list[Any]]:
     return parts
 
 
+def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
+    """Whether the framework in use is the one that is installed: a warning if not, or an error for an exception.
+
+    Nothing here is compiled against a framework, so any version will do.
+    """
+    try:
+        installed = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return
+    if installed == version:
+        return
+    if exception is not None:
+        raise HorovodVersionMismatchError(name, version, installed) from exception
+    warnings.warn(get_version_mismatch_message(name, version, installed), stacklevel=2)
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether a version is not older than another.
+
+    >>> is_version_greater_equal_than("2.10.1+cpu", "2.9")
+    True
+    """
+    if not isinstance(ver, str) or not isinstance(target, str):
+        raise ValueError(f"versions are strings such as '2.1.0', not {ver!r} and {target!r}")
+    return _numbers(ver) >= _numbers(target)
+
+
+def _numbers(version: str) -> list[int]:
+    release = re.match(r"\s*v?([0-9]+(?:\.[0-9]+)*)", version)
+    if release is None:
+        raise ValueError(f"{version!r} does not begin with numbers as a version does, e.g. '2.1.0'")
+    numbers = [int(number) for number in release[1].split(".")]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return numbers
+
+
+def is_iterable(x: Any) -> bool:
+    """Whether one can go through it."""
+    try:
+        iter(x)
+    except TypeError:
+        return False
+    return True
+
+
 __all__ = [
+    "EXTENSIONS",
     "ccl_built",
     "check_extension",
+    "check_installed_version",
     "cuda_built",
     "ddl_built",
+    "env",
     "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
     "gloo_built",
+    "gpu_available",
     "is_iterable",
+    "is_version_greater_equal_than",
     "mpi_built",
     "nccl_built",
+    "num_rank_is_power_2",
     "rocm_built",
     "split_list",
 ]

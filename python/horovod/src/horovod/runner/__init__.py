@@ -2,39 +2,117 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import phalanx
+
+_said: set[str] = set()
 
 
 def run(
     func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: dict[str, Any] | None = None,
-    num_proc: int | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
     hosts: str | None = None,
-    hostfile: str | None = None,
+    hostfile: str | os.PathLike[str] | None = None,
     start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | os.PathLike[str] | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | os.PathLike[str] | None = None,
     verbose: bool | int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    executable: str | os.PathLike[str] | None = None,
     np: int | None = None,
-    **ignored: Any,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
+    network_interfaces: str | Sequence[str] | None = None,
+    host_discovery_script: str | None = None,
 ) -> list[Any]:
     """Runs ``func(*args, **kwargs)`` on every rank and gives the results in rank order.
 
-    Arguments of Horovod that have no meaning here (controllers, caches, NCCL) are accepted; elastic ones are not.
+    * ``hosts`` as in ``"a:2,b:2"``, or ``hostfile``; ``slots`` is for hosts that are named without a number.
+    * ``ssh_port`` and ``ssh_identity_file`` lead to other hosts; ``network_interface`` names one network, or ``"a,b"``.
+    * ``start_timeout``: seconds that hosts may take to answer, and ranks to meet.
+    * ``output_filename``: a folder for each rank's output. ``executable``: the Python that ranks run.
+
+    Arguments that choose between controllers have no effect, which is said once; elastic ones are refused.
     """
-    elastic = {"min_num_proc", "max_num_proc", "min_np", "max_np", "host_discovery_script", "reset_limit"}
-    wanted = sorted(name for name in elastic & ignored.keys() if ignored[name] is not None)
+    elastic = {
+        "min_num_proc": min_num_proc,
+        "max_num_proc": max_num_proc,
+        "min_np": min_np,
+        "max_np": max_np,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
+        "host_discovery_script": host_discovery_script,
+    }
+    wanted = [name for name, value in elastic.items() if value is not None]
     if wanted:
-        raise ValueError(f"horovod.run: {', '.join(wanted)}: elastic jobs are not there yet")
-    words: list[str] = []
-    for flag, value in (("--hosts", hosts), ("--hostfile", hostfile)):
-        words += [flag, value] if value else []
-    if verbose:
-        words.append("-v")
-    env = {"PHALANX_START_TIMEOUT": str(start_timeout)} if start_timeout else {}
-    return phalanx.run(func, tuple(args), kwargs, np=num_proc or np or 1, launcher_args=words, env=env)
+        raise ValueError(
+            f"horovod.run: {', '.join(wanted)}: elastic jobs are not there yet; num_proc alone fixes the number"
+        )
+    if hosts is not None and hostfile is not None:
+        raise ValueError("horovod.run: hosts and hostfile both name hosts; leave one of them out")
+    if use_gloo and use_mpi:
+        raise ValueError("horovod.run: use_gloo and use_mpi exclude each other; neither is needed here")
+    _say_meaningless(use_gloo=use_gloo, use_mpi=use_mpi, mpi_args=mpi_args, disable_cache=disable_cache)
+    interfaces = [network_interfaces] if isinstance(network_interfaces, str) else list(network_interfaces or [])
+    interfaces += [network_interface] if network_interface else []
+    from horovod.runner.launch import rsh
+
+    words = ["--horovod"]
+    flags = {
+        "--hosts": hosts,
+        "--hostfile": hostfile,
+        "--slots-per-host": slots,
+        "--interface": ",".join(interfaces) or None,
+        "--start-timeout": start_timeout,
+        "--output-filename": output_filename,
+        "--rsh": rsh(ssh_port, ssh_identity_file),
+    }
+    for flag, value in flags.items():
+        words += [flag, str(value)] if value is not None else []
+    words += ["-v"] if verbose else []
+    env = {"HOROVOD_START_TIMEOUT": str(start_timeout)} if start_timeout is not None else {}
+    n = _number_of_ranks(num_proc, np)
+    return phalanx.run(func, tuple(args), kwargs, np=n, launcher_args=words, env=env, executable=executable)
+
+
+def _number_of_ranks(num_proc: int | None, np: int | None) -> int:
+    if np is not None and num_proc not in (None, 1, np):
+        raise ValueError(
+            f"horovod.run: num_proc={num_proc} and np={np} contradict each other; np is the old word, leave it out"
+        )
+    n = np if np is not None else num_proc
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"horovod.run: num_proc is a whole number of ranks from 1, not {n!r}")
+    return n
+
+
+def _say_meaningless(**given: Any) -> None:
+    """Once for each: these choose between things of which there is one here."""
+    reasons = {
+        "disable_cache": "nothing is kept from earlier runs",
+        "mpi_args": "there is no MPI to pass them to; PHALANX_ variables are the settings here",
+    }
+    for name in [name for name, value in given.items() if value and name not in _said]:
+        _said.add(name)
+        why = reasons.get(name, "there is one controller, which needs neither MPI nor Gloo")
+        print(f"horovod.run: note: {name} has no effect: {why}", file=sys.stderr)
 
 
 __all__ = ["run"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from phalanx.torch.compression import Compression
+from phalanx.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 
-__all__ = ["Compression"]
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
