@@ -1,64 +1,73 @@
-"""Horovod's questions about how it was built, without torch. The C interface gives the same answers.
+"""Horovod's questions about what it was built with. Scripts ask them to choose a way to communicate; here there is one.
+The C interface gives the same answers.
 
->>> gloo_built(), mpi_built(), nccl_built()
-(True, False, 0)
+>>> gloo_built()
+True
+>>> mpi_built()
+False
 """
 
 from __future__ import annotations
 
+import sys
+
 from phalanx import _phalanx
 
 
-def gloo_built() -> bool:
-    """Yes: to programs that ask, Phalanx stands where Gloo would, a transport for CPUs that needs no MPI."""
-    return True
+def _answer(yes: bool, why: str, verbose: bool) -> bool:
+    if verbose:
+        print(f"phalanx: {'yes' if yes else 'no'}: {why}", file=sys.stderr)
+    return yes
 
 
-def gloo_enabled() -> bool:
-    """Whether it runs: between ``init()`` and ``shutdown()``."""
-    return _phalanx.is_initialized()
-
-
-def mpi_built() -> bool:
-    """No."""
+def mpi_threads_supported() -> bool:
+    """No: there is no MPI, so none that threads could call."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """No."""
+    """No: ranks do not communicate through MPI, also where mpirun has started them."""
     return False
 
 
-def mpi_threads_supported() -> bool:
-    """Raises, as Horovod does without MPI."""
-    raise ValueError(
-        "there is no MPI here whose threads could be asked about; a program may use mpi4py beside it without asking"
-    )
+def mpi_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "mpirun may start ranks, but they do not communicate through MPI", verbose)
 
 
-def nccl_built() -> int:
-    """No: 0 instead of a version."""
-    return 0
+def gloo_enabled() -> bool:
+    """Whether tensors of the CPU can travel now: between ``init()`` and ``shutdown()``."""
+    return _phalanx.is_initialized()
 
 
-def ddl_built() -> bool:
-    """No."""
-    return False
+def gloo_built(verbose: bool = False) -> bool:
+    """Yes, in the sense in which scripts ask: tensors of the CPU can travel. ``verbose`` also prints why."""
+    return _answer(True, "tensors of the CPU travel through shared memory and TCP, without Gloo", verbose)
 
 
-def ccl_built() -> bool:
-    """No."""
-    return False
+def nccl_built(verbose: bool = False) -> int:
+    """0: no. Tensors of a GPU travel through the host's memory. ``verbose`` also prints that."""
+    return int(_answer(False, "tensors of a GPU travel through the host's memory", verbose))
 
 
-def cuda_built() -> bool:
-    """No."""
-    return False
+def ddl_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "IBM's DDL is not needed", verbose)
 
 
-def rocm_built() -> bool:
-    """No."""
-    return False
+def ccl_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "Intel's oneCCL is not needed", verbose)
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "tensors of a GPU travel through the host's memory", verbose)
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """No. ``verbose`` also prints why."""
+    return _answer(False, "tensors of a GPU travel through the host's memory", verbose)
 
 
 __all__ = [

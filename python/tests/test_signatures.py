@@ -63,7 +63,11 @@ def unread(function: Any) -> list[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
     calls_super = any(isinstance(n, ast.Name) and n.id == "super" for s in written.body for n in ast.walk(s))
-    return [a.arg for a in named if a.arg not in read and a.arg not in ("self", "cls") and not (calls_super and a.arg == "_")]
+    return [
+        a.arg
+        for a in named
+        if a.arg not in read and a.arg not in ("self", "cls") and not (calls_super and a.arg == "_")
+    ]
 
 
 def does_nothing(written: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -93,7 +97,9 @@ def test_the_test_finds_what_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_exceptions_are_still_needed() -> None:
-    known = {name: function for package in PACKAGES for module in modules(package) for name, function in functions(module)}
+    known = {
+        name: function for package in PACKAGES for module in modules(package) for name, function in functions(module)
+    }
     for exception, reason in EXCEPTIONS.items():
         name, word = exception.removesuffix(")").split("(")
         assert reason

@@ -113,7 +113,9 @@ def in_pieces() -> None:
     assert torch.equal(hvd.broadcast(t, 0), torch.arange(12.0).reshape(3, 4).t())
     assert torch.equal(hvd.alltoall(t.repeat(n, 1)[:, ::2])[:4], torch.arange(12.0).reshape(3, 4).t()[:, ::2])
     rows = whole.repeat(n, 1)[:, ::2]
-    assert torch.equal(hvd.reducescatter(rows, op=hvd.Sum), (torch.arange(12.0).reshape(3, 4) * n + sum(range(n)))[:, ::2])
+    assert torch.equal(
+        hvd.reducescatter(rows, op=hvd.Sum), (torch.arange(12.0).reshape(3, 4) * n + sum(range(n)))[:, ::2]
+    )
     p = whole.clone().requires_grad_()
     hvd.allreduce(p.t()).sum().backward()
     assert p.grad is not None
@@ -125,7 +127,9 @@ def in_pieces() -> None:
 
 def normalized() -> None:
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 1), torch.nn.Sequential(torch.nn.BatchNorm2d(2)), torch.nn.Flatten())
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 1), torch.nn.Sequential(torch.nn.BatchNorm2d(2)), torch.nn.Flatten()
+    )
     weight = net[1][0].weight
     converted = hvd.SyncBatchNorm.convert_sync_batchnorm(net)
     assert converted is net
@@ -186,7 +190,9 @@ def adasum_words() -> None:
     table = torch.nn.Embedding(4, 2, sparse=True)
     torch.nn.init.ones_(table.weight)
     # AdamW takes no sparse gradients: the step succeeds only if they were made dense.
-    optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(table.parameters(), lr=0.1), op=hvd.Adasum, sparse_as_dense=True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.AdamW(table.parameters(), lr=0.1), op=hvd.Adasum, sparse_as_dense=True
+    )
     optimizer.zero_grad()
     table(torch.tensor([1])).sum().backward()
     optimizer.step()

@@ -11,6 +11,18 @@
 
 from __future__ import annotations
 
+from phalanx._build import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from phalanx._world import (
     counters,
     cross_rank,
@@ -29,18 +41,6 @@ from phalanx.process_sets import ProcessSet, add_process_set, global_process_set
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
 from phalanx.timeline import start_timeline, stop_timeline
 from phalanx.torch import elastic
-from phalanx.torch._build import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
 from phalanx.torch._check import check_equal
 from phalanx.torch.collectives import (
     allgather,

@@ -55,7 +55,9 @@ def _tensors(of: Any) -> _Named:
         return [named for i, group in enumerate(of.param_groups) for named in _of_group(of, i, group)]
     if isinstance(of, Mapping) and all(isinstance(t, torch.Tensor) for t in of.values()):
         return sorted(of.items())
-    raise ValueError(f"check_equal takes a model, an optimizer or a mapping of names to tensors, not a {type(of).__name__}")
+    raise ValueError(
+        f"check_equal takes a model, an optimizer or a mapping of names to tensors, not a {type(of).__name__}"
+    )
 
 
 def _of_group(optimizer: torch.optim.Optimizer, i: int, group: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
@@ -115,7 +117,9 @@ def _raise(what: str, blocks: dict[int, list[tuple[str, str]]]) -> None:
             else:
                 unlike = [str(r) for r in blocks if blocks[r][i][0] != digest]
                 listed = f"rank {b}" if len(unlike) == 1 else f"ranks {', '.join(unlike)}"
-                text = f"{kind} is {digest} on rank {a} and {theirs[0]} on {listed if len(unlike) == 1 else f'rank {b}'}"
+                text = (
+                    f"{kind} is {digest} on rank {a} and {theirs[0]} on {listed if len(unlike) == 1 else f'rank {b}'}"
+                )
                 text += "" if len(unlike) == 1 else f" ({listed} differ from rank {a})"
             raise MismatchError(
                 f"{what}: ranks have drifted apart: {text}. Look for what only some ranks do: other random numbers, changes "

@@ -34,7 +34,9 @@ def forget(handle: int) -> None:
 def poll(handle: int) -> bool:
     """Whether the operation is done, so that :func:`synchronize` would not wait."""
     if _entry(handle) is None:
-        raise ValueError(f"the operation with handle {handle} is done and its result was given: poll() before synchronize()")
+        raise ValueError(
+            f"the operation with handle {handle} is done and its result was given: poll() before synchronize()"
+        )
     return _under_way[handle][0].poll()
 
 

@@ -16,13 +16,19 @@ _increment_version = getattr(torch.autograd.graph, "increment_version", None)
 def check(tensor: torch.Tensor) -> None:
     """Refuses what cannot be communicated."""
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"a torch.Tensor travels here, not a {type(tensor).__name__}: torch.as_tensor() makes one of it")
+        raise ValueError(
+            f"a torch.Tensor travels here, not a {type(tensor).__name__}: torch.as_tensor() makes one of it"
+        )
     if tensor.layout is not torch.strided:
-        raise ValueError(f"dense tensors travel here, not {tensor.layout}: use sparse_allreduce_async or tensor.to_dense()")
+        raise ValueError(
+            f"dense tensors travel here, not {tensor.layout}: use sparse_allreduce_async or tensor.to_dense()"
+        )
     if tensor.dtype not in CODES:
         raise ValueError(f"elements of type {tensor.dtype} cannot travel: convert the tensor with .to() first")
     if tensor.device.type == "meta":
-        raise ValueError("a tensor on the meta device has no elements that could travel: give it memory with to_empty()")
+        raise ValueError(
+            "a tensor on the meta device has no elements that could travel: give it memory with to_empty()"
+        )
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,9 @@ def _check_group(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     for tensor in tensors:
         check(tensor)
     if len({tensor.device for tensor in tensors}) > 1:
-        raise UnsupportedError("the tensors of one group are on several devices: move them to one, or make a group for each")
+        raise UnsupportedError(
+            "the tensors of one group are on several devices: move them to one, or make a group for each"
+        )
     return tensors
 
 
@@ -110,7 +112,9 @@ def scatter(
     """Reducescatter, of one tensor or a group."""
     op = checked_op(op)
     if op not in (Average, Sum):
-        raise UnsupportedError("reducescatter knows sum and average only: use allreduce for other reductions, and take your share")
+        raise UnsupportedError(
+            "reducescatter knows sum and average only: use allreduce for other reductions, and take your share"
+        )
     tensors = _check_group(tensors)
     operation = _phalanx.submit(
         "reducescatter",

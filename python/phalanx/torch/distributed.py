@@ -72,7 +72,9 @@ class DistributedDataParallel(torch.nn.Module):
         super().__init__()
         if not isinstance(module, torch.nn.Module):
             kind = type(module).__name__
-            raise ValueError(f"DistributedDataParallel wraps a torch.nn.Module, not a {kind}; optimizers have DistributedOptimizer")
+            raise ValueError(
+                f"DistributedDataParallel wraps a torch.nn.Module, not a {kind}; optimizers have DistributedOptimizer"
+            )
         _refuse(others)
         _check_devices(module, device_ids, output_device)
         if dim != 0:

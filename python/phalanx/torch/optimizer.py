@@ -122,7 +122,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if self._should_synchronize:
                 self.synchronize()
             elif not self._synchronized and not self._is_alone:
-                raise ValueError("skip_synchronize() is for a step after synchronize(): call optimizer.synchronize() first")
+                raise ValueError(
+                    "skip_synchronize() is for a step after synchronize(): call optimizer.synchronize() first"
+                )
             result = super().step()
         self._synchronized = False
         if not self._is_alone:
@@ -218,7 +220,9 @@ def DistributedOptimizer(
     )
     if op == Adasum and _phalanx.place()[1] > 1:
         if process_set.process_set_id != 0:
-            raise NotImplementedError("Adasum combines the steps of all ranks: leave process_set out, or use op=Average")
+            raise NotImplementedError(
+                "Adasum combines the steps of all ranks: leave process_set out, or use op=Average"
+            )
         if groups is not None:
             raise ValueError("Adasum combines all parameters of a step together: leave groups out")
         adasum: AdasumOptimizer = _wrapped(optimizer, AdasumOptimizer)
@@ -252,7 +256,9 @@ def _names(
             for j, p in enumerate(group["params"])
         }
     if isinstance(named_parameters, torch.nn.Module):
-        raise ValueError("named_parameters takes pairs of name and parameter: pass model.named_parameters(), not the model")
+        raise ValueError(
+            "named_parameters takes pairs of name and parameter: pass model.named_parameters(), not the model"
+        )
     named = list(named_parameters)
     for pair in named:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
@@ -299,7 +305,9 @@ def _grouping(groups: int | Sequence[Sequence[torch.Tensor]] | None, own: set[_P
         if not isinstance(p, torch.Tensor):
             raise ValueError(f"groups holds a {type(p).__name__} where a parameter belongs: pass lists of torch.Tensor")
         if p not in own:
-            raise ValueError(f"groups holds a tensor of shape {list(p.shape)} that the optimizer does not have: leave it out")
+            raise ValueError(
+                f"groups holds a tensor of shape {list(p.shape)} that the optimizer does not have: leave it out"
+            )
         if p in seen:
             raise ValueError(f"a parameter of shape {list(p.shape)} is in groups more than once: each travels once")
         seen.add(p)

@@ -21,7 +21,7 @@ from importlib import metadata
 from typing import Any
 
 from horovod.common.exceptions import HorovodVersionMismatchError, get_version_mismatch_message
-from phalanx import _build
+from phalanx._build import ccl_built, cuda_built, ddl_built, gloo_built, mpi_built, nccl_built, rocm_built
 
 #: The frameworks that Horovod has extensions for; here there is that of torch.
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
@@ -62,41 +62,6 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     is_there = extension_available(ext_base_name)
     answer = is_there and subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
     return _said(f"a GPU that {ext_base_name} can use", answer, verbose)
-
-
-def mpi_built(verbose: bool = False) -> bool:
-    """No."""
-    return _said("MPI", _build.mpi_built(), verbose)
-
-
-def gloo_built(verbose: bool = False) -> bool:
-    """Yes: Phalanx is what stands where Gloo would."""
-    return _said("Gloo, or what stands for it", _build.gloo_built(), verbose)
-
-
-def nccl_built(verbose: bool = False) -> int:
-    """No."""
-    return _said("NCCL", _build.nccl_built(), verbose)
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """No."""
-    return _said("DDL", _build.ddl_built(), verbose)
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """No."""
-    return _said("CCL", _build.ccl_built(), verbose)
-
-
-def cuda_built(verbose: bool = False) -> bool:
-    """No."""
-    return _said("CUDA", _build.cuda_built(), verbose)
-
-
-def rocm_built(verbose: bool = False) -> bool:
-    """No."""
-    return _said("ROCm", _build.rocm_built(), verbose)
 
 
 def _said(what: str, answer: Any, verbose: bool) -> Any:
