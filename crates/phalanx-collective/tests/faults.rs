@@ -3,6 +3,7 @@
 #[expect(dead_code, reason = "the module serves several tests; this one waits for certain words only")]
 mod processes;
 
+use phalanx_net::ending::Ending;
 use processes::{
     Job, Server, Spec,
     blow::{Blow, all_name},
@@ -150,7 +151,7 @@ fn a_rank_that_goes_while_others_wait_is_named_with_the_cause() {
             let begun = Instant::now();
             if fault == Fault::Exit && job.hub.is_some() {
                 job.hear(&[victim], "ended");
-                job.report_end(victim, "exited with code 0");
+                job.report_end(victim, Ending::Code(0));
             }
             all_name(&mut job, victim, begun);
             if fault == Fault::Leave {
@@ -201,7 +202,7 @@ fn nobody_joins_a_world_that_is_over_before_it_formed() {
     job.spawn(0);
     job.spawn(1);
     job.kill(1);
-    job.report_end(1, "was killed by SIGKILL");
+    job.report_end(1, Ending::Signal(9));
     all_of(&mut job, &[0], 1);
     job.spawn(2);
     all_of(&mut job, &[2], 1);

@@ -6,6 +6,7 @@
 //! - WIRE-3: [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
 
 use phalanx_core::Rank;
+pub use phalanx_net::ending::Ending;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -126,62 +127,6 @@ impl Sig {
     }
 }
 
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
-    Code(i32),
-    Signal(i32),
-}
-
-impl Ending {
-    pub fn is_failure(self) -> bool {
-        self != Ending::Code(0)
-    }
-
-    /// The code a shell would report.
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Ending::Code(code) => code as u8,
-            Ending::Signal(number) => (128 + number) as u8,
-        }
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Ending::Code(code) => write!(f, "exited with code {code}"),
-            Ending::Signal(number) => write!(f, "was killed by {}", signal_name(number)),
-        }
-    }
-}
-
-/// The name people know a signal by.
-pub fn signal_name(number: i32) -> String {
-    let name = match number {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        5 => "SIGTRAP",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        10 => "SIGUSR1",
-        11 => "SIGSEGV",
-        12 => "SIGUSR2",
-        13 => "SIGPIPE",
-        14 => "SIGALRM",
-        15 => "SIGTERM",
-        24 => "SIGXCPU",
-        25 => "SIGXFSZ",
-        31 => "SIGSYS",
-        _ => return format!("signal {number}"),
-    };
-    name.to_string()
-}
-
 /// Secret bytes that no log can show.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Hidden(pub [u8; phalanx_net::secret::LEN]);
@@ -208,14 +153,6 @@ mod tests {
         };
         let shown = format!("{:?}", Down::Prepare(Box::new(prepare)));
         assert!(shown.contains("secret: Hidden(..)"), "WIRE-1: {shown}");
-    }
-
-    #[test]
-    fn exit_codes_are_those_of_a_shell() {
-        assert_eq!(Ending::Code(3).exit_code(), 3);
-        assert_eq!(Ending::Signal(9).exit_code(), 137);
-        assert_eq!(Ending::Signal(9).to_string(), "was killed by SIGKILL");
-        assert_eq!(Ending::Signal(40).to_string(), "was killed by signal 40");
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod auth;
 pub mod cores;
 pub mod discover;
 mod door;
+pub mod ending;
 mod error;
 pub mod frame;
 pub mod hub;

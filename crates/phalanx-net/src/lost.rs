@@ -5,6 +5,7 @@
 //! - LOST-2: the first verdict stays. A rank that fails because of another one dooms the world with the *first* culprit, and answers
 //!   with what the hub made everybody's verdict, so that everybody names the same one.
 
+use crate::ending::End;
 use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -20,7 +21,7 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// Its process ended: how, if the launcher told.
-    Ended(String),
+    Ended(End),
     /// It left the world in order while others still wanted something of it.
     Left,
     /// Its connection was closed or reset.
@@ -36,8 +37,7 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Ended(how) if how.is_empty() => f.write_str("its process ended"),
-            Cause::Ended(how) => write!(f, "its process {how}"),
+            Cause::Ended(end) => write!(f, "its process {end}"),
             Cause::Left => f.write_str("it left the world while others still waited for it"),
             Cause::Disconnected => f.write_str("its connection was closed"),
             Cause::Frozen { silent_ms } => {
@@ -88,6 +88,17 @@ pub enum Doom {
     GaveUp { rank: Rank, why: String },
 }
 
+impl Doom {
+    /// The one rank whose fault it is, if it is one rank's.
+    pub fn culprit(&self) -> Option<Rank> {
+        match self {
+            Doom::Lost(lost) => Some(lost.rank),
+            Doom::GaveUp { rank, .. } => Some(*rank),
+            Doom::Mismatch { .. } => None,
+        }
+    }
+}
+
 impl Casualties {
     pub fn new(n_ranks: u32) -> Casualties {
         let lost = vec![None; n_ranks as usize];
@@ -106,9 +117,7 @@ impl Casualties {
     pub fn lose(&self, lost: Lost) {
         let mut known = self.lock();
         if let Some(entry) = known.lost.get_mut(lost.rank.index()) {
-            let better = |old: &Cause| {
-                matches!(old, Cause::Ended(how) if how.is_empty()) || *old == Cause::Disconnected
-            };
+            let better = |old: &Cause| matches!(old, Cause::Ended(End::Untold) | Cause::Disconnected);
             if entry.as_ref().is_none_or(better) {
                 *entry = Some(lost.cause);
             }
@@ -174,6 +183,7 @@ impl Casualties {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ending::Ending;
 
     fn lost(rank: u32, cause: Cause) -> Lost {
         Lost { rank: Rank(rank), cause }
@@ -196,16 +206,16 @@ mod tests {
         casualties.lose(lost(0, Cause::Left));
         let closed = |casualties: &Casualties| casualties.suspect(Rank(1), Cause::Disconnected);
         assert_eq!(closed(&casualties), lost(1, Cause::Disconnected), "leaving in order is no reason");
-        casualties.lose(lost(3, Cause::Ended(String::new())));
+        casualties.lose(lost(3, Cause::Ended(End::Untold)));
         casualties.lose(lost(2, Cause::Disconnected));
-        assert_eq!(closed(&casualties), lost(3, Cause::Ended(String::new())));
+        assert_eq!(closed(&casualties), lost(3, Cause::Ended(End::Untold)));
     }
 
     #[test]
     fn the_launchers_words_replace_a_bare_cause() {
         let casualties = Casualties::new(1);
-        casualties.lose(lost(0, Cause::Ended(String::new())));
-        casualties.lose(lost(0, Cause::Ended("was killed by SIGKILL".into())));
+        casualties.lose(lost(0, Cause::Ended(End::Untold)));
+        casualties.lose(lost(0, Cause::Ended(End::Process(Ending::Signal(9)))));
         casualties.lose(lost(0, Cause::Left));
         let cause = casualties.cause(Rank(0)).unwrap();
         assert_eq!(cause.to_string(), "its process was killed by SIGKILL");

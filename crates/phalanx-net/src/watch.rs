@@ -10,6 +10,7 @@ use crate::{
     arena::Arena,
     auth::Purpose,
     door::{Door, Listener},
+    ending::End,
     frame::{self, Decoder},
     hub::{
         cause_of,
@@ -204,13 +205,24 @@ impl Watch {
         if self.hub_host != HubHost::Launcher || self.owner != std::process::id() {
             return false;
         }
+        self.say_within(Up::Words(words.plain()), at_most);
+        true
+    }
+
+    /// Tells the launcher whom this rank missed; other hubs have nobody who would ask.
+    pub fn missed(&self, whom: Rank, at_most: Duration) {
+        if self.hub_host == HubHost::Launcher && self.owner == std::process::id() {
+            self.say_within(Up::Missed(whom), at_most);
+        }
+    }
+
+    fn say_within(&self, up: Up, at_most: Duration) {
         let (said, wait) = mpsc::sync_channel(1);
-        self.order(Up::Words(words.plain()), Some(said));
+        self.order(up, Some(said));
         if !at_most.is_zero() {
             // Nothing is ever sent: it ends when the other side is dropped, or is late.
             let _ = wait.recv_timeout(at_most);
         }
-        true
     }
 
     fn order(&self, up: Up, said: Option<mpsc::SyncSender<()>>) {
@@ -309,7 +321,7 @@ impl Watching {
                 let rank = self.pidfds[t - FIRST_PIDFD].0;
                 let fd = self.pidfds[t - FIRST_PIDFD].1.as_raw_fd();
                 let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
-                self.lose(Lost { rank, cause: Cause::Ended(String::new()) });
+                self.lose(Lost { rank, cause: Cause::Ended(End::Untold) });
             }
             _ => {
                 if let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) {

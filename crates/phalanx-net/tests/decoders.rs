@@ -8,6 +8,7 @@ use phalanx_net::{
     LinkAddress,
     auth::{Acceptor, Caller, Connector, Purpose},
     discover::discover,
+    ending::{End, Ending},
     frame::{self, Decoder, HEADER},
     hub::message::{Down, FailureKind, MAX_FRAME, Member, Up, Words},
     lost::{Cause, Doom, Lost},
@@ -51,7 +52,7 @@ fn member(rank: u32) -> Member {
 fn dooms() -> Vec<Doom> {
     let lost = |cause| Doom::Lost(Lost { rank: Rank(3), cause });
     vec![
-        lost(Cause::Ended("was killed by SIGKILL".into())),
+        lost(Cause::Ended(End::Process(Ending::Signal(9)))),
         lost(Cause::Frozen { silent_ms: 3_123 }),
         lost(Cause::Left),
         Doom::Mismatch { a: Rank(0), a_call: "barrier".into(), b: Rank(1), b_call: "allreduce".into() },

@@ -282,7 +282,7 @@ impl Control {
         let gone = match &lost.cause {
             Cause::Left | Cause::Disconnected => true,
             // Whoever crashed has not ended its engine in order, or it does not matter any more.
-            Cause::Ended(how) => how.is_empty() || how == "exited with code 0",
+            Cause::Ended(end) => end.may_be_in_order(),
             _ => false,
         };
         let since = *self.lost_since.get_or_insert_with(Instant::now);

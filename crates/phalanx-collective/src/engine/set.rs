@@ -133,8 +133,10 @@ impl Set {
         grouped: bool,
     ) -> Result<Handle, EngineError> {
         let mut desk = self.desk();
-        if let Some(error) = &desk.ended {
-            return Err(error.clone());
+        if let Some(error) = desk.ended.clone() {
+            drop(desk);
+            shared.note_missed(&error);
+            return Err(error);
         }
         let name: Name = match name {
             Some(name) => name.into(),
@@ -206,6 +208,9 @@ impl Set {
             shared.wake_control();
         }
         due.reports.drain(..).for_each(|report| shared.report(self.me == 0, report));
+        if let Some(error) = due.answers.iter().find_map(|(_, answer)| answer.as_ref().err()) {
+            shared.note_missed(error);
+        }
         due.answer();
     }
 

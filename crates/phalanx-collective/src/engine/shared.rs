@@ -177,6 +177,15 @@ impl Shared {
         Error::from(NetError::from(self.world.doom(doom))).into()
     }
 
+    /// Where an operation fails because another rank ended everybody's engine, the launcher may be asked later who that was.
+    pub fn note_missed(&self, error: &EngineError) {
+        if let EngineError::ShutDown { rank } = error
+            && *rank != self.world.rank()
+        {
+            self.world.missed(*rank);
+        }
+    }
+
     /// Sees to it that nobody waits for this rank, whose engine has failed. Returns what everybody names as the reason.
     pub fn ruin(&self, error: EngineError) -> EngineError {
         if let Some(known) = self.doom() {

@@ -13,6 +13,7 @@ use phalanx_core::{Rank, kernel::Reduction};
 use phalanx_net::{
     NetError,
     arena::{CallHeader, Lane, N_SLOTS, SLOT_BYTES},
+    ending::End,
     lost::Cause,
 };
 use smallvec::SmallVec;
@@ -244,7 +245,7 @@ impl ArenaRun<'_> {
         let into = buffers.write(dst);
         self.lane.arena().peek(rank, from, into.as_mut_ptr(), into.len()).map_err(|error| {
             Stop::Net(match error.raw_os_error() {
-                Some(NO_SUCH_PROCESS) => NetError::PeerLost { rank, cause: Cause::Ended(String::new()) },
+                Some(NO_SUCH_PROCESS) => NetError::PeerLost { rank, cause: Cause::Ended(End::Untold) },
                 _ => NetError::System { what: "cannot read another rank's memory", error },
             })
         })

@@ -1,6 +1,7 @@
 //! One rank goes, in one of many ways, while all others wait for answers of their engines.
 
 use super::processes::{Job, Spec, crowd};
+use phalanx_net::ending::Ending;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -64,14 +65,14 @@ impl Case {
         match fault {
             Fault::Kill => {
                 job.kill(*victim);
-                job.report_end(*victim, "was killed by SIGKILL");
+                job.report_end(*victim, Ending::Signal(9));
             }
             Fault::Stop => job.signal(*victim, Signal::STOP),
             Fault::Exit | Fault::Panic => {
                 job.dismiss(*victim);
                 job.hear(&[*victim], "ended");
-                let how = if *fault == Fault::Exit { "exited with code 0" } else { "exited with code 101" };
-                job.report_end(*victim, how);
+                let code = if *fault == Fault::Exit { 0 } else { 101 };
+                job.report_end(*victim, Ending::Code(code));
             }
             Fault::ShutDown => job.dismiss(*victim),
         }

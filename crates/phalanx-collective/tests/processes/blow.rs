@@ -5,6 +5,7 @@ use super::{
     chance::Chance,
     worker::{After, OPS},
 };
+use phalanx_net::ending::Ending;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,7 @@ impl Blow {
         let struck = Instant::now();
         job.signal(self.victim, self.signal);
         if self.told {
-            job.report_end(self.victim, "was killed by SIGKILL");
+            job.report_end(self.victim, Ending::Signal(9));
         }
         let times = all_name(&mut job, self.victim, struck);
         if self.signal == Signal::STOP {

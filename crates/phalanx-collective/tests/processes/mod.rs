@@ -8,7 +8,11 @@ pub mod crowd;
 pub mod worker;
 
 use phalanx_core::Rank;
-use phalanx_net::{hub::Hub, secret::Secret};
+use phalanx_net::{
+    ending::{End, Ending},
+    hub::Hub,
+    secret::Secret,
+};
 use rustix::process::{Pid, Signal};
 use std::{
     fs,
@@ -175,8 +179,9 @@ impl Job {
     }
 
     /// Tells the hub how a rank ended, as the launcher would.
-    pub fn report_end(&self, rank: usize, how: &str) {
-        self.hub.as_ref().expect("only the launcher reports").rank_ended(Rank::at(rank), how);
+    pub fn report_end(&self, rank: usize, ending: Ending) {
+        let hub = self.hub.as_ref().expect("only the launcher reports");
+        hub.rank_ended(Rank::at(rank), End::Process(ending));
     }
 
     /// Lets a rank that lingers go.

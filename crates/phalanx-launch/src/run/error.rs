@@ -51,7 +51,7 @@ pub enum RunError {
         shortage.needed, shortage.limit
     )]
     FewFiles { n_ranks: u32, shortage: Shortage },
-    #[error("ended by {} before the ranks had started", crate::wire::signal_name(*.0))]
+    #[error("ended by {} before the ranks had started", phalanx_net::ending::signal_name(*.0))]
     Asked(i32),
 }
 

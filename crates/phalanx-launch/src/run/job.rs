@@ -8,7 +8,7 @@ use super::{
     agents::{Agent, Gone},
     failures::{Failure, Failures},
     meeting::Meeting,
-    policy::{Action, Cause, Input, Policy},
+    policy::{Action, Cause, Charge, Input, Policy},
     printer::Tails,
     report::{Ended, summary},
     route::Route,
@@ -19,7 +19,10 @@ use crate::{
     wire::{Down, Ending, Sig, Up},
 };
 use phalanx_core::Rank;
-use phalanx_net::hub::message::Words;
+use phalanx_net::{
+    ending::End,
+    hub::message::{FailureKind, Verdict, Words},
+};
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 use std::{
     sync::{
@@ -57,6 +60,8 @@ pub struct Job {
     pub tails: Option<Tails>,
     /// Why ranks said that they end.
     pub failures: Failures,
+    /// Whom they agreed to blame.
+    pub verdict: Verdict,
     /// Writes the last notice.
     pub showing: Option<JoinHandle<()>>,
 }
@@ -154,9 +159,7 @@ impl Job {
                         self.order_all(|| Down::Signal(sig));
                     }
                     Action::Finish => {
-                        if let Some(rank) = self.meeting.culprit() {
-                            policy.blame(rank);
-                        }
+                        self.verdict = self.meeting.verdict();
                         return Ok(policy);
                     }
                 }
@@ -180,7 +183,7 @@ impl Job {
                 None
             }
             News::Said { up: Up::Exited { rank, ending }, .. } => {
-                self.meeting.rank_ended(rank, &ending.to_string());
+                self.meeting.rank_ended(rank, End::Process(ending));
                 Some(Input::Exited { rank, ending })
             }
             News::Said { host, up: Up::Refused(refusal) } => {
@@ -224,11 +227,11 @@ impl Job {
         self.hosts[host].words = gone.words;
         let ranks = self.plan.hosts()[host].ranks.clone();
         if !gone.done {
-            let how = match gone.ending {
-                Some(ending @ Ending::Signal(_)) => format!("went with its host's agent, which {ending}"),
-                _ => "was lost with its host".to_string(),
+            let end = match gone.ending {
+                Some(ending @ Ending::Signal(_)) => End::WithAgent(ending),
+                _ => End::WithHost,
             };
-            ranks.clone().for_each(|rank| self.meeting.rank_ended(Rank(rank), &how));
+            ranks.clone().for_each(|rank| self.meeting.rank_ended(Rank(rank), end));
         }
         Input::HostLost { host, ranks }
     }
@@ -283,11 +286,17 @@ impl Job {
 
     /// Whoever failed because of another rank said so, and is not the cause if that other rank is known.
     pub fn ask_ranks_who_was_first(&self, policy: &mut Policy) {
-        if let Cause::Failed { rank, .. } = policy.cause() {
-            let first = self.failures.first(rank);
-            if first != rank {
-                policy.blame(first);
-            }
+        if let Some((rank, charge)) = self.verdict.doom.as_ref().and_then(Charge::of) {
+            policy.blame(rank, charge);
+        }
+        let Some(rank) = policy.culprit() else { return };
+        let first = self.failures.first(rank);
+        if first != rank {
+            policy.blame(first, Charge::Failed);
+        } else if let Some(whom) = self.verdict.missed.get(&rank)
+            && self.failures.of(rank).is_none_or(|f| f.kind != FailureKind::Own)
+        {
+            policy.blame(*whom, Charge::Gone);
         }
     }
 

@@ -5,11 +5,21 @@
 use super::RunError;
 use phalanx_core::Rank;
 use phalanx_net::{
-    hub::{Hub, message::Words},
+    ending::End,
+    hub::{
+        Hub,
+        message::{Verdict, Words},
+    },
     secret::Secret,
     socket::{self, AddressError},
 };
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+/// How long the hub may take to read what ranks said last: it does nothing else for long.
+const JUDGES: Duration = Duration::from_secs(1);
 
 /// An open meeting; it closes when dropped.
 #[derive(Debug)]
@@ -47,14 +57,14 @@ impl Meeting {
         self.hub.addresses()
     }
 
-    /// The rank whom all others were told to blame, if there is one.
-    pub fn culprit(&self) -> Option<Rank> {
-        self.hub.culprit()
+    /// What the ranks hold to be the reason of a failure.
+    pub fn verdict(&self) -> Verdict {
+        self.hub.verdict(JUDGES)
     }
 
     /// Lets the ranks that still wait for this one know.
-    pub fn rank_ended(&self, rank: Rank, how: &str) {
-        self.hub.rank_ended(rank, how);
+    pub fn rank_ended(&self, rank: Rank, end: End) {
+        self.hub.rank_ended(rank, end);
     }
 }
 

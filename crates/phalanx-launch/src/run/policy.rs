@@ -5,9 +5,12 @@
 //!   bounded time; then the launcher leaves, whatever the hosts say.
 //! - END-3: the culprit is the first rank that failed, unless another one crashed within [`CRASH_WINDOW`] of it: ranks
 //!   that lose a peer exit with a code, and on several hosts their news may arrive before the news of the crash.
+//! - END-4: whom the ranks themselves agreed to blame is the culprit, however it ended: who notices that a rank is gone or frozen fails
+//!   before it does. The job's code is that rank's, and never 0.
 
 use crate::wire::{Ending, Sig};
 use phalanx_core::Rank;
+use phalanx_net::lost::{self, Doom};
 use std::{ops::Range, time::Duration};
 
 /// How long the others may take to report the failure and end by themselves.
@@ -55,11 +58,52 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Success,
-    Failed { rank: Rank, ending: Ending },
-    HostLost { host: usize },
+    Failed {
+        rank: Rank,
+        ending: Ending,
+    },
+    /// The ranks agreed that it was this one, which did not fail by itself, or not only (END-4).
+    Blamed {
+        rank: Rank,
+        charge: Charge,
+        end: Option<RankEnd>,
+    },
+    HostLost {
+        host: usize,
+    },
     Asked(i32),
     TimedOut,
     OutputClosed,
+}
+
+/// What ranks hold against one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// It was gone while others still waited for it.
+    Gone,
+    Frozen,
+    /// Its host did not answer.
+    CutOff,
+    /// It failed, as it said itself.
+    Failed,
+}
+
+impl Charge {
+    /// Whom and what a doom is about; nobody where two ranks contradict each other.
+    pub fn of(doom: &Doom) -> Option<(Rank, Charge)> {
+        let charge = match doom {
+            Doom::Lost(lost) => match lost.cause {
+                lost::Cause::Ended(_)
+                | lost::Cause::Left
+                | lost::Cause::Disconnected
+                | lost::Cause::HubLost => Charge::Gone,
+                lost::Cause::Frozen { .. } => Charge::Frozen,
+                lost::Cause::Unreachable => Charge::CutOff,
+            },
+            Doom::GaveUp { .. } | Doom::Mismatch { .. } => Charge::Failed,
+        };
+        Some((doom.culprit()?, charge))
+    }
 }
 
 impl Cause {
@@ -67,6 +111,9 @@ impl Cause {
         match self {
             Cause::Success => 0,
             Cause::Failed { ending, .. } => ending.exit_code(),
+            Cause::Blamed { end, .. } => {
+                end.and_then(|e| e.ending).map_or(1, |ending| ending.exit_code().max(1))
+            }
             Cause::HostLost { .. } => 1,
             Cause::Asked(signal) => (128 + signal) as u8,
             Cause::TimedOut => 124,
@@ -100,8 +147,10 @@ pub struct Policy {
     /// When the cause arose.
     caused_at: Duration,
     asked: Option<Sig>,
-    /// Whom the ranks themselves hold to be lost.
-    blamed: Option<Rank>,
+    /// Whom the ranks themselves blame, and for what.
+    blamed: Option<(Rank, Charge)>,
+    /// Hosts that went with ranks that had not ended.
+    lost_hosts: Vec<(usize, Range<u32>)>,
     finished: bool,
     /// What happens when, soonest first, while the job is being ended.
     ladder: Vec<(Duration, Rung)>,
@@ -115,6 +164,7 @@ impl Policy {
             caused_at: Duration::ZERO,
             asked: None,
             blamed: None,
+            lost_hosts: Vec::new(),
             finished: false,
             ladder: Vec::new(),
         }
@@ -139,20 +189,35 @@ impl Policy {
         &self.ends
     }
 
-    /// The ranks themselves agreed on whose fault it was: better evidence than whose end was seen first, if that rank did fail by itself.
-    pub fn blame(&mut self, rank: Rank) {
-        self.blamed = Some(rank);
-        let end = self.ends.get(rank.index()).copied().flatten();
-        if let (Some(Cause::Failed { .. }), Some(RankEnd { ending: Some(ending), asked: None, .. })) =
-            (self.cause, end)
-            && ending.is_failure()
-        {
-            self.cause = Some(Cause::Failed { rank, ending });
+    /// The rank that the job failed by, if it did and if it was one rank.
+    pub fn culprit(&self) -> Option<Rank> {
+        match self.cause {
+            Some(Cause::Failed { rank, .. } | Cause::Blamed { rank, .. }) => Some(rank),
+            _ => None,
         }
     }
 
-    /// The rank that the others lost, whether or not it failed by itself.
-    pub fn blamed(&self) -> Option<Rank> {
+    /// The ranks themselves know whose fault it was: better evidence than whose end was seen first (END-4).
+    pub fn blame(&mut self, rank: Rank, charge: Charge) {
+        let Some(&end) = self.ends.get(rank.index()) else { return };
+        self.blamed = Some((rank, charge));
+        if self.culprit().is_none() {
+            return;
+        }
+        let host = self.lost_hosts.iter().find(|(_, ranks)| ranks.contains(&rank.0));
+        self.cause = Some(match (end, charge, host) {
+            (Some(RankEnd { ending: None, .. }), _, Some((host, _))) => Cause::HostLost { host: *host },
+            (Some(RankEnd { ending: Some(ending), asked: None, .. }), Charge::Gone | Charge::Failed, _)
+                if ending.is_failure() =>
+            {
+                Cause::Failed { rank, ending }
+            }
+            _ => Cause::Blamed { rank, charge, end },
+        });
+    }
+
+    /// The rank that the others blame, whatever the job ended by.
+    pub fn blamed(&self) -> Option<(Rank, Charge)> {
         self.blamed
     }
 
@@ -194,10 +259,13 @@ impl Policy {
     fn host_lost(&mut self, now: Duration, host: usize, ranks: Range<u32>) {
         let (asked, early) = (self.asked, self.cause.is_none());
         let mut lost_any = false;
-        for rank in ranks {
+        for rank in ranks.clone() {
             let end = &mut self.ends[rank as usize];
             lost_any |= end.is_none();
             end.get_or_insert(RankEnd { ending: None, asked, early });
+        }
+        if lost_any {
+            self.lost_hosts.push((host, ranks));
         }
         if lost_any && self.cause.is_none() {
             self.fail(now, Cause::HostLost { host });
@@ -333,13 +401,33 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_all_others_blame_is_the_culprit_if_it_failed() {
-        let (mut policy, _) = play(3, &[(10, exit(0, 1)), (11, exit(1, 101)), (12, exit(2, 1))]);
-        policy.blame(Rank(1));
-        assert!(matches!(policy.cause(), Cause::Failed { rank: Rank(1), .. }), "END-3");
-        let (mut policy, _) = play(2, &[(10, exit(0, 1)), (11, exit(1, 0))]);
-        policy.blame(Rank(1));
-        assert!(matches!(policy.cause(), Cause::Failed { rank: Rank(0), .. }), "it ended well");
+    fn the_rank_that_all_others_blame_is_the_culprit_however_it_ended() {
+        let judged = |n_ranks, inputs: &[(u32, Input)], charge| {
+            let (mut policy, _) = play(n_ranks, inputs);
+            policy.blame(Rank(1), charge);
+            (policy.culprit(), policy.cause().exit_code())
+        };
+        let failed = [(10, exit(0, 1)), (11, exit(1, 101)), (12, exit(2, 1))];
+        assert_eq!(judged(3, &failed, Charge::Gone), (Some(Rank(1)), 101), "END-4");
+        let left = [(10, exit(1, 0)), (11, exit(0, 7))];
+        assert_eq!(judged(2, &left, Charge::Gone), (Some(Rank(1)), 1), "END-4: never 0");
+        let frozen = [(10, exit(0, 7)), (4011, killed(1, 9))];
+        assert_eq!(judged(2, &frozen, Charge::Frozen), (Some(Rank(1)), 137), "END-4: its own code");
+        assert_eq!(judged(2, &frozen[..1], Charge::Frozen), (Some(Rank(1)), 1), "nobody knows its code");
+    }
+
+    #[test]
+    fn blame_does_not_outrank_a_lost_host_or_a_request() {
+        let lost = (11, Input::HostLost { host: 1, ranks: 1..2 });
+        let (mut policy, _) = play(2, &[(10, exit(0, 1)), lost]);
+        policy.blame(Rank(1), Charge::CutOff);
+        assert_eq!(policy.cause(), Cause::HostLost { host: 1 }, "the host is why the rank is gone");
+        let (mut policy, _) = play(2, &[(10, Input::Asked(2)), (11, exit(0, 1)), (12, exit(1, 0))]);
+        policy.blame(Rank(1), Charge::Gone);
+        assert_eq!((policy.cause(), policy.blamed()), (Cause::Asked(2), Some((Rank(1), Charge::Gone))));
+        let (mut policy, _) = play(2, &[(10, exit(0, 0)), (11, exit(1, 0))]);
+        policy.blame(Rank(1), Charge::Gone);
+        assert_eq!(policy.cause(), Cause::Success, "whoever was left coped");
     }
 
     #[test]

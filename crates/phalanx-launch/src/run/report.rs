@@ -2,14 +2,15 @@
 
 use super::{
     failures::Failures,
-    policy::{Cause, RankEnd},
+    policy::{Cause, Charge, RankEnd},
     printer::Tails,
 };
 use crate::{
     place::WorldPlan,
-    wire::{Ending, Sig, signal_name},
+    wire::{Ending, Sig},
 };
 use phalanx_core::Rank;
+use phalanx_net::ending::signal_name;
 use std::{fmt::Write, time::Duration};
 
 const SIGKILL: i32 = Sig::Kill.number();
@@ -29,8 +30,8 @@ pub struct Ended<'a> {
     pub tails: Option<&'a Tails>,
     /// The last words of a lost host's agent or remote shell.
     pub host_words: &'a [String],
-    /// Whom the ranks themselves hold to be lost.
-    pub blamed: Option<Rank>,
+    /// Whom the ranks themselves blame, and for what.
+    pub blamed: Option<(Rank, Charge)>,
     /// What ranks said about their own ends.
     pub failures: &'a Failures,
     pub after: Duration,
@@ -43,9 +44,11 @@ pub fn summary(ended: &Ended<'_>) -> String {
     match ended.cause {
         Cause::Success | Cause::OutputClosed => return text,
         Cause::Failed { rank, ending } => {
-            let pid = ended.pids[rank.index()].map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            let host = ended.plan.host_name(rank);
-            let _ = writeln!(text, "phalanx: rank {rank} on {host}{pid} {ending} after {seconds:.1} s");
+            let _ = writeln!(text, "phalanx: {} {ending} after {seconds:.1} s", whereabouts(ended, rank));
+        }
+        Cause::Blamed { rank, charge, end } => {
+            let said = charged(charge, Fate::of(end, Some(charge)));
+            let _ = writeln!(text, "phalanx: {} {said}, after {seconds:.1} s", whereabouts(ended, rank));
         }
         Cause::HostLost { host } => {
             let host = &ended.plan.hosts()[host];
@@ -64,10 +67,31 @@ pub fn summary(ended: &Ended<'_>) -> String {
     if !others.is_empty() {
         let _ = writeln!(text, "phalanx: {others}");
     }
-    if let Cause::Failed { rank, .. } = ended.cause {
+    if let Cause::Failed { rank, .. } | Cause::Blamed { rank, .. } = ended.cause {
         last_words(&mut text, ended, rank);
     }
     text
+}
+
+fn whereabouts(ended: &Ended<'_>, rank: Rank) -> String {
+    let pid = ended.pids[rank.index()].map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    format!("rank {rank} on {}{pid}", ended.plan.host_name(rank))
+}
+
+/// What the others hold against a rank, and what became of it.
+fn charged(charge: Charge, fate: Fate) -> String {
+    let end = fate.said(1);
+    match (charge, fate) {
+        (Charge::Gone, Fate::Ended(_) | Fate::EndedBefore(_)) => {
+            let end = end.strip_prefix("had already ").unwrap_or(&end);
+            format!("{end} while others still waited for it")
+        }
+        (Charge::Gone, _) => format!("left while others still waited for it, and {end}"),
+        (Charge::Frozen, Fate::Frozen) => end,
+        (Charge::Frozen, _) => format!("was frozen, and {end}"),
+        (Charge::CutOff, _) => format!("was cut off from the others, and {end}"),
+        (Charge::Failed, _) => format!("failed, and {end}"),
+    }
 }
 
 /// The last thing on the screen: why the first rank failed, in its own words, or else in its last ones on stderr.
@@ -95,14 +119,17 @@ fn others(ended: &Ended<'_>) -> String {
     let mut fates: Vec<(Fate, Vec<u32>)> = Vec::new();
     for rank in 0..ended.plan.n_ranks() {
         let is_cause = match ended.cause {
-            Cause::Failed { rank: culprit, .. } => culprit == Rank(rank),
+            Cause::Failed { rank: culprit, .. } | Cause::Blamed { rank: culprit, .. } => {
+                culprit == Rank(rank)
+            }
             Cause::HostLost { host } => ended.plan.hosts()[host].ranks.contains(&rank),
             _ => false,
         };
         if is_cause {
             continue;
         }
-        let fate = Fate::of(ended.ends[rank as usize], ended.blamed == Some(Rank(rank)));
+        let charge = ended.blamed.filter(|(blamed, _)| *blamed == Rank(rank)).map(|(_, charge)| charge);
+        let fate = Fate::of(ended.ends[rank as usize], charge);
         match fates.iter_mut().find(|(f, _)| *f == fate) {
             Some((_, ranks)) => ranks.push(rank),
             None => fates.push((fate, vec![rank])),
@@ -128,16 +155,18 @@ enum Fate {
     KilledMeanwhile(i32),
     /// It did not end when it was asked to.
     Killed,
-    /// The same, and the others had lost it before.
+    /// The same, and its heartbeat had stopped before.
     Frozen,
 }
 
 impl Fate {
-    fn of(end: Option<RankEnd>, is_blamed: bool) -> Fate {
+    fn of(end: Option<RankEnd>, charge: Option<Charge>) -> Fate {
         let Some(end) = end else { return Fate::Unknown };
         match (end.ending, end.asked) {
             (None, _) => Fate::WentWithHost,
-            (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) if is_blamed => Fate::Frozen,
+            (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) if charge == Some(Charge::Frozen) => {
+                Fate::Frozen
+            }
             (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) => Fate::Killed,
             (Some(Ending::Signal(signal)), Some(sig)) if signal != sig.number() => {
                 Fate::KilledMeanwhile(signal)
@@ -213,7 +242,7 @@ mod tests {
             pids: &vec![Some(77); ends.len()],
             tails: Some(&tails),
             host_words: &["connection reset".to_string()],
-            blamed: Some(Rank(2)),
+            blamed: Some((Rank(2), Charge::Frozen)),
             failures,
             after: Duration::from_millis(1234),
         })
@@ -298,6 +327,34 @@ mod tests {
             said(&[by_others, by_others]),
             "phalanx: ranks 0-1 were killed by SIGKILL after the request to end"
         );
+    }
+
+    #[test]
+    fn whom_the_ranks_blame_is_named_with_what_became_of_it() {
+        let code_0 = end(Ending::Code(0), None, true);
+        let killed = end(Ending::Signal(SIGKILL), Some(Sig::Kill), false);
+        let thawed = end(Ending::Code(1), None, false);
+        let asked = end(Ending::Signal(15), Some(Sig::Term), false);
+        for (charge, end, said) in [
+            (Charge::Gone, code_0, "exited with code 0 while others still waited for it"),
+            (Charge::Gone, asked, "left while others still waited for it, and ended on request (SIGTERM)"),
+            (Charge::Frozen, killed, "was frozen, and ended by the launcher"),
+            (Charge::Frozen, thawed, "was frozen, and exited with code 1"),
+            (Charge::CutOff, thawed, "was cut off from the others, and exited with code 1"),
+            (Charge::Failed, None, "failed, and did not confirm the end"),
+        ] {
+            let ends = [thawed, end];
+            let text = report(Cause::Blamed { rank: Rank(1), charge, end }, &ends, &["Boom"]);
+            assert_eq!(
+                text,
+                format!(
+                    "phalanx: rank 1 on n0 (pid 77) {said}, after 1.2 s\n\
+                     phalanx: rank 0 exited with code 1\n\
+                     phalanx: the last lines of rank 1 on n0 on stderr:\n  | Boom\n"
+                ),
+                "END-4"
+            );
+        }
     }
 
     #[test]

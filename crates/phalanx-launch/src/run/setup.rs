@@ -102,6 +102,7 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         pids: vec![None; plan.n_ranks() as usize],
         tails: None,
         failures: Default::default(),
+        verdict: Default::default(),
         showing: None,
         timeout: args.timeout,
         plan,

@@ -9,4 +9,5 @@ mod netns;
 mod output;
 mod secrets;
 mod support;
+mod verdicts;
 mod worlds;

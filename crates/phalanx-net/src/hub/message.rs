@@ -6,6 +6,7 @@ use crate::{
 };
 use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The longest frame either side accepts: a roster of 4,096 ranks fits.
 pub const MAX_FRAME: usize = 4 << 20;
@@ -46,6 +47,17 @@ pub enum Up {
     Doomed(Doom),
     /// For the person before the launcher, not for other ranks.
     Words(Words),
+    /// Something it wanted cannot be had because that rank had left in order. Nobody's failure, unless it makes this rank fail.
+    Missed(Rank),
+}
+
+/// What the ranks hold to be the reason of a failure, for whoever saw their processes end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Why the world is over, as all that were left were told.
+    pub doom: Option<Doom>,
+    /// Whom each rank missed first.
+    pub missed: BTreeMap<Rank, Rank>,
 }
 
 /// What a rank says to the person before the launcher.

@@ -6,12 +6,13 @@ pub mod state;
 use crate::{
     auth::Purpose,
     door::{Door, Listener},
+    ending::End,
     frame::{self, Decoder},
     lost::Cause,
     secret::Secret,
     socket,
 };
-use message::{Down, MAX_FRAME, Up, Words};
+use message::{Down, MAX_FRAME, Up, Verdict, Words};
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use phalanx_core::Rank;
 use socket2::Socket;
@@ -21,7 +22,7 @@ use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -34,8 +35,6 @@ const MAX_BACKLOG: usize = 16 << 20;
 /// A running meeting point; dropping it closes it.
 #[derive(Debug)]
 pub struct Hub {
-    /// A lock because the hub's thread writes what others read.
-    culprit: Arc<Mutex<Option<Rank>>>,
     addresses: Vec<SocketAddr>,
     orders: mpsc::Sender<Order>,
     waker: Arc<Waker>,
@@ -43,7 +42,9 @@ pub struct Hub {
 }
 
 enum Order {
-    Ended(Rank, String),
+    Ended(Rank, End),
+    /// Read what was said so far, then answer.
+    Judge(mpsc::SyncSender<Verdict>),
     /// Close as soon as no rank needs the hub any more.
     CloseLast {
         by: Instant,
@@ -74,9 +75,7 @@ impl Hub {
         let door = Door::open(listeners, secret, Purpose::Hub, FIRST_DOOR, poll.registry())?;
         let (orders, inbox) = mpsc::channel();
         let start = Instant::now();
-        let culprit = Arc::new(Mutex::new(None));
         let serving = Serving {
-            culprit: culprit.clone(),
             poll,
             door,
             conns: BTreeMap::new(),
@@ -88,7 +87,7 @@ impl Hub {
             closes_by: None,
         };
         let thread = std::thread::Builder::new().name("phalanx-hub".into()).spawn(move || serving.run())?;
-        Ok(Hub { culprit, addresses, orders, waker, thread: Some(thread) })
+        Ok(Hub { addresses, orders, waker, thread: Some(thread) })
     }
 
     /// Where ranks can reach it.
@@ -96,14 +95,16 @@ impl Hub {
         &self.addresses
     }
 
-    /// The rank whose loss ended the world, if one did.
-    pub fn culprit(&self) -> Option<Rank> {
-        *self.culprit.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the ranks hold to be the reason, with all that they have said by now. A hub that does not answer in time knows nothing.
+    pub fn verdict(&self, at_most: Duration) -> Verdict {
+        let (answer, verdict) = mpsc::sync_channel(1);
+        self.order(Order::Judge(answer));
+        verdict.recv_timeout(at_most).unwrap_or_default()
     }
 
-    /// Tells everybody how a rank's process ended, e.g. "was killed by SIGKILL".
-    pub fn rank_ended(&self, rank: Rank, how: &str) {
-        self.order(Order::Ended(rank, how.to_string()));
+    /// Tells everybody how a rank's process ended.
+    pub fn rank_ended(&self, rank: Rank, end: End) {
+        self.order(Order::Ended(rank, end));
     }
 
     /// Serves until every rank has left or is lost, or until all know why the world is over, but no longer than this.
@@ -138,7 +139,6 @@ struct Conn {
 
 /// The hub's thread: owns the sockets and the state machine.
 struct Serving {
-    culprit: Arc<Mutex<Option<Rank>>>,
     poll: Poll,
     door: Door,
     conns: BTreeMap<usize, Conn>,
@@ -175,7 +175,6 @@ impl Serving {
                 self.close(token, cause);
             }
             let ordered = !self.obey();
-            *self.culprit.lock().unwrap_or_else(PoisonError::into_inner) = self.membership.culprit();
             let unneeded = |by| self.membership.over() || Instant::now() >= by;
             if ordered || self.closes_by.is_some_and(unneeded) {
                 self.say_goodbye();
@@ -210,8 +209,7 @@ impl Serving {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let fd = socket.as_raw_fd();
         if self.poll.registry().reregister(&mut SourceFd(&fd), token, interest).is_ok() {
-            let conn =
-                Conn { rank, stream: socket.into(), decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
+            let conn = Conn { rank, stream: socket.into(), decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
             self.conns.insert(token.0, conn);
         }
     }
@@ -311,7 +309,12 @@ impl Serving {
     fn obey(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
-                Ok(Order::Ended(rank, how)) => self.decide(Input::Ended(rank, how)),
+                Ok(Order::Ended(rank, end)) => self.decide(Input::Ended(rank, end)),
+                Ok(Order::Judge(answer)) => {
+                    // Whoever failed and ended at once may have said why just before.
+                    self.hear_last_words();
+                    let _ = answer.try_send(self.membership.verdict());
+                }
                 Ok(Order::CloseLast { by }) => self.closes_by = Some(by),
                 Ok(Order::Close) | Err(mpsc::TryRecvError::Disconnected) => {
                     self.hear_last_words();

@@ -5,10 +5,15 @@
 //! - HUB-3: a loss is announced once to every other rank; a rank that left in order is not lost, but named as having left.
 //! - HUB-4: silence is judged only while the hub itself is running: after a pause of its own everybody starts fresh.
 //! - HUB-5: nobody joins a world that is over: a rank that comes too late is told why instead of a roster.
+//! - HUB-6: a doom is a verdict only once a rank other than the culprit was told of it: who never joined has judged nobody.
 
-use super::message::{Down, Member, Up};
-use crate::lost::{Cause, Doom, Lost};
+use super::message::{Down, Member, Up, Verdict};
+use crate::{
+    ending::End,
+    lost::{Cause, Doom, Lost},
+};
 use phalanx_core::Rank;
+use std::collections::BTreeMap;
 
 /// Milliseconds of a monotonic clock.
 pub type Tick = u64;
@@ -26,7 +31,7 @@ pub enum Input {
     /// Its connection ended: closed, or timed out.
     Closed(Rank, Cause),
     /// The launcher saw how its process ended.
-    Ended(Rank, String),
+    Ended(Rank, End),
     /// Time passed.
     Tick,
 }
@@ -55,6 +60,10 @@ pub struct Membership {
     formed: bool,
     /// Why the world is over.
     doom: Option<Doom>,
+    /// Somebody was told of it (HUB-6).
+    is_told: bool,
+    /// Whom each rank missed first.
+    missed: BTreeMap<Rank, Rank>,
     last_tick: Tick,
 }
 
@@ -66,6 +75,8 @@ impl Membership {
             members: vec![None; n],
             formed: false,
             doom: None,
+            is_told: false,
+            missed: BTreeMap::new(),
             last_tick: now,
         }
     }
@@ -84,13 +95,9 @@ impl Membership {
         self.doom.is_some() || !self.seats.iter().any(|s| matches!(s, Seat::Joined { .. }))
     }
 
-    /// The rank whose loss ended the world, as everybody was told.
-    pub fn culprit(&self) -> Option<Rank> {
-        match self.doom.as_ref()? {
-            Doom::Lost(lost) => Some(lost.rank),
-            Doom::GaveUp { rank, .. } => Some(*rank),
-            Doom::Mismatch { .. } => None,
-        }
+    /// What the ranks agreed on (HUB-6).
+    pub fn verdict(&self) -> Verdict {
+        Verdict { doom: self.doom.clone().filter(|_| self.is_told), missed: self.missed.clone() }
     }
 
     /// Ranks that have not joined yet.
@@ -103,9 +110,12 @@ impl Membership {
             Input::Said(rank, Up::Join(member)) => self.join(now, rank, member, out),
             Input::Said(rank, said) => self.hear(now, rank, said, out),
             Input::Closed(rank, cause) => self.gone(rank, cause, out),
-            Input::Ended(rank, how) => self.gone(rank, Cause::Ended(how), out),
+            Input::Ended(rank, end) => self.gone(rank, Cause::Ended(end), out),
             Input::Tick => self.tick(now, out),
         }
+        let culprit = self.doom.as_ref().and_then(Doom::culprit);
+        let tells = |o: &Output| matches!(o, Output::Tell(rank, Down::Doomed(_) | Down::Lost(_)) if Some(*rank) != culprit);
+        self.is_told |= self.doom.is_some() && out.iter().any(tells);
     }
 
     fn join(&mut self, now: Tick, rank: Rank, member: Member, out: &mut Vec<Output>) {
@@ -168,13 +178,16 @@ impl Membership {
                 // Rank 0 last: it may serve this hub, and end as soon as it hears.
                 out.reverse();
             }
+            Up::Missed(whom) => {
+                self.missed.entry(rank).or_insert(whom);
+            }
             Up::Alive | Up::Join(_) | Up::Doomed(_) | Up::Words(_) => {}
         }
     }
 
     fn gone(&mut self, rank: Rank, cause: Cause, out: &mut Vec<Output>) {
         let Some(seat) = self.seats.get_mut(rank.index()) else { return };
-        let told = matches!(&cause, Cause::Ended(how) if !how.is_empty());
+        let told = matches!(cause, Cause::Ended(end) if end != End::Untold);
         match seat {
             // The launcher's words of how it ended are news even after its connection closed.
             Seat::Lost if told => {}
@@ -233,6 +246,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ending::Ending;
 
     fn member(rank: u32, n_ranks: u32) -> Member {
         Member {
@@ -304,7 +318,7 @@ mod tests {
         let bare = lost(1, Cause::Disconnected);
         assert_eq!(out, [Output::Tell(Rank(0), bare.clone()), Output::Tell(Rank(2), bare)], "HUB-3");
         assert_eq!(run(&mut hub, 2, Input::Closed(Rank(1), Cause::Disconnected)), []);
-        assert_eq!(run(&mut hub, 3, Input::Ended(Rank(1), "was killed by SIGKILL".into())).len(), 2);
+        assert_eq!(run(&mut hub, 3, Input::Ended(Rank(1), End::Process(Ending::Signal(9)))).len(), 2);
     }
 
     #[test]
@@ -328,10 +342,33 @@ mod tests {
     fn a_rank_that_ends_before_the_world_forms_dooms_it() {
         let mut hub = Membership::new(2, 0);
         run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
-        let out = run(&mut hub, 1, Input::Ended(Rank(1), "exited with code 1".into()));
+        let out = run(&mut hub, 1, Input::Ended(Rank(1), End::Process(Ending::Code(1))));
         assert!(
             matches!(&out[..], [Output::Tell(Rank(0), Down::Doomed(Doom::Lost(l)))] if l.rank == Rank(1))
         );
+    }
+
+    #[test]
+    fn an_end_is_a_verdict_only_for_ranks_that_joined() {
+        let exited = Input::Ended(Rank(0), End::Process(Ending::Code(0)));
+        let mut hub = Membership::new(2, 0);
+        run(&mut hub, 1, exited.clone());
+        assert_eq!(hub.verdict(), Verdict::default(), "HUB-6: programs without a world judge nobody");
+        run(&mut hub, 2, Input::Said(Rank(1), Up::Join(member(1, 2))));
+        assert!(
+            matches!(hub.verdict().doom, Some(Doom::Lost(l)) if l.rank == Rank(0)),
+            "it came and was told"
+        );
+
+        let mut hub = formed(3);
+        run(&mut hub, 1, exited);
+        assert_eq!(hub.verdict().doom, None, "nobody needed it");
+        run(&mut hub, 2, Input::Said(Rank(2), Up::Missed(Rank(1))));
+        run(&mut hub, 3, Input::Said(Rank(2), Up::Missed(Rank(0))));
+        assert_eq!(hub.verdict().missed, BTreeMap::from([(Rank(2), Rank(1))]), "the first stays");
+        let doom = Doom::GaveUp { rank: Rank(1), why: "x".into() };
+        run(&mut hub, 4, Input::Said(Rank(2), Up::Doomed(doom.clone())));
+        assert_eq!(hub.verdict().doom, Some(doom));
     }
 
     #[test]
@@ -366,6 +403,6 @@ mod tests {
         let out = run(&mut hub, 1, Input::Said(Rank(0), Up::Leave));
         assert_eq!(out, [Output::Tell(Rank(1), lost(0, Cause::Left))], "HUB-3");
         assert_eq!(run(&mut hub, 2, Input::Closed(Rank(0), Cause::Disconnected)), []);
-        assert_eq!(run(&mut hub, 2, Input::Ended(Rank(0), "exited with code 0".into())), []);
+        assert_eq!(run(&mut hub, 2, Input::Ended(Rank(0), End::Process(Ending::Code(0)))), []);
     }
 }

@@ -60,6 +60,8 @@ pub struct World {
     casualties: Arc<Casualties>,
     /// Number 0, the whole world's, is taken.
     claimed: AtomicBool,
+    /// It was said whom this rank missed.
+    has_missed: AtomicBool,
     /// The process that joined.
     owner: u32,
     /// Communicator numbers below this are taken, as far as this rank knows.
@@ -184,6 +186,7 @@ impl World {
             arena,
             casualties,
             claimed: AtomicBool::new(false),
+            has_missed: AtomicBool::new(false),
             owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
             links: Mutex::new(BTreeMap::new()),
@@ -213,6 +216,7 @@ impl World {
             arena: Some(arena),
             casualties,
             claimed: AtomicBool::new(false),
+            has_missed: AtomicBool::new(false),
             owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
             links: Mutex::new(BTreeMap::new()),
@@ -295,6 +299,14 @@ impl World {
         agreed
     }
 
+    /// Says, once, that this rank wanted something of one that had left in order. Returns once that is on its way, so that this rank may end.
+    pub fn missed(&self, whom: Rank) {
+        // Relaxed: several threads may come, and one speaks.
+        if let Some(watch) = self.watch.as_ref().filter(|_| !self.has_missed.swap(true, Ordering::Relaxed)) {
+            watch.missed(whom, LAST_WORDS);
+        }
+    }
+
     /// Shows the person before the launcher a notice; false where there is no launcher.
     pub fn tell_launcher(&self, text: &str) -> bool {
         self.say(Words::Notice(text.to_string()), Duration::ZERO)
@@ -337,7 +349,13 @@ impl World {
         link::towards(self.transport, self.topology.host_of(peer) == self.topology.host_of(self.rank))
     }
 
-    fn accept(&self, watch: &Watch, peer: Rank, stream: u32, deadline: Instant) -> Result<Socket, NetError> {
+    fn accept(
+        &self,
+        watch: &Watch,
+        peer: Rank,
+        stream: u32,
+        deadline: Instant,
+    ) -> Result<Socket, NetError> {
         let start = Instant::now();
         loop {
             // In slices, to see a verdict about the peer meanwhile.
