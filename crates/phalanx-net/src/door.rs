@@ -4,6 +4,7 @@
 //! - DOOR-2: a guest that has not proved itself within `PATIENCE` is shown out, however slowly it talks.
 
 use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
+use crate::forks::Own;
 use crate::secret::Secret;
 use crate::socket;
 use mio::{Interest, Registry, Token, unix::SourceFd};
@@ -13,7 +14,7 @@ use std::{
     collections::BTreeMap,
     io::{self, Read},
     net::SocketAddr,
-    os::fd::AsRawFd,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
@@ -28,10 +29,16 @@ pub struct Listener {
     pub tune: fn(&Socket),
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Listeners and the guests that have not proved themselves yet. Its tokens begin at `first_token`.
 #[derive(Debug)]
 pub struct Door {
-    listeners: Vec<Listener>,
+    listeners: Vec<Own<Listener>>,
     guests: BTreeMap<usize, Guest>,
     secret: Secret,
     purpose: Purpose,
@@ -41,7 +48,7 @@ pub struct Door {
 
 #[derive(Debug)]
 struct Guest {
-    socket: Socket,
+    socket: Own<Socket>,
     tune: fn(&Socket),
     address: Option<SocketAddrAny>,
     acceptor: Acceptor,
@@ -68,7 +75,7 @@ impl Door {
             listener.socket.set_nonblocking(true)?;
             let fd = listener.socket.as_raw_fd();
             registry.register(&mut SourceFd(&fd), Token(first_token + i), Interest::READABLE)?;
-            door.listeners.push(listener);
+            door.listeners.push(Own::new(listener));
         }
         Ok(door)
     }
@@ -80,7 +87,7 @@ impl Door {
 
     /// Deals with an event; returns a connection that has just proved itself: it does not block, and is still registered under the event's
     /// token.
-    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(Socket, Caller)> {
+    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(Own<Socket>, Caller)> {
         let listener = token.0 - self.first_token;
         if listener < self.listeners.len() {
             self.accept(registry, listener);
@@ -118,7 +125,7 @@ impl Door {
     fn accept(&mut self, registry: &Registry, listener: usize) {
         // Bounded, so that a flood cannot keep the thread here.
         for _ in 0..MAX_GUESTS {
-            let Listener { socket, tune } = &self.listeners[listener];
+            let Listener { socket, tune } = &*self.listeners[listener];
             let (guest, address) = match came(socket) {
                 Ok(came) => came,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -159,9 +166,9 @@ impl Guest {
     }
 }
 
-fn came(listener: &Socket) -> io::Result<(Socket, Option<SocketAddrAny>)> {
+fn came(listener: &Socket) -> io::Result<(Own<Socket>, Option<SocketAddrAny>)> {
     let (fd, address) = acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    Ok((fd.into(), address))
+    Ok((Own::new(fd.into()), address))
 }
 
 fn talk(guest: &mut Guest) -> io::Result<Option<Caller>> {

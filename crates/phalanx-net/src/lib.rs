@@ -7,6 +7,7 @@ pub mod discover;
 mod door;
 pub mod ending;
 mod error;
+mod forks;
 pub mod frame;
 pub mod hub;
 mod link;

@@ -11,6 +11,7 @@ use crate::{
     auth::Purpose,
     door::{Door, Listener},
     ending::End,
+    forks::Own,
     frame::{self, Decoder},
     hub::{
         cause_of,
@@ -70,25 +71,25 @@ pub struct Charge {
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// A lock because the watch thread fills what operations take.
-    streams: Mutex<BTreeMap<(Rank, u32), Socket>>,
+    streams: Mutex<BTreeMap<(Rank, u32), Own<Socket>>>,
     arrived: Condvar,
 }
 
 impl Inbox {
-    fn put(&self, rank: Rank, stream: u32, socket: Socket) {
+    fn put(&self, rank: Rank, stream: u32, socket: Own<Socket>) {
         self.lock().insert((rank, stream), socket);
         self.arrived.notify_all();
     }
 
     /// The stream that `rank` opened, if it comes before the deadline.
-    pub fn take(&self, rank: Rank, stream: u32, deadline: Instant) -> Option<Socket> {
+    pub fn take(&self, rank: Rank, stream: u32, deadline: Instant) -> Option<Own<Socket>> {
         let left = deadline.saturating_duration_since(Instant::now());
         let absent = |streams: &mut BTreeMap<_, _>| !streams.contains_key(&(rank, stream));
         let waited = self.arrived.wait_timeout_while(self.lock(), left, absent);
         waited.unwrap_or_else(PoisonError::into_inner).0.remove(&(rank, stream))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Rank, u32), Socket>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Rank, u32), Own<Socket>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,8 +127,8 @@ impl Watch {
         let first_guest = FIRST_PIDFD + charge.pidfds.len();
         let door = Door::open(charge.listeners, charge.secret, Purpose::Link, first_guest, poll.registry())?;
         charge.hub.set_nonblocking(true)?;
-        let mut hub = TcpStream::from_std(charge.hub);
-        poll.registry().register(&mut hub, HUB, Interest::READABLE | Interest::WRITABLE)?;
+        let mut hub = Own::new(TcpStream::from_std(charge.hub));
+        poll.registry().register(&mut *hub, HUB, Interest::READABLE | Interest::WRITABLE)?;
         for (i, (_, pidfd)) in charge.pidfds.iter().enumerate() {
             let token = Token(FIRST_PIDFD + i);
             poll.registry().register(&mut SourceFd(&pidfd.as_raw_fd()), token, Interest::READABLE)?;
@@ -257,7 +258,7 @@ impl Drop for Watch {
 struct Watching {
     poll: Poll,
     door: Door,
-    hub: Option<TcpStream>,
+    hub: Option<Own<TcpStream>>,
     hub_host: HubHost,
     hub_heard: Instant,
     hub_frozen: bool,
@@ -431,7 +432,7 @@ impl Watching {
 
     fn hub_gone(&mut self, cause: Cause) {
         if let Some(mut hub) = self.hub.take() {
-            let _ = self.poll.registry().deregister(&mut hub);
+            let _ = self.poll.registry().deregister(&mut *hub);
         }
         match self.hub_host {
             HubHost::Rank(rank) => {

@@ -9,6 +9,8 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-core/examples/kernels.rs", "measures the kernels"),
     ("crates/phalanx-net/src/arena/map.rs", "the shared mapping, behind bounds checks"),
     ("crates/phalanx-net/src/arena/peek.rs", "reads another process's memory through the kernel"),
+    ("crates/phalanx-net/src/forks.rs", "what runs in a forked child"),
+    ("crates/phalanx-net/tests/forked.rs", "forks while a world lives"),
     ("crates/phalanx-net/tests/inputs/mod.rs", "counts what decoders allocate"),
     ("crates/phalanx-collective/src/bytes.rs", "elements as bytes and back"),
     ("crates/phalanx-collective/src/buffer.rs", "slices of arena memory"),

@@ -7,6 +7,7 @@ use crate::{
     auth::Purpose,
     door::{Door, Listener},
     ending::End,
+    forks::Own,
     frame::{self, Decoder},
     lost::Cause,
     secret::Secret,
@@ -19,8 +20,8 @@ use socket2::Socket;
 use state::{BEAT_MS, Input, Membership, Output};
 use std::{
     collections::BTreeMap,
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::{self, Read},
+    net::{SocketAddr, TcpListener},
     os::fd::AsRawFd,
     sync::{Arc, mpsc},
     thread::JoinHandle,
@@ -132,7 +133,7 @@ impl Drop for Hub {
 
 struct Conn {
     rank: Rank,
-    stream: TcpStream,
+    socket: Own<Socket>,
     decoder: Decoder,
     backlog: Vec<u8>,
 }
@@ -205,11 +206,11 @@ impl Serving {
         }
     }
 
-    fn welcome(&mut self, token: Token, socket: Socket, rank: Rank) {
+    fn welcome(&mut self, token: Token, socket: Own<Socket>, rank: Rank) {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let fd = socket.as_raw_fd();
         if self.poll.registry().reregister(&mut SourceFd(&fd), token, interest).is_ok() {
-            let conn = Conn { rank, stream: socket.into(), decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
+            let conn = Conn { rank, socket, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
             self.conns.insert(token.0, conn);
         }
     }
@@ -220,7 +221,7 @@ impl Serving {
         loop {
             let conn = self.conns.get_mut(&token).expect("the caller looked it up");
             flush(conn).map_err(|e| cause_of(&e))?;
-            let n = match conn.stream.read(&mut bytes) {
+            let n = match conn.socket.read(&mut bytes) {
                 Ok(0) => return Err(Cause::Disconnected),
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -349,7 +350,7 @@ impl Serving {
 
 fn flush(conn: &mut Conn) -> io::Result<()> {
     while !conn.backlog.is_empty() {
-        match conn.stream.write(&conn.backlog) {
+        match conn.socket.send_with_flags(&conn.backlog, libc::MSG_NOSIGNAL) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => drop(conn.backlog.drain(..n)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),

@@ -1,5 +1,6 @@
 //! A link: an authenticated byte stream between two ranks, never blocking by itself, whatever carries it.
 
+use crate::forks::Own;
 use phalanx_core::Rank;
 use socket2::Socket;
 use std::{
@@ -11,12 +12,12 @@ use std::{
 #[derive(Debug)]
 pub struct Link {
     peer: Rank,
-    socket: Socket,
+    socket: Own<Socket>,
 }
 
 impl Link {
     /// On a socket that its transport has tuned and that has proved itself.
-    pub(crate) fn new(peer: Rank, socket: Socket) -> io::Result<Link> {
+    pub(crate) fn new(peer: Rank, socket: Own<Socket>) -> io::Result<Link> {
         socket.set_nonblocking(true)?;
         Ok(Link { peer, socket })
     }
@@ -40,7 +41,7 @@ impl Link {
 
     /// Receives what has arrived; 0 when nothing has. The end of the stream is an error.
     pub fn recv_some(&self, into: &mut [u8]) -> io::Result<usize> {
-        match (&self.socket).read(into) {
+        match (&*self.socket).read(into) {
             Ok(0) if !into.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(e) if would_wait(&e) => Ok(0),
             other => other,

@@ -10,6 +10,7 @@ use crate::{
     auth::{Caller, Purpose},
     discover::{self, Identity, Meeting},
     error::NetError,
+    forks::Own,
     frame::{self, Decoder},
     hub::{
         Hub,
@@ -355,7 +356,7 @@ impl World {
         peer: Rank,
         stream: u32,
         deadline: Instant,
-    ) -> Result<Socket, NetError> {
+    ) -> Result<Own<Socket>, NetError> {
         let start = Instant::now();
         loop {
             // In slices, to see a verdict about the peer meanwhile.
@@ -373,7 +374,7 @@ impl World {
     }
 
     /// Tries again until the peer answers or something is known against it: it may be dying, frozen, or besieged by strangers.
-    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<Socket, NetError> {
+    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<Own<Socket>, NetError> {
         let deadline = deadline.min(Instant::now() + LINK_PATIENCE);
         let transport = self.transport_towards(peer);
         let addresses: Vec<&LinkAddress> =
@@ -390,7 +391,7 @@ impl World {
                         shake(&socket, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| socket)
                     });
                 match tried {
-                    Ok(socket) => return Ok(socket),
+                    Ok(socket) => return Ok(Own::new(socket)),
                     Err(Knock::Io(e)) => last = e.to_string(),
                     Err(Knock::Auth(error)) => {
                         return Err(NetError::Auth { with: format!("rank {peer}"), error });
