@@ -1,7 +1,9 @@
 //! How many cores the ranks of a host really have.
 
+mod quota;
+
 use rustix::thread::{CpuSet, sched_getaffinity};
-use std::fs;
+use std::path::Path;
 
 /// Cores this process may run on.
 pub fn allowed() -> Vec<u32> {
@@ -10,19 +12,9 @@ pub fn allowed() -> Vec<u32> {
     if cores.is_empty() { vec![0] } else { cores }
 }
 
-/// How many cores' worth of time the control group grants (rounded down, at least one); `u32::MAX` without a limit.
+/// How many cores' worth of time the control groups grant (rounded down, at least one); `u32::MAX` without a limit.
 pub fn quota() -> u32 {
-    let read = |path: &str| fs::read_to_string(path).ok();
-    let cores = |quota: f64, period: f64| {
-        if quota > 0.0 && period > 0.0 { (quota / period).max(1.0) as u32 } else { u32::MAX }
-    };
-    let number = |text: Option<String>| text.and_then(|t| t.trim().parse::<f64>().ok()).unwrap_or(-1.0);
-    if let Some(limit) = read("/sys/fs/cgroup/cpu.max") {
-        let mut words = limit.split_whitespace().map(|w| w.parse::<f64>().unwrap_or(-1.0));
-        return cores(words.next().unwrap_or(-1.0), words.next().unwrap_or(-1.0));
-    }
-    let quota = number(read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"));
-    cores(quota, number(read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")))
+    quota::quota_below(Path::new("/"))
 }
 
 /// Whether every rank can have a core of its own: each has a list of allowed cores, all share the quota.
@@ -72,7 +64,16 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_a_core() {
-        assert!(!allowed().is_empty() && quota() >= 1);
+    fn a_narrower_mask_is_what_is_allowed() {
+        // Of a thread of its own: the mask is a thread's, and new threads inherit it.
+        let narrowed = std::thread::spawn(|| {
+            let last = *allowed().last().expect("this thread runs somewhere");
+            let mut one = CpuSet::new();
+            one.set(last as usize);
+            rustix::thread::sched_setaffinity(None, &one).expect("a thread may narrow its own mask");
+            (allowed(), vec![last])
+        });
+        let (seen, wanted) = narrowed.join().expect("the thread does not panic");
+        assert_eq!(seen, wanted);
     }
 }
