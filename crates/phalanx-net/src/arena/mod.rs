@@ -4,10 +4,12 @@
 //! The whole is large but sparse; only touched pages exist.
 
 mod board;
+mod doze;
 mod heap;
 mod lane;
 mod map;
 mod peek;
+mod sync;
 mod wait;
 
 pub use board::Board;

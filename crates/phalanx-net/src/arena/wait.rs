@@ -6,12 +6,15 @@
 //! - WAIT-3: a wait ends when its condition holds, when whom it waits for is lost, when the world is doomed (by the hub's word or, because
 //!   the hub may be gone, by the memory's own poison), or at its deadline.
 
-use super::{POISON_AT, map::Map};
+use super::{
+    POISON_AT,
+    doze::{self, Bed},
+    map::Map,
+};
 use crate::lost::{Casualties, Cause, Doom, Lost};
 use phalanx_core::Rank;
-use rustix::thread::futex;
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -75,10 +78,9 @@ impl Bells {
     /// Wakes whoever sleeps. Call after the write that they may be waiting for.
     #[inline]
     pub fn ring_sleepers(&self, map: &Map) {
-        // WAIT-2: the write before this fence and the look after it may not change places.
-        fence(Ordering::SeqCst);
+        doze::after_write();
         for word in 0..self.n_local.div_ceil(64) {
-            let sleepers = map.u64_at(self.sleepers_at + word * 8).load(Ordering::Relaxed);
+            let sleepers = doze::sleepers(map.u64_at(self.sleepers_at + word * 8));
             if sleepers != 0 {
                 self.ring_word(map, word, sleepers);
             }
@@ -95,10 +97,7 @@ impl Bells {
 
     /// Wakes one rank, whatever it waits for.
     pub fn ring(&self, map: &Map, local: usize) {
-        let bell = map.u32_at(self.doorbells_at + local * BELL_STRIDE);
-        bell.fetch_add(1, Ordering::Release);
-        // Failure to wake nobody is no failure.
-        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
+        doze::ring(map.u32_at(self.bell_at(local)));
     }
 
     pub fn ring_all(&self, map: &Map) {
@@ -230,39 +229,15 @@ impl Wait<'_> {
         }
     }
 
-    /// Sleeps once, unless `judge` has an answer: until the doorbell rings, or the nap is over. Ok(true): the answer was yes.
+    /// Sleeps once, unless `judge` has an answer (see [`Bed::nap`]).
     fn nap(&self, judge: &dyn Fn() -> Result<bool, Unmet>) -> Result<bool, Unmet> {
-        let word = self.map.u64_at(self.bells.sleepers_at + self.me_local / 64 * 8);
-        let bit = 1u64 << (self.me_local % 64);
-        let bell = self.map.u32_at(self.bells.doorbells_at + self.me_local * BELL_STRIDE);
-        let heard = bell.load(Ordering::Acquire);
-        // WAIT-2: registered before the last look; the fence keeps the look behind it.
-        self.n_sleeping.fetch_add(1, Ordering::SeqCst);
-        word.fetch_or(bit, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let judged = judge();
-        if judged == Ok(false) {
-            let nap = rustix::time::Timespec {
-                tv_sec: self.patience.nap.as_secs() as _,
-                tv_nsec: self.patience.nap.subsec_nanos() as _,
-            };
-            // A changed bell, a wake-up, a signal and the nap's end all mean the same: look again.
-            let _ = futex::wait(bell, futex::Flags::empty(), heard, Some(&nap));
-        }
-        self.wake_up(word, bit);
-        judged
-    }
-
-    /// Takes this thread off the list. The bit is the process's, so the last sleeper clears it; whoever came meanwhile gets it back.
-    fn wake_up(&self, word: &AtomicU64, bit: u64) {
-        if self.n_sleeping.fetch_sub(1, Ordering::SeqCst) > 1 {
-            return;
-        }
-        word.fetch_and(!bit, Ordering::SeqCst);
-        if self.n_sleeping.load(Ordering::SeqCst) > 0 {
-            word.fetch_or(bit, Ordering::SeqCst);
-            self.bells.ring(self.map, self.me_local);
-        }
+        let bed = Bed {
+            sleepers: self.map.u64_at(self.bells.sleepers_at + self.me_local / 64 * 8),
+            bit: 1 << (self.me_local % 64),
+            bell: self.map.u32_at(self.bells.bell_at(self.me_local)),
+            n_sleeping: self.n_sleeping,
+        };
+        bed.nap(self.patience.nap, judge)
     }
 
     /// Ok(true): ready after all; Ok(false): keep waiting.
