@@ -143,6 +143,9 @@ impl Communicator {
         let algorithm =
             self.forced.filter(|a| a.supports(&request)).unwrap_or_else(|| plan::select(&request));
         let made = Arc::new(Made::new(plan::build(algorithm, &request, self.me), &request));
+        tracing::info!(
+            rank = %self.me, communicator = self.number, op = ?ask.op, elem_bytes, algorithm = made.plan.name, "algorithm chosen"
+        );
         self.cache.put(key, made.clone());
         made
     }

@@ -6,7 +6,7 @@
 
 mod horovod;
 
-use crate::Tiers;
+use crate::{Tiers, log::LogFilter};
 use std::{borrow::Cow, fmt, time::Duration};
 
 /// Where a value came from.
@@ -90,6 +90,8 @@ pub struct Config {
     pub check: u64,
     /// What to tell a person once: settings for Horovod that have no effect.
     pub remarks: Vec<String>,
+    /// What is logged, if anything is.
+    pub log: Option<LogFilter>,
     origins: Vec<(&'static str, Origin)>,
 }
 
@@ -258,6 +260,12 @@ pub const KEYS: &[Key] = &[
         set: |c, v| number(v).map(|n| c.check = n),
         show: |c| c.check.to_string(),
     },
+    Key {
+        name: "PHALANX_LOG",
+        doc: "what is logged to stderr: off, error, warn, info, debug or trace, also for single parts: info,phalanx_net=debug",
+        set: |c, v| v.parse().map(|f| c.log = Some(f)),
+        show: |c| c.log.as_ref().map(ToString::to_string).unwrap_or_default(),
+    },
 ];
 
 /// Names with the same prefix that are not settings: the contract between launcher and ranks.
@@ -274,7 +282,6 @@ pub const RESERVED: &[&str] = &[
     "PHALANX_SECRET_FD",
     "PHALANX_SECRET_FILE",
     "PHALANX_LAUNCHER",
-    "PHALANX_LOG",
 ];
 
 impl Default for Config {
@@ -302,6 +309,7 @@ impl Default for Config {
             strict: false,
             check: 0,
             remarks: Vec::new(),
+            log: None,
             origins: Vec::new(),
         }
     }
@@ -513,6 +521,17 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "PHALANX_TIMEOUT=\"soon\" cannot be used: it is a positive number of seconds"
+        );
+    }
+
+    #[test]
+    fn a_log_that_nobody_could_write_is_refused_in_one_sentence() {
+        assert_eq!(vars(&[("PHALANX_LOG", "info")]).unwrap().log, "info".parse().ok());
+        assert_eq!(
+            vars(&[("PHALANX_LOG", "loud")]).unwrap_err().to_string(),
+            "PHALANX_LOG=\"loud\" cannot be used: it is off, error, warn, info, debug or trace, and parts may have their own: \
+             info,phalanx_net=debug",
+            "CONF-2"
         );
     }
 

@@ -15,6 +15,7 @@
 pub mod config;
 mod dtype;
 pub mod kernel;
+pub mod log;
 mod op;
 mod rank;
 pub mod topology;

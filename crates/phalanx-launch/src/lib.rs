@@ -20,6 +20,7 @@ mod wire;
 
 use clap::Parser;
 use cli::{Cli, Command, Own};
+use phalanx_core::{Config, ConfigError};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 /// Does what the arguments say. `exe` is what other processes run to get here; `args` come after its name.
@@ -27,6 +28,10 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
     let words = std::iter::once(exe.clone().into_os_string()).chain(args.iter().cloned());
     let mut cli = Cli::parse_from(cli::with_long_flags(words));
     cli.command.set_own(Own { exe, args });
+    if let Err(error) = start_log(&cli.command) {
+        eprintln!("phalanx: {error}");
+        return ExitCode::from(2);
+    }
     match &cli.command {
         Command::Run(args) => run::main(args),
         Command::Doctor(args) => doctor::main(args),
@@ -35,4 +40,15 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
         Command::Trace(args) => trace::main(args),
         Command::Agent => agent::main(),
     }
+}
+
+/// What `PHALANX_LOG` asks of this process. An agent says nothing: what it writes to stderr is taken for why it ended. Doctor finds mistakes itself.
+fn start_log(command: &Command) -> Result<(), ConfigError> {
+    if matches!(command, Command::Agent | Command::Doctor(_)) {
+        return Ok(());
+    }
+    let value = std::env::var_os("PHALANX_LOG").map(|v| v.to_string_lossy().into_owned());
+    let config = Config::from_vars(value.map(|v| ("PHALANX_LOG".to_string(), v)))?;
+    phalanx_net::log::start(config.log.as_ref());
+    Ok(())
 }

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-/// Warns through `tracing`, or on stderr where nobody listens to that.
+/// Warns through `tracing`, or on stderr where nobody listens to that, or only to worse.
 pub fn warn(text: &str) {
-    if tracing::dispatcher::has_been_set() {
+    if tracing::enabled!(tracing::Level::WARN) {
         tracing::warn!("{text}");
     } else {
         // A closed stderr is nobody to tell.

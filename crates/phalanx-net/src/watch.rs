@@ -18,18 +18,17 @@ use crate::{
         message::{Down, Up, Words},
         state::{BEAT_MS, SILENT_MS},
     },
+    inbox::Inbox,
     lost::{Casualties, Cause, Doom, Lost},
     secret::Secret,
 };
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream, unix::SourceFd};
 use phalanx_core::Rank;
 use rustix::event::EventfdFlags;
-use socket2::Socket;
 use std::{
-    collections::BTreeMap,
     io::{self, Read, Write},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -65,33 +64,6 @@ pub struct Charge {
     pub pidfds: Vec<(Rank, OwnedFd)>,
     pub arena: Option<Arc<Arena>>,
     pub casualties: Arc<Casualties>,
-}
-
-/// Streams that others opened to this rank, waiting to be taken.
-#[derive(Debug, Default)]
-pub struct Inbox {
-    /// A lock because the watch thread fills what operations take.
-    streams: Mutex<BTreeMap<(Rank, u32), Own<Socket>>>,
-    arrived: Condvar,
-}
-
-impl Inbox {
-    fn put(&self, rank: Rank, stream: u32, socket: Own<Socket>) {
-        self.lock().insert((rank, stream), socket);
-        self.arrived.notify_all();
-    }
-
-    /// The stream that `rank` opened, if it comes before the deadline.
-    pub fn take(&self, rank: Rank, stream: u32, deadline: Instant) -> Option<Own<Socket>> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let absent = |streams: &mut BTreeMap<_, _>| !streams.contains_key(&(rank, stream));
-        let waited = self.arrived.wait_timeout_while(self.lock(), left, absent);
-        waited.unwrap_or_else(PoisonError::into_inner).0.remove(&(rank, stream))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Rank, u32), Own<Socket>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A running watch; dropping it leaves the world in order.
@@ -473,6 +445,7 @@ impl Watching {
     }
 
     fn end_world(&self, doom: Doom) {
+        tracing::info!(rank = %self.me, reason = ?doom, "told that this world is over");
         self.casualties.agree(doom.clone());
         self.casualties.doom(doom);
         self.alarm();
@@ -482,7 +455,10 @@ impl Watching {
         if lost.rank == self.me {
             return;
         }
-        tracing::debug!(rank = %lost.rank, cause = %lost.cause, "a rank is gone");
+        match &lost.cause {
+            Cause::Left => tracing::info!(rank = %self.me, who = %lost.rank, "a rank has left"),
+            reason => tracing::info!(rank = %self.me, lost = %lost.rank, %reason, "a rank is gone"),
+        }
         self.casualties.lose(lost);
         self.alarm();
     }

@@ -160,6 +160,7 @@ impl Job {
                     }
                     Action::Finish => {
                         self.verdict = self.meeting.verdict();
+                        tracing::info!(cause = ?policy.cause(), verdict = ?self.verdict, "the job is over");
                         return Ok(policy);
                     }
                 }
@@ -179,10 +180,12 @@ impl Job {
     fn heard(&mut self, news: News) -> Result<Option<Input>, RunError> {
         Ok(match news {
             News::Said { up: Up::Started { rank, pid }, .. } => {
+                tracing::info!(%rank, pid, host = self.plan.host_name(rank), "rank started");
                 self.pids[rank.index()] = Some(pid);
                 None
             }
             News::Said { up: Up::Exited { rank, ending }, .. } => {
+                tracing::info!(%rank, %ending, "rank ended");
                 self.meeting.rank_ended(rank, End::Process(ending));
                 Some(Input::Exited { rank, ending })
             }
@@ -223,6 +226,7 @@ impl Job {
     }
 
     fn lost(&mut self, host: usize, gone: Gone) -> Input {
+        tracing::info!(host = self.name(host), done = gone.done, "agent gone");
         self.hosts[host].gone = true;
         self.hosts[host].words = gone.words;
         let ranks = self.plan.hosts()[host].ranks.clone();

@@ -48,7 +48,7 @@ pub fn open(
         ips.into_iter().map(|ip| socket::listen(ip, 0)).collect::<Result<_, _>>().map_err(RunError::Port)?;
     let hub = Hub::start_hearing(listeners, secret.clone(), guests.n_ranks, hear)
         .map_err(|why| RunError::System { what: "the meeting point", why })?;
-    tracing::debug!(n_ranks = guests.n_ranks, addresses = ?hub.addresses(), "meeting opened");
+    tracing::info!(n_ranks = guests.n_ranks, addresses = ?hub.addresses(), "meeting opened");
     Ok(Meeting { hub })
 }
 

@@ -103,8 +103,10 @@ fn strike(fault: Fault) {
 }
 
 fn gone(fault: Fault) {
-    while fault == Fault::Linger {
-        thread::park();
+    if fault == Fault::Linger {
+        loop {
+            thread::park();
+        }
     }
 }
 

@@ -257,6 +257,9 @@ impl Serving {
         }
         let mut out = Vec::new();
         self.membership.step(self.now(), Input::Said(rank, up), &mut out);
+        if joins && self.membership.formed() {
+            tracing::info!("all ranks are here: the world forms");
+        }
         for output in out {
             match output {
                 // Only the newcomer is refused, not the rank that already sits there.

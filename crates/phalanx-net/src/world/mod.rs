@@ -17,6 +17,7 @@ use crate::{
         message::{FailureKind, MAX_FRAME, Member, Up, Words},
     },
     link::{self, Link, LinkAddress, Site},
+    log,
     lost::{Casualties, Doom},
     secret::Secret,
     watch::{Charge, HubHost, Watch},
@@ -80,6 +81,7 @@ impl World {
         let config = Config::from_vars(
             std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
         )?;
+        log::start(config.log.as_ref());
         let parent = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get() as u32);
         let identity =
             discover::discover(&|name| std::env::var(name).ok().filter(|v| !v.is_empty()), parent)?;
@@ -175,7 +177,15 @@ impl World {
             let left = deadline.saturating_duration_since(Instant::now());
             arena.await_all(left).map_err(|(rank, unmet)| NetError::of(rank, unmet))?;
         }
-        tracing::info!(rank = %identity.rank, n_ranks = identity.n_ranks, hosts = topology.n_hosts(), source = identity.source, "world formed");
+        tracing::info!(
+            rank = %identity.rank,
+            n_ranks = identity.n_ranks,
+            hosts = topology.n_hosts(),
+            source = identity.source,
+            shares_memory = arena.is_some(),
+            links = transport.name,
+            "world formed"
+        );
         Ok(World {
             rank: identity.rank,
             source: identity.source,
@@ -291,6 +301,7 @@ impl World {
             self.casualties.await_agreement(AGREEMENT)
         });
         let agreed = agreed.unwrap_or(doom);
+        tracing::info!(rank = %self.rank, reason = ?agreed, "this world is over");
         self.casualties.doom(agreed.clone());
         // Whoever waits for this rank is told even if there is no hub to tell it.
         if let Some(arena) = &self.arena {
@@ -337,6 +348,7 @@ impl World {
         let link = Link::new(peer, socket)
             .map_err(|error| NetError::System { what: "cannot set up a link", error })?;
         let link = Arc::new(link);
+        tracing::info!(rank = %self.rank, %peer, stream, transport = self.transport_to(peer), "link opened");
         self.links.lock().unwrap_or_else(PoisonError::into_inner).insert((peer, stream), link.clone());
         Ok(link)
     }
