@@ -195,9 +195,9 @@ impl Serving {
             return;
         }
         if !self.conns.contains_key(&token.0) {
-            if let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) {
-                self.welcome(token, socket, caller.rank);
-            } else {
+            let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) else { return };
+            if let Err(error) = self.welcome(token, socket, caller.rank) {
+                tracing::warn!(rank = %caller.rank, %error, "cannot listen to a rank: it must come again");
                 return;
             }
         }
@@ -206,20 +206,20 @@ impl Serving {
         }
     }
 
-    fn welcome(&mut self, token: Token, socket: Own<Socket>, rank: Rank) {
+    fn welcome(&mut self, token: Token, socket: Own<Socket>, rank: Rank) -> io::Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let fd = socket.as_raw_fd();
-        if self.poll.registry().reregister(&mut SourceFd(&fd), token, interest).is_ok() {
-            let conn = Conn { rank, socket, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
-            self.conns.insert(token.0, conn);
-        }
+        self.poll.registry().reregister(&mut SourceFd(&fd), token, interest)?;
+        let conn = Conn { rank, socket, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
+        self.conns.insert(token.0, conn);
+        Ok(())
     }
 
     /// Reads what there is; an error is the reason why the connection is over.
     fn read(&mut self, token: usize) -> Result<(), Cause> {
         let mut bytes = [0; 16 << 10];
         loop {
-            let conn = self.conns.get_mut(&token).expect("the caller looked it up");
+            let Some(conn) = self.conns.get_mut(&token) else { return Ok(()) };
             flush(conn).map_err(|e| cause_of(&e))?;
             let n = match conn.socket.read(&mut bytes) {
                 Ok(0) => return Err(Cause::Disconnected),
@@ -236,9 +236,6 @@ impl Serving {
                     Cause::Disconnected
                 })?;
                 self.hear(token, rank, up);
-            }
-            if !self.conns.contains_key(&token) {
-                return Ok(());
             }
         }
     }
@@ -371,5 +368,34 @@ pub fn cause_of(error: &io::Error) -> Cause {
             Cause::Unreachable
         }
         _ => Cause::Disconnected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, Type};
+
+    #[test]
+    fn a_rank_that_cannot_be_listened_to_does_not_end_the_hub() {
+        let poll = Poll::new().unwrap();
+        let (_orders, inbox) = mpsc::channel();
+        let door =
+            Door::open(Vec::new(), Secret::random(), Purpose::Hub, FIRST_DOOR, poll.registry()).unwrap();
+        let mut serving = Serving {
+            poll,
+            door,
+            conns: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            membership: Membership::new(2, 0),
+            hear: Box::new(|_, _| {}),
+            start: Instant::now(),
+            inbox,
+            closes_by: None,
+        };
+        let (socket, _other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        // The system knows no registration of it that could be changed.
+        assert!(serving.welcome(Token(7), Own::new(socket), Rank(0)).is_err());
+        assert_eq!((serving.read(7), serving.conns.len()), (Ok(()), 0));
     }
 }
