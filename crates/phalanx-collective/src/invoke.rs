@@ -14,7 +14,7 @@ use crate::{
 use phalanx_core::{DType, ReduceOp, Transport, kernel::Reduction};
 use phalanx_net::{
     NetError,
-    arena::{Lane, Patience, SLOT_BYTES},
+    arena::{Lane, SLOT_BYTES},
 };
 use std::{ops::Range, sync::Arc};
 
@@ -113,7 +113,7 @@ impl Communicator {
             call: self.calls,
             stream: self.number,
             staging: &mut self.staging,
-            patience: self.world.arena().map_or(Patience::DEDICATED, |a| a.patience()),
+            patience: self.world.patience(),
             timeout: self.world.config().timeout,
             told: false,
         };

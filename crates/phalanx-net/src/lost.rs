@@ -65,6 +65,8 @@ pub struct Casualties {
     known: Mutex<Known>,
     /// Rung when `Known::agreed` is set.
     agreement: Condvar,
+    /// Rung when a rank is lost or the world is over.
+    news: Condvar,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,13 @@ struct Known {
     agreed: Option<Doom>,
     /// Who was lost, in order.
     order: Vec<Rank>,
+}
+
+impl Known {
+    fn verdict(&self, rank: Rank) -> Option<Doom> {
+        let own = || self.lost.get(rank.index())?.clone().map(|cause| Doom::Lost(Lost { rank, cause }));
+        self.doom.clone().or_else(own)
+    }
 }
 
 /// Why no operation of this world can complete any more.
@@ -103,7 +112,12 @@ impl Casualties {
     pub fn new(n_ranks: u32) -> Casualties {
         let lost = vec![None; n_ranks as usize];
         let known = Known { lost, doom: None, agreed: None, order: Vec::new() };
-        Casualties { any: AtomicBool::new(false), known: Mutex::new(known), agreement: Condvar::new() }
+        Casualties {
+            any: AtomicBool::new(false),
+            known: Mutex::new(known),
+            agreement: Condvar::new(),
+            news: Condvar::new(),
+        }
     }
 
     /// Whether anything is lost at all.
@@ -126,12 +140,20 @@ impl Casualties {
             }
         }
         self.any.store(true, Ordering::Release);
+        self.news.notify_all();
     }
 
     /// Ends the world for everybody in this process; the first doom stays (LOST-2).
     pub fn doom(&self, doom: Doom) {
         self.lock().doom.get_or_insert(doom);
         self.any.store(true, Ordering::Release);
+        self.news.notify_all();
+    }
+
+    /// Waits until something is known against this rank or the world, or so long.
+    pub fn await_verdict(&self, rank: Rank, at_most: Duration) -> Option<Doom> {
+        let waited = self.news.wait_timeout_while(self.lock(), at_most, |k| k.verdict(rank).is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.verdict(rank)
     }
 
     pub fn doomed(&self) -> Option<Doom> {
@@ -169,9 +191,7 @@ impl Casualties {
 
     /// The verdict for a wait on this rank: the world's doom first, then the rank's own loss.
     pub fn verdict(&self, rank: Rank) -> Option<Doom> {
-        let known = self.lock();
-        let own = || known.lost.get(rank.index())?.clone().map(|cause| Doom::Lost(Lost { rank, cause }));
-        known.doom.clone().or_else(own)
+        self.lock().verdict(rank)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -198,6 +218,20 @@ mod tests {
         casualties.doom(Doom::Lost(lost(1, Cause::Left)));
         casualties.doom(Doom::Lost(lost(2, Cause::Left)));
         assert_eq!(casualties.verdict(Rank(2)), Some(Doom::Lost(lost(1, Cause::Left))), "LOST-2");
+    }
+
+    #[test]
+    fn a_wait_for_a_verdict_ends_with_it() {
+        let casualties = Casualties::new(3);
+        assert_eq!(casualties.await_verdict(Rank(1), Duration::ZERO), None);
+        std::thread::scope(|scope| {
+            // Far longer than any test runs: what ends it is the verdict.
+            let waiter = scope.spawn(|| casualties.await_verdict(Rank(1), Duration::from_secs(3600)));
+            casualties.lose(lost(2, Cause::Left));
+            casualties.lose(lost(1, Cause::Unreachable));
+            let verdict = waiter.join().expect("the waiter does not panic");
+            assert_eq!(verdict, Some(Doom::Lost(lost(1, Cause::Unreachable))));
+        });
     }
 
     #[test]

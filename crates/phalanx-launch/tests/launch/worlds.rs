@@ -84,6 +84,29 @@ fn a_host_file_and_another_path_of_phalanx_lead_to_the_same_world() {
 }
 
 #[test]
+fn where_no_memory_can_be_shared_the_advice_helps() {
+    // Files of one block: the system refuses to make the memory.
+    let ranks = |transport: &str| {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -f 1 && exec \"$0\" bench -np 2 --sizes 1K --seconds 0.02", EXE])
+            .env("PHALANX_TRANSPORT", transport)
+            .stdin(Stdio::null());
+        finish(&mut command)
+    };
+    let done = ranks("auto");
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stderr.contains("PHALANX_TRANSPORT=tcp does without"), "{done:?}");
+    let done = ranks("tcp");
+    assert_eq!(done.code, Some(0), "{done:?}");
+    // A rank that is alone shares with nobody.
+    let mut alone = Command::new("sh");
+    alone.args(["-c", "ulimit -f 1 && exec \"$0\" bench -np 1 --sizes 1K --seconds 0.02", EXE]);
+    let done = finish(alone.stdin(Stdio::null()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+#[test]
 fn what_does_not_fit_into_memory_is_refused_with_what_there_is() {
     let done = bench(&["-np", "2", "--sizes", "4,1000G"]);
     assert_eq!(done.code, Some(2), "{done:?}");

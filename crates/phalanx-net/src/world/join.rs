@@ -24,7 +24,7 @@ use std::{
 pub(super) fn introduce(
     identity: &Identity,
     config: &Config,
-    offer: &Offer,
+    offer: Option<&Offer>,
     addresses: Vec<LinkAddress>,
 ) -> Member {
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -37,9 +37,9 @@ pub(super) fn introduce(
         cores: cores::allowed(),
         core_quota: cores::quota(),
         addresses,
-        arena_fd: offer.fd(),
-        arena_heap_bytes: offer.heap_bytes(),
-        trial_address: offer.trial_address(),
+        arena_fd: offer.map_or(-1, Offer::fd),
+        arena_heap_bytes: offer.map_or(0, Offer::heap_bytes),
+        trial_address: offer.map_or(0, Offer::trial_address),
         build: env!("CARGO_PKG_VERSION").to_string(),
         settings: format!(
             "transport={:?} links={} tiers={} algorithm={} segment={} strict={}",
@@ -193,17 +193,24 @@ pub(super) fn topology_of(members: &[Member]) -> Topology {
     Topology::new(hosts.into_values().collect()).expect("a roster names every rank once")
 }
 
+/// WAIT-1, whether or not these ranks share memory.
+pub(super) fn patience_of(members: &[Member], neighbours: &[Rank]) -> Patience {
+    let masks: Vec<&[u32]> = neighbours.iter().map(|r| members[r.index()].cores.as_slice()).collect();
+    let quota = neighbours.iter().map(|r| members[r.index()].core_quota).min().unwrap_or(u32::MAX);
+    let a_core_each = cores::enough(&masks, quota);
+    tracing::info!(n_local = neighbours.len(), a_core_each, quota, "how ranks of this host wait");
+    if a_core_each { Patience::DEDICATED } else { Patience::SHARED }
+}
+
 pub(super) fn share_memory(
     offer: Offer,
     members: &[Member],
     neighbours: &[Rank],
+    patience: Patience,
     identity: &Identity,
     casualties: &Arc<Casualties>,
 ) -> Result<Arc<Arena>, NetError> {
     let first = &members[neighbours[0].index()];
-    let masks: Vec<&[u32]> = neighbours.iter().map(|r| members[r.index()].cores.as_slice()).collect();
-    let quota = neighbours.iter().map(|r| members[r.index()].core_quota).min().unwrap_or(u32::MAX);
-    let patience = if cores::enough(&masks, quota) { Patience::DEDICATED } else { Patience::SHARED };
     let processes: Vec<(u32, u64)> =
         neighbours.iter().map(|r| (members[r.index()].pid, members[r.index()].trial_address)).collect();
     let source = Source {

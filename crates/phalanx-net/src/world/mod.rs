@@ -6,7 +6,7 @@ mod join;
 mod place;
 
 use crate::{
-    arena::{Arena, Offer},
+    arena::{Arena, Offer, Patience},
     auth::{Caller, Purpose},
     discover::{self, Identity, Meeting},
     error::NetError,
@@ -22,7 +22,7 @@ use crate::{
     secret::Secret,
     watch::{Charge, HubHost, Watch},
 };
-use join::{await_roster, give_up, hub_rank_lost, introduce, share_memory, topology_of};
+use join::{await_roster, give_up, hub_rank_lost, introduce, patience_of, share_memory, topology_of};
 use phalanx_core::{Config, ConfigError, Epoch, Rank, Topology, Transport};
 use place::{ATTEMPT, Knock, Place, RETRY_EVERY, connect_hub, shake};
 use socket2::Socket;
@@ -59,6 +59,7 @@ pub struct World {
     transport: &'static link::Transport,
     secret: Secret,
     arena: Option<Arc<Arena>>,
+    patience: Patience,
     casualties: Arc<Casualties>,
     /// Number 0, the whole world's, is taken.
     claimed: AtomicBool,
@@ -105,13 +106,19 @@ impl World {
         let deadline = Instant::now() + config.start_timeout;
         let transport = link::chosen(&config)?;
         let place = Place::find(&identity, secret, &config)?;
-        let Some(place) = place else { return World::alone(identity, config, transport) };
+        let Some(place) = place else { return Ok(World::alone(identity, config, transport)) };
         let (mut hub_stream, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
-        let offer = Offer::make(identity.n_ranks.min(crate::arena::MAX_LOCAL as u32) as usize)
-            .map_err(|error| NetError::Arena { error })?;
+        // Nothing fails for want of memory that nobody would share: with links everywhere, or one rank on each host.
+        let offer = match config.transport {
+            Transport::Auto => {
+                Some(Offer::make(identity.n_ranks.min(crate::arena::MAX_LOCAL as u32) as usize))
+            }
+            Transport::Tcp => None,
+        };
         let site = Site { interface: config.interface.as_deref(), ip: hub_ip };
         let (listeners, addresses) = link::open(transport, &site)?;
-        let member = introduce(&identity, &config, &offer, addresses);
+        let member =
+            introduce(&identity, &config, offer.as_ref().and_then(|o| o.as_ref().ok()), addresses);
         let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
         let mut decoder = Decoder::new(MAX_FRAME);
         let mut heard = false;
@@ -139,14 +146,16 @@ impl World {
         let topology = Arc::new(topology_of(&members));
         let casualties = Arc::new(Casualties::new(identity.n_ranks));
         let neighbours = topology.neighbours(identity.rank).to_vec();
-        let arena = match neighbours.len() {
-            0 | 1 => None,
-            _ => match share_memory(offer, &members, &neighbours, &identity, &casualties) {
-                Ok(arena) => Some(arena),
-                // Only `alloc` would have used it.
-                Err(_) if config.transport == Transport::Tcp => None,
-                Err(error) => return Err(give_up(hub_stream, decoder, &identity, &place, error)),
-            },
+        let patience = patience_of(&members, &neighbours);
+        let arena = match offer.filter(|_| neighbours.len() > 1) {
+            None => None,
+            Some(offer) => {
+                let share = |o| share_memory(o, &members, &neighbours, patience, &identity, &casualties);
+                match offer.map_err(|error| NetError::Arena { error }).and_then(share) {
+                    Ok(arena) => Some(arena),
+                    Err(error) => return Err(give_up(hub_stream, decoder, &identity, &place, error)),
+                }
+            }
         };
         let pidfds = neighbours
             .iter()
@@ -195,6 +204,7 @@ impl World {
             transport,
             secret: place.secret,
             arena,
+            patience,
             casualties,
             claimed: AtomicBool::new(false),
             has_missed: AtomicBool::new(false),
@@ -206,17 +216,23 @@ impl World {
         })
     }
 
-    fn alone(
-        identity: Identity,
-        config: Config,
-        transport: &'static link::Transport,
-    ) -> Result<World, NetError> {
-        let offer = Offer::make(1).map_err(|error| NetError::Arena { error })?;
-        let me = introduce(&identity, &config, &offer, Vec::new());
+    fn alone(identity: Identity, config: Config, transport: &'static link::Transport) -> World {
+        // Nobody shares it: where there is none, buffers are ordinary memory.
+        let offer = Offer::make(1).ok();
+        let me = introduce(&identity, &config, offer.as_ref(), Vec::new());
         let casualties = Arc::new(Casualties::new(1));
         let members = vec![me];
-        let arena = share_memory(offer, &members, &[Rank::ZERO], &identity, &casualties)?;
-        Ok(World {
+        let patience = patience_of(&members, &[Rank::ZERO]);
+        let share =
+            |offer| share_memory(offer, &members, &[Rank::ZERO], patience, &identity, &casualties).ok();
+        let arena = offer.and_then(share);
+        tracing::info!(
+            rank = 0,
+            n_ranks = 1,
+            source = identity.source,
+            "world formed: this process is alone"
+        );
+        World {
             rank: Rank::ZERO,
             source: identity.source,
             topology: Arc::new(Topology::one_host(1)),
@@ -224,7 +240,8 @@ impl World {
             config,
             transport,
             secret: Secret::random(),
-            arena: Some(arena),
+            arena,
+            patience,
             casualties,
             claimed: AtomicBool::new(false),
             has_missed: AtomicBool::new(false),
@@ -233,7 +250,7 @@ impl World {
             links: Mutex::new(BTreeMap::new()),
             watch: None,
             hub: None,
-        })
+        }
     }
 
     pub fn rank(&self) -> Rank {
@@ -263,6 +280,11 @@ impl World {
 
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.as_ref()
+    }
+
+    /// How ranks of this host wait for each other: whether each has a core of its own.
+    pub fn patience(&self) -> Patience {
+        self.patience
     }
 
     pub fn casualties(&self) -> &Casualties {
@@ -414,8 +436,8 @@ impl World {
                 let tried = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 return Err(NetError::NoLink { rank: peer, tried, last });
             }
-            // Not a wait for a condition that could be observed: the peer's door may be shut for a moment.
-            std::thread::park_timeout(RETRY_EVERY);
+            // The peer's door may be shut for a moment; a verdict about it ends the wait at once.
+            self.casualties.await_verdict(peer, RETRY_EVERY);
         }
     }
 }
