@@ -63,7 +63,7 @@ pub struct Communicator {
 impl Communicator {
     /// The world that the environment describes: a launcher's, or a world of one.
     pub fn from_env() -> Result<Communicator, Error> {
-        Communicator::of_world(Arc::new(World::from_env()?))
+        Communicator::of_world(Arc::new(World::from_env_with(crate::BUILD)?))
     }
 
     /// All ranks of a world. A world has one such communicator; `split` makes more.

@@ -27,6 +27,9 @@ pub mod fuzzing {
     }
 }
 
+/// Which build this is: ranks of one world must have the same.
+pub const BUILD: &str = env!("PHALANX_BUILD");
+
 pub use buffer::ArenaVec;
 pub use communicator::{Communicator, Scale};
 pub use error::Error;

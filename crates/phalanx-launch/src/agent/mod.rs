@@ -94,7 +94,7 @@ pub fn main() -> ExitCode {
     let (events, inbox) = sync_channel(64);
     watch_signals(events.clone());
     let voice = Voice::start(events.clone());
-    voice.say(Up::Hello { version: env!("CARGO_PKG_VERSION").to_string() });
+    voice.say(Up::Hello { version: phalanx_collective::BUILD.to_string() });
     listen(events.clone());
     let agent = Agent {
         inbox,

@@ -29,8 +29,8 @@ pub enum RunError {
     #[error("cannot start ranks on host {host}: {reason}\n{}{advice}", indented(.words))]
     Unreachable { host: String, reason: String, words: Vec<String>, advice: String },
     #[error(
-        "host {host} has phalanx {theirs}, this one {}: install the same version on both",
-        env!("CARGO_PKG_VERSION")
+        "host {host} has phalanx {theirs}, this one {}: install the same build on both",
+        phalanx_collective::BUILD
     )]
     OtherVersion { host: String, theirs: String },
     #[error("host {host}: {refusal}")]

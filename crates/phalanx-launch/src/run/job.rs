@@ -106,7 +106,7 @@ impl Job {
 
     fn gathered(&mut self, news: News) -> Result<(), RunError> {
         match news {
-            News::Said { host, up: Up::Hello { version } } if version != env!("CARGO_PKG_VERSION") => {
+            News::Said { host, up: Up::Hello { version } } if version != phalanx_collective::BUILD => {
                 Err(RunError::OtherVersion { host: self.name(host), theirs: version })
             }
             News::Said { host, up: Up::Ready { cores } } => {

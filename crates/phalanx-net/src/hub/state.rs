@@ -159,7 +159,8 @@ impl Membership {
             format!("{what} differs: rank {} has {a:?}, rank {} has {b:?}", first.rank, member.rank)
         };
         if first.build != member.build {
-            return Some(differs("the phalanx version", &first.build, &member.build));
+            let said = differs("the phalanx build", &first.build, &member.build);
+            return Some(format!("{said}; install the same one for every rank"));
         }
         (first.settings != member.settings).then(|| differs("a setting", &first.settings, &member.settings))
     }

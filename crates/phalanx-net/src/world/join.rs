@@ -26,6 +26,7 @@ pub(super) fn introduce(
     config: &Config,
     offer: Option<&Offer>,
     addresses: Vec<LinkAddress>,
+    build: &str,
 ) -> Member {
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     Member {
@@ -40,7 +41,7 @@ pub(super) fn introduce(
         arena_fd: offer.map_or(-1, Offer::fd),
         arena_heap_bytes: offer.map_or(0, Offer::heap_bytes),
         trial_address: offer.map_or(0, Offer::trial_address),
-        build: env!("CARGO_PKG_VERSION").to_string(),
+        build: build.to_string(),
         settings: format!(
             "transport={:?} links={} tiers={} algorithm={} segment={} strict={}",
             config.transport,

@@ -44,6 +44,8 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 /// How long the hub has to say what everybody shall name as the reason of a failure.
 const AGREEMENT: Duration = Duration::from_millis(250);
 
+/// Of a rank that says nothing of the layers above.
+const OWN_BUILD: &str = env!("CARGO_PKG_VERSION");
 /// How long a rank that ends waits for its last words to be taken.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -79,6 +81,11 @@ pub struct World {
 impl World {
     /// Joins the world that the environment describes.
     pub fn from_env() -> Result<World, NetError> {
+        World::from_env_with(OWN_BUILD)
+    }
+
+    /// The same for a rank whose build of the layers above is this one; only ranks of equal builds form a world.
+    pub fn from_env_with(build: &str) -> Result<World, NetError> {
         let config = Config::from_vars(
             std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
         )?;
@@ -93,7 +100,7 @@ impl World {
             Meeting::Alone => Secret::random(),
             _ => crate::secret_source::find()?,
         };
-        World::join(identity, secret, config)
+        World::join_with(identity, secret, config, build)
     }
 
     /// Whether every rank would refuse these settings for what they name and only this crate knows.
@@ -103,10 +110,20 @@ impl World {
 
     /// Joins the world as this rank.
     pub fn join(identity: Identity, secret: Secret, config: Config) -> Result<World, NetError> {
+        World::join_with(identity, secret, config, OWN_BUILD)
+    }
+
+    /// Joins the world as this rank, of this build.
+    pub fn join_with(
+        identity: Identity,
+        secret: Secret,
+        config: Config,
+        build: &str,
+    ) -> Result<World, NetError> {
         let deadline = Instant::now() + config.start_timeout;
         let transport = link::chosen(&config)?;
         let place = Place::find(&identity, secret, &config)?;
-        let Some(place) = place else { return Ok(World::alone(identity, config, transport)) };
+        let Some(place) = place else { return Ok(World::alone(identity, config, transport, build)) };
         let (mut hub_stream, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
         // Nothing fails for want of memory that nobody would share: with links everywhere, or one rank on each host.
         let offer = match config.transport {
@@ -118,7 +135,7 @@ impl World {
         let site = Site { interface: config.interface.as_deref(), ip: hub_ip };
         let (listeners, addresses) = link::open(transport, &site)?;
         let member =
-            introduce(&identity, &config, offer.as_ref().and_then(|o| o.as_ref().ok()), addresses);
+            introduce(&identity, &config, offer.as_ref().and_then(|o| o.as_ref().ok()), addresses, build);
         let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
         let mut decoder = Decoder::new(MAX_FRAME);
         let mut heard = false;
@@ -216,10 +233,10 @@ impl World {
         })
     }
 
-    fn alone(identity: Identity, config: Config, transport: &'static link::Transport) -> World {
+    fn alone(identity: Identity, config: Config, transport: &'static link::Transport, build: &str) -> World {
         // Nobody shares it: where there is none, buffers are ordinary memory.
         let offer = Offer::make(1).ok();
-        let me = introduce(&identity, &config, offer.as_ref(), Vec::new());
+        let me = introduce(&identity, &config, offer.as_ref(), Vec::new(), build);
         let casualties = Arc::new(Casualties::new(1));
         let members = vec![me];
         let patience = patience_of(&members, &[Rank::ZERO]);
