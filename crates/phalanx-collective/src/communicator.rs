@@ -35,6 +35,15 @@ impl Default for Scale {
 }
 
 /// A group of ranks and this rank's place in it.
+/// What tells a communicator from all others of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// No other communicator of its ranks ever has it: links and engines go by it.
+    pub number: u32,
+    /// Where its slots are; another one may have had it before (TENANT-1).
+    pub lane: u32,
+}
+
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) world: Arc<World>,
@@ -72,10 +81,11 @@ impl Communicator {
             return Err(Error::WorldTaken);
         }
         let members = (0..world.n_ranks()).map(Rank).collect();
-        Communicator::of(world, 0, members)
+        Communicator::of(world, Place { number: 0, lane: 0 }, members)
     }
 
-    pub(crate) fn of(world: Arc<World>, number: u32, members: Vec<Rank>) -> Result<Communicator, Error> {
+    pub(crate) fn of(world: Arc<World>, place: Place, members: Vec<Rank>) -> Result<Communicator, Error> {
+        let Place { number, lane } = place;
         let me =
             members.iter().position(|&r| r == world.rank()).expect("a rank makes communicators it is in");
         let mut hosts = vec![Vec::new(); world.topology().n_hosts() as usize];
@@ -93,7 +103,7 @@ impl Communicator {
                 Some(arena) if world.config().transport == Transport::Auto && group.len() > 1 => {
                     let ranks: Vec<Rank> = group.iter().map(|r| members[r.index()]).collect();
                     let seat = ranks.iter().position(|&r| r == world.rank()).expect("it is on its own host");
-                    let lane = Lane::open(arena.clone(), number, ranks, seat, world.config().timeout);
+                    let lane = Lane::open(arena.clone(), lane, ranks, seat, world.config().timeout);
                     Some(lane.ok_or_else(|| {
                         Error::Split("the arena has no room for another communicator".into())
                     })?)
@@ -174,8 +184,7 @@ impl Communicator {
 
     /// The words that the ranks of one host show each other, if all ranks are on one.
     pub(crate) fn board(&self) -> Option<Board> {
-        let arena = self.lane.as_ref().filter(|_| self.topology.n_hosts() == 1)?.arena().clone();
-        Board::open(arena, self.number, &self.members, self.me.index())
+        self.lane.as_ref().filter(|_| self.topology.n_hosts() == 1).map(Lane::board)
     }
 
     /// The number of the links of the next engine; all ranks count alike.

@@ -1,13 +1,17 @@
 //! Sub-communicators: some of the ranks, with an order of their own.
 
-use crate::{communicator::Communicator, error::Error};
-use phalanx_core::Rank;
+use crate::{
+    communicator::{Communicator, Place},
+    error::Error,
+};
+use phalanx_core::{Rank, ReduceOp};
 use phalanx_net::arena::MAX_LANES;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Communicator {
     /// Makes a communicator of some of these ranks. Every rank of this communicator calls it, each with the list of the group it wants to be in
     /// (an empty list for none); members of one group give the same list, which is also their order. Groups do not overlap.
+    /// There is room for 1023 of them at a time; where it is used up, every rank gets the same error, and dropping one on all of its ranks makes room.
     pub fn split(&mut self, ranks: &[Rank]) -> Result<Option<Communicator>, Error> {
         let wrong = self.wrong_list(ranks);
         let n = self.members.len();
@@ -24,10 +28,13 @@ impl Communicator {
         firsts.sort_unstable();
         firsts.dedup();
         self.world.take_communicators_below(base + firsts.len() as u32);
+        let group = ranks.first().and_then(|leader| firsts.binary_search(&i64::from(leader.0)).ok());
+        let lanes = self.lanes(base, firsts.len(), group.filter(|_| wrong.is_none()))?;
         if let Some(why) = wrong {
             return Err(Error::Split(why));
         }
-        let Some(leader) = ranks.first() else { return Ok(None) };
+        let Some(lanes) = lanes else { return Err(Error::Split(no_room())) };
+        let Some(group) = group else { return Ok(None) };
         for &rank in ranks {
             if rows[rank.index()][..2] != mine[..2] {
                 let (me, list) = (self.me, show(ranks));
@@ -36,13 +43,31 @@ impl Communicator {
                 )));
             }
         }
-        let number =
-            base + firsts.iter().position(|&f| f == i64::from(leader.0)).expect("it is among them") as u32;
-        if number >= MAX_LANES {
-            return Err(Error::Split(format!("a world makes at most {MAX_LANES} communicators in its life")));
-        }
+        let place = Place { number: base + group as u32, lane: lanes[group] };
         let members = ranks.iter().map(|r| self.members[r.index()]).collect();
-        Communicator::of(self.world.clone(), number, members).map(Some)
+        Communicator::of(self.world.clone(), place, members).map(Some)
+    }
+
+    /// A lane for each of so many groups, of which this rank may be in one; `None` if there are not enough. All ranks get the same.
+    fn lanes(&mut self, base: u32, n: usize, mine: Option<usize>) -> Result<Option<Vec<u32>>, Error> {
+        let next = base..base + n as u32;
+        if next.end <= MAX_LANES || n == 0 {
+            return Ok(Some(next.collect()));
+        }
+        // No lane is left that nobody ever had: ask everybody which ones they mind (TENANT-1).
+        let arena = self.world.arena().cloned();
+        let minded = arena.as_ref().map(|arena| arena.minded_lanes(&self.members));
+        let mut minded = minded.unwrap_or_else(|| vec![false; MAX_LANES as usize]);
+        self.allreduce(&mut minded, ReduceOp::Max)?;
+        let free: Vec<u32> = (1..MAX_LANES).filter(|lane| !minded[*lane as usize]).take(n).collect();
+        if free.len() < n {
+            return Ok(None);
+        }
+        if let (Some(arena), Some(mine)) = (&arena, mine) {
+            arena.renew_lane(free[mine]);
+        }
+        self.barrier()?;
+        Ok(Some(free))
     }
 
     fn wrong_list(&self, ranks: &[Rank]) -> Option<String> {
@@ -63,6 +88,14 @@ impl Communicator {
     }
 }
 
-fn show(ranks: &[Rank]) -> String {
+fn no_room() -> String {
+    let most = MAX_LANES - 1;
+    format!(
+        "there is no room for another communicator: ranks of one host have {most} at a time, besides that of all ranks. Drop \
+         communicators that are not needed any more, on all of their ranks (for an engine, remove process sets)"
+    )
+}
+
+pub(crate) fn show(ranks: &[Rank]) -> String {
     format!("[{}]", ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }

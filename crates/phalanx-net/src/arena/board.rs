@@ -1,13 +1,12 @@
 //! One word a rank, seen by all ranks of the host: how far each is, without a message.
 //!
 //! - BOARD-1: a rank writes only its own word; whoever sees it sees everything the rank wrote before.
+//! - BOARD-2: whoever sleeps until a word changes is woken by the change (WAIT-2).
+//!
+//! tests/board.rs compiles this file against an arena that tries all orders there are.
 
-use super::Arena;
-use phalanx_core::Rank;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use super::{Arena, tenants::Tenancy};
+use std::sync::{Arc, atomic::Ordering};
 
 /// The words of one communicator's members.
 #[derive(Clone, Debug)]
@@ -16,34 +15,24 @@ pub struct Board {
     /// Where each member's word is.
     words: Vec<usize>,
     me: usize,
+    _tenancy: Arc<Tenancy>,
 }
 
 impl Board {
-    /// The board beside lane number `index`, for these members (which include this rank), in order.
-    pub fn open(arena: Arc<Arena>, index: u32, members: &[Rank], me: usize) -> Option<Board> {
-        if index >= super::MAX_LANES {
-            return None;
-        }
-        let place = |rank: &Rank| arena.ranks.iter().position(|r| r == rank);
-        let places = members.iter().map(place).collect::<Option<Vec<usize>>>()?;
-        let at = arena.plan.lanes_at + index as usize * arena.plan.lane_bytes;
-        let words = places.iter().map(|p| at + super::Lane::board_at(*p)).collect();
-        Some(Board { arena, words, me })
-    }
-
-    fn word(&self, member: usize) -> &AtomicU64 {
-        self.arena.map.u64_at(self.words[member])
+    /// Words at these places of the arena, the one at `me` this rank's own; nobody else has them during the tenancy.
+    pub(super) fn new(arena: Arc<Arena>, words: Vec<usize>, me: usize, tenancy: Arc<Tenancy>) -> Board {
+        Board { arena, words, me, _tenancy: tenancy }
     }
 
     /// Writes this rank's word and wakes whoever sleeps.
     pub fn show(&self, word: u64) {
-        self.word(self.me).store(word, Ordering::Release);
+        self.arena.map.u64_at(self.words[self.me]).store(word, Ordering::Release);
         self.arena.bells.ring_sleepers(&self.arena.map);
         self.arena.nudge();
     }
 
     /// Everybody's words, in order.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.words.len()).map(|m| self.word(m).load(Ordering::Acquire))
+        self.words.iter().map(|at| self.arena.map.u64_at(*at).load(Ordering::Acquire))
     }
 }

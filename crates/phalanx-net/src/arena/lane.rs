@@ -6,7 +6,7 @@
 //! - LANE-3: a member that publishes turn `t` of a call has released every turn of earlier calls; so having seen a peer in this call is
 //!   as good as having seen its release.
 
-use super::{Arena, Unmet};
+use super::{Arena, Board, Unmet, tenants::Tenancy};
 use phalanx_core::Rank;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -60,6 +60,8 @@ pub struct Lane {
     released: Vec<u64>,
     timeout: Duration,
 }
+    /// Shared with the lane's boards, which may outlive it.
+    tenancy: Arc<Tenancy>,
 
 impl Lane {
     pub(super) const fn bytes(n_local: usize) -> usize {
@@ -67,11 +69,30 @@ impl Lane {
     }
 
     /// Where a place's word of the lane's board is: the free half of the line pair of its release word.
-    pub(super) const fn board_at(place: usize) -> usize {
+    const fn board_at(place: usize) -> usize {
         place * RELEASE_BYTES + RELEASE_BYTES / 2
     }
 
     /// Lane number `index` of the arena, for these members (which include this rank), in order.
+    fn at(arena: &Arena, index: u32) -> usize {
+        arena.plan.lanes_at + index as usize * arena.plan.lane_bytes
+    }
+
+    fn rings_at(arena: &Arena, index: u32) -> usize {
+        Lane::at(arena, index) + arena.ranks.len() * RELEASE_BYTES
+    }
+
+    /// Makes this rank's part of a lane as it was before anybody had it: nothing published, nothing released, nothing on the board.
+    pub(super) fn wipe(arena: &Arena, index: u32) {
+        let (at, place) = (Lane::at(arena, index), arena.me_local);
+        let ring = Lane::rings_at(arena, index) + place * N_SLOTS as usize * SLOT_STRIDE;
+        let slots = (0..N_SLOTS as usize).map(|slot| ring + slot * SLOT_STRIDE);
+        for word in slots.chain([at + place * RELEASE_BYTES, at + Lane::board_at(place)]) {
+            // Relaxed: whoever opens the lane waits for this rank first.
+            arena.map.u64_at(word).store(0, Ordering::Relaxed);
+        }
+    }
+
     pub fn open(
         arena: Arc<Arena>,
         index: u32,
@@ -82,12 +103,19 @@ impl Lane {
         if index >= super::MAX_LANES {
             return None;
         }
-        let at = arena.plan.lanes_at + index as usize * arena.plan.lane_bytes;
+        let at = Lane::at(&arena, index);
         let place = |rank: &Rank| arena.ranks.iter().position(|r| r == rank);
         let places = members.iter().map(place).collect::<Option<Vec<usize>>>()?;
-        let rings_at = at + arena.ranks.len() * RELEASE_BYTES;
+        let rings_at = Lane::rings_at(&arena, index);
         let released = vec![0; members.len()];
-        Some(Lane { arena, at, me, members, places, rings_at, base: 0, released, timeout })
+        let tenancy = Arc::new(arena.tenants.enter(index, &members));
+        Some(Lane { arena, at, me, members, places, rings_at, base: 0, released, timeout, tenancy })
+    }
+
+    /// The board beside the lane, for the same members.
+    pub fn board(&self) -> Board {
+        let words = self.places.iter().map(|place| self.at + Lane::board_at(*place)).collect();
+        Board::new(self.arena.clone(), words, self.me, self.tenancy.clone())
     }
 
     pub fn arena(&self) -> &Arc<Arena> {

@@ -10,6 +10,7 @@ mod lane;
 mod map;
 mod peek;
 mod sync;
+mod tenants;
 mod wait;
 
 pub use board::Board;
@@ -29,9 +30,10 @@ use std::{
     },
     time::Duration,
 };
+use tenants::Tenants;
 use wait::{Bells, Wait};
 
-/// Lanes an arena has room for; a lane is used again only by a later arena.
+/// Lanes an arena has room for at a time.
 pub const MAX_LANES: u32 = 1024;
 const SLEEPERS_AT: usize = 64;
 /// Within a rank's doorbell: set once it has mapped the memory.
@@ -125,6 +127,7 @@ pub struct Arena {
     _target: Target,
     /// A lock because buffers may be dropped on any thread.
     heap: Mutex<Heap>,
+    tenants: Arc<Tenants>,
 }
 
 /// How to reach the memory of the host's first rank.
@@ -175,6 +178,7 @@ impl Arena {
             owner: std::process::id(),
             n_sleeping: AtomicU32::new(0),
             _target: target,
+            tenants: Arc::default(),
         })
     }
 
@@ -200,6 +204,17 @@ impl Arena {
 
     pub fn patience(&self) -> Patience {
         self.patience
+    }
+
+    /// For each lane whether this rank minds if some of these ranks, of which it is one, have it (TENANT-1).
+    pub fn minded_lanes(&self, askers: &[Rank]) -> Vec<bool> {
+        self.tenants.minded(askers)
+    }
+
+    /// Makes a lane new again that none of the ranks minded which make a communicator; they wait for each other before they open it.
+    pub fn renew_lane(&self, index: u32) {
+        self.tenants.forget(index);
+        Lane::wipe(self, index);
     }
 
     /// Wakes every waiting rank so that it looks around.
