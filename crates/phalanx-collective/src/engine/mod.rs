@@ -34,6 +34,7 @@ mod set;
 mod shared;
 mod sparse;
 pub mod spec;
+mod start;
 mod tensor;
 mod timeline;
 mod tune;
@@ -50,21 +51,13 @@ pub use timeline::TimelineError;
 pub use whereabouts::{Frame, Spot, Whereabouts};
 
 use crate::{communicator::Communicator, error::Error};
-use control::Control;
-use mover::Mover;
 use negotiate::{Input, report::Report};
-use phalanx_core::{Rank, config::Autotune};
+use phalanx_core::Rank;
 use phalanx_net::World;
 use set::Set;
 use shared::Shared;
 use spec::{Kind, Spec};
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    path::Path,
-    sync::Arc,
-    thread::JoinHandle,
-};
-use whereabouts::Asker;
+use std::{path::Path, sync::Arc, thread::JoinHandle};
 
 /// Named, asynchronous, fused collectives of one rank.
 #[derive(Debug)]
@@ -79,55 +72,6 @@ impl Engine {
     pub fn start(communicator: Communicator) -> Result<Engine, EngineError> {
         let options = Options::from_config(communicator.world().config());
         Engine::start_with(communicator, options)
-    }
-
-    /// Starts with these settings; rank 0's hold for all, but process sets must be the same on all.
-    pub fn start_with(mut communicator: Communicator, options: Options) -> Result<Engine, EngineError> {
-        let mut words = options.to_words();
-        communicator.broadcast(&mut words, Rank::ZERO)?;
-        let options = options.with_words(words);
-        check_same_sets(&mut communicator, &options.process_sets)?;
-        let sets: Vec<Vec<Rank>> = options
-            .process_sets
-            .iter()
-            .map(|ranks| well_formed(ranks, communicator.size()))
-            .collect::<Result<_, _>>()?;
-        let stream = communicator.next_engine();
-        let shared = Arc::new(Shared::new(communicator.world_arc(), options)?);
-        if let Some(whereabouts) = &shared.options.whereabouts {
-            shared.take_asker(Asker::start(whereabouts.clone(), Arc::downgrade(&shared))?);
-        }
-        let config = shared.world.config();
-        if let Some(path) = &config.timeline {
-            let bare = config.timeline_as_horovod && communicator.rank() == Rank::ZERO;
-            let own = || timeline::path_of_rank(path.as_ref(), communicator.rank());
-            let path = if bare { path.into() } else { own() };
-            // Not a reason to leave the other ranks waiting.
-            if let Err(error) = shared.timeline.start(&path, config.timeline_mark_cycles) {
-                phalanx_net::voice::warn(&format!("there will be no timeline: {error}"));
-            }
-        }
-        let id = shared.sets().take_id();
-        let mut mover = Mover::new(shared.clone(), id, communicator);
-        // Until every rank has wiped its part of the board, nobody may read it.
-        mover.comm.barrier()?;
-        for ranks in sets {
-            mover.make_set(&ranks)?;
-        }
-        let mut control = Control::new(shared.clone(), stream);
-        control.connect()?;
-        shared.sets().changed = false;
-        // Read by the first rank only, which tells all others.
-        if let (Autotune::From(path), Rank::ZERO) = (&shared.world.config().autotune, shared.world.rank()) {
-            let log = std::fs::read_to_string(path).map_err(|e| e.to_string());
-            match log.and_then(|log| tune::recorded(&log)) {
-                Ok(tuning) => mover.set.drive(&shared, Input::Tune(tuning)),
-                Err(why) => phalanx_net::voice::warn(&format!("PHALANX_AUTOTUNE={path} is not used: {why}")),
-            }
-        }
-        let control = mover::spawn("phalanx-control".into(), move || control.run())?;
-        let mover = mover::spawn("phalanx-mover".into(), move || mover.run())?;
-        Ok(Engine { shared, control: Some(control), mover: Some(mover) })
     }
 
     pub fn world(&self) -> &World {
@@ -250,10 +194,7 @@ impl Engine {
         let gone = |_| EngineError::Failed(Arc::new(Error::Split("a thread of the engine panicked".into())));
         control.join().map_err(gone)?;
         let communicator = mover.join().map_err(gone)?;
-        let others = std::mem::take(
-            &mut *self.shared.movers.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
-        others.into_iter().try_for_each(|mover| mover.join().map_err(gone))?;
+        self.shared.take_kept().into_iter().try_for_each(|mover| mover.join().map_err(gone))?;
         // A timeline that could not be written has said so; the communicator is as good as before.
         let _ = self.shared.timeline.stop();
         Ok(communicator)
@@ -292,18 +233,4 @@ fn well_formed(ranks: &[u32], n: u32) -> Result<Vec<Rank>, EngineError> {
         return bad(format!("rank {} stands twice in the process set {ranks:?}", pair[0]));
     }
     Ok(sorted.into_iter().map(Rank).collect())
-}
-
-fn check_same_sets(comm: &mut Communicator, sets: &[Vec<u32>]) -> Result<(), EngineError> {
-    let mut hasher = DefaultHasher::new();
-    sets.hash(&mut hasher);
-    let n = comm.size() as usize;
-    let mut all = vec![0i64; n];
-    comm.allgather(&[hasher.finish() as i64], &mut all, &vec![1; n])?;
-    match all.iter().position(|h| *h != all[0]) {
-        None => Ok(()),
-        Some(rank) => {
-            Err(EngineError::BadSet(format!("ranks 0 and {rank} were started with different process sets")))
-        }
-    }
 }

@@ -1,4 +1,6 @@
 //! The mover: the thread that owns a set's communicator and runs what was agreed, in order.
+//!
+//! - MOVER-1: a rank knows a set only if every member has a mover for it; where one cannot have one, no rank has the set, and all are told who.
 
 use super::{
     bell::Bell,
@@ -8,11 +10,11 @@ use super::{
     handle::{Outcome, Slot},
     negotiate::{Input, Setup, message::Tuning, replay::View},
     set::{Job, Set},
-    shared::Shared,
+    shared::{NoThread, Shared},
     spec::Kind,
     tune::{Advice, Fixed, Tuner},
 };
-use crate::{communicator::Communicator, error::Error};
+use crate::{communicator::Communicator, error::Error, split::show};
 use phalanx_core::{Rank, config::Autotune};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -33,7 +35,7 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    /// Makes a set of this communicator's ranks, with what runs its operations.
+    /// Makes a set of this communicator's ranks, with what runs its operations; nobody else knows of it yet.
     pub fn new(shared: Arc<Shared>, id: u32, comm: Communicator) -> Mover {
         let setup = Setup {
             me: comm.rank().index(),
@@ -48,7 +50,6 @@ impl Mover {
         };
         let bell = Bell::new(shared.world.arena().cloned());
         let set = Arc::new(Set::new(id, comm.number, setup, comm.board(), bell));
-        shared.add_set(id, &set);
         let carrier = Carrier::new(&comm);
         let tuner = (id == 0 && comm.rank() == Rank::ZERO).then(|| tuner(&shared, &comm)).flatten();
         Mover { shared, set, comm, carrier, seen: None, n_run: 0, tuner }
@@ -94,7 +95,7 @@ impl Mover {
         let result = match loads[0].agreed.spec.kind {
             Kind::AddSet | Kind::RemoveSet => {
                 self.shared.timeline.moved(self.set.id, &loads, "", number);
-                return self.change_sets(&loads[0], slots);
+                return self.answer_change(&loads[0], slots);
             }
             // A panic is our own fault; that nobody waits for ever because of it is worth the catch.
             _ => catch_unwind(AssertUnwindSafe(|| self.carrier.carry(&mut self.comm, &mut loads)))
@@ -160,17 +161,17 @@ impl Mover {
         tally.packed_bytes.store(self.carrier.packed_bytes, std::sync::atomic::Ordering::Relaxed);
     }
 
-    fn change_sets(&mut self, load: &Load, slots: Vec<Option<Arc<Slot>>>) {
-        match load.agreed.spec.kind {
-            Kind::AddSet => self.add_set(load, slots),
-            _ => self.remove_set(load, slots),
-        }
-    }
-
-    /// All ranks come here with the same ranks, in the same place of the sequence.
-    fn add_set(&mut self, load: &Load, slots: Vec<Option<Arc<Slot>>>) {
-        let ranks: Vec<Rank> = load.agreed.spec.splits.iter().map(|r| Rank(*r as u32)).collect();
-        let answer = self.make_set(&ranks).map(|id| Outcome { set: Some(id), ..Outcome::default() });
+    /// All ranks come here with the same change, in the same place of the sequence.
+    fn answer_change(&mut self, load: &Load, slots: Vec<Option<Arc<Slot>>>) {
+        let panicked = |shared: &Shared| {
+            let why = "the engine panicked while it changed process sets";
+            Err(shared.ruin(Error::Split(why.into()).into()))
+        };
+        let change = AssertUnwindSafe(|| match load.agreed.spec.kind {
+            Kind::AddSet => self.add_set(load),
+            _ => self.remove_set(load),
+        });
+        let answer = catch_unwind(change).unwrap_or_else(|_| panicked(&self.shared));
         self.set.drive(&self.shared, Input::Ran(1));
         self.shared.wake_control();
         if let Some(slot) = slots.into_iter().flatten().next() {
@@ -178,6 +179,12 @@ impl Mover {
         }
     }
 
+    fn add_set(&mut self, load: &Load) -> Result<Outcome, EngineError> {
+        let ranks: Vec<Rank> = load.agreed.spec.splits.iter().map(|r| Rank(*r as u32)).collect();
+        self.make_set(&ranks).map(|id| Outcome { set: Some(id), ..Outcome::default() })
+    }
+
+    /// Makes a set (MOVER-1).
     pub fn make_set(&mut self, ranks: &[Rank]) -> Result<u32, EngineError> {
         if let Some(id) = self.shared.sets().find(ranks) {
             return Err(EngineError::BadSet(format!(
@@ -186,36 +193,53 @@ impl Mover {
         }
         let mine: &[Rank] = if ranks.contains(&self.comm.rank()) { ranks } else { &[] };
         let comm = self.comm.split(mine)?;
-        let id = self.shared.sets().take_id();
-        match comm {
-            None => drop(self.shared.sets().known.insert(id, (ranks.to_vec(), None))),
-            Some(comm) => {
-                let mover = Mover::new(self.shared.clone(), id, comm);
-                let spawned = spawn(format!("phalanx-set-{id}"), move || drop(mover.run()))?;
-                self.shared.movers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(spawned);
+        let id = self.shared.sets().next_id();
+        let started = comm.map(|comm| {
+            let mover = Mover::new(self.shared.clone(), id, comm);
+            let set = mover.set.clone();
+            (set, self.shared.spawn(format!("phalanx-set-{id}"), move || drop(mover.run())))
+        });
+        let mine = started.as_ref().and_then(|(_, thread)| thread.as_ref().err());
+        if let Err(why) = self.agree_on_movers(ranks, mine) {
+            if let Some((set, Ok(thread))) = started {
+                set.end(why.clone());
+                self.shared.keep(thread);
             }
+            return Err(why);
+        }
+        // All ranks know that they have it.
+        self.shared.sets().take_id();
+        match started {
+            Some((set, Ok(thread))) => {
+                self.shared.keep(thread);
+                self.shared.add_set(id, &set);
+            }
+            _ => drop(self.shared.sets().known.insert(id, (ranks.to_vec(), None))),
         }
         Ok(id)
     }
 
-    fn remove_set(&mut self, load: &Load, slots: Vec<Option<Arc<Slot>>>) {
+    /// MOVER-1: whether all could start what they need; if not, who could not and why, the same on all ranks.
+    fn agree_on_movers(&mut self, ranks: &[Rank], mine: Option<&NoThread>) -> Result<(), EngineError> {
+        let n = self.comm.size() as usize;
+        // Whatever says no number of its own is an error as well.
+        let code = mine.map_or(0, |NoThread(error)| error.raw_os_error().unwrap_or(-1));
+        let mut codes = vec![0i32; n];
+        self.comm.allgather(&[code], &mut codes, &vec![1; n])?;
+        let Some(rank) = codes.iter().position(|code| *code != 0) else { return Ok(()) };
+        let (error, list) = (std::io::Error::from_raw_os_error(codes[rank]), show(ranks));
+        let why = format!("rank {rank} cannot start a thread for the process set {list}: {error}");
+        Err(Error::Split(why).into())
+    }
+
+    fn remove_set(&mut self, load: &Load) -> Result<Outcome, EngineError> {
         let id = load.agreed.spec.splits[0] as u32;
-        let removed = self.shared.sets().remove(id);
-        let answer = match removed {
-            None => Err(EngineError::NoSuchSet { set: id }),
-            Some((_, set)) => {
-                if let Some(set) = set {
-                    // Not at once: what its members have agreed on still runs, on all of them.
-                    set.drive(&self.shared, Input::Leave);
-                }
-                Ok(Outcome::default())
-            }
-        };
-        self.set.drive(&self.shared, Input::Ran(1));
-        self.shared.wake_control();
-        if let Some(slot) = slots.into_iter().flatten().next() {
-            slot.answer(answer);
+        let (_, set) = self.shared.sets().remove(id).ok_or(EngineError::NoSuchSet { set: id })?;
+        if let Some(set) = set {
+            // Not at once: what its members have agreed on still runs, on all of them.
+            set.drive(&self.shared, Input::Leave);
         }
+        Ok(Outcome::default())
     }
 }
 
@@ -248,13 +272,4 @@ fn tuner(shared: &Shared, comm: &Communicator) -> Option<Tuner> {
     let tuner = Tuner::new(start, fixed, algorithms);
     tracing::info!(at_most_steps = tuner.most_steps(), "autotuning begins");
     Some(tuner)
-}
-
-pub(crate) fn spawn<T: Send + 'static>(
-    name: String,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<std::thread::JoinHandle<T>, EngineError> {
-    std::thread::Builder::new().name(name).spawn(run).map_err(|error| {
-        Error::from(phalanx_net::NetError::System { what: "cannot start a thread", error }).into()
-    })
 }

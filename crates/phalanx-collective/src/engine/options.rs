@@ -19,6 +19,9 @@ pub struct Options {
     pub process_sets: Vec<Vec<u32>>,
     /// How to ask this rank's program where it is when it keeps others waiting. Each rank has its own, or none.
     pub whereabouts: Option<Whereabouts>,
+    /// For tests: the system starts no more threads than this for the engine of this rank.
+    #[doc(hidden)]
+    pub most_threads: Option<u32>,
 }
 
 /// Larger tensors gain nothing from company.
@@ -35,6 +38,7 @@ impl Options {
             abort_ms: ms(config.stall_abort),
             process_sets: Vec::new(),
             whereabouts: None,
+            most_threads: None,
         }
     }
 

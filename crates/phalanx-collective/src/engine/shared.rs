@@ -10,13 +10,14 @@ use phalanx_net::{
     NetError, World,
     lost::{Doom, Lost},
 };
-use rustix::event::EventfdFlags;
+use rustix::{event::EventfdFlags, io::Errno};
 use std::{
     collections::{BTreeMap, VecDeque},
+    io,
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
     time::Instant,
@@ -45,6 +46,11 @@ impl Sets {
         })
     }
 
+    /// The number that it would be.
+    pub fn next_id(&self) -> u32 {
+        self.free.front().copied().unwrap_or(self.next)
+    }
+
     pub fn remove(&mut self, id: u32) -> Option<(Vec<Rank>, Option<Arc<Set>>)> {
         let removed = self.known.remove(&id)?;
         self.free.push_back(id);
@@ -54,6 +60,16 @@ impl Sets {
 
     pub fn find(&self, ranks: &[Rank]) -> Option<u32> {
         self.known.iter().find(|(_, (have, _))| have == ranks).map(|(id, _)| *id)
+    }
+}
+
+/// The system starts no more threads.
+#[derive(Debug)]
+pub(crate) struct NoThread(pub io::Error);
+
+impl From<NoThread> for EngineError {
+    fn from(NoThread(error): NoThread) -> EngineError {
+        Error::from(NetError::System { what: "cannot start a thread", error }).into()
     }
 }
 
@@ -72,7 +88,8 @@ pub(crate) struct Shared {
     /// A lock because sets are made by a mover and used by all threads; never held while a set is used.
     sets: Mutex<Sets>,
     /// Movers of sets other than the first; a lock because another mover starts them.
-    pub movers: Mutex<Vec<JoinHandle<()>>>,
+    kept: Mutex<Vec<JoinHandle<()>>>,
+    n_threads: AtomicU32,
     last_report: Mutex<Option<Report>>,
     /// A lock because it comes after the rest and goes before it; held only to pass a question on, which never waits.
     asker: Mutex<Option<Asker>>,
@@ -93,7 +110,8 @@ impl Shared {
             wake: Arc::new(wake),
             woken: AtomicBool::new(false),
             sets: Mutex::default(),
-            movers: Mutex::default(),
+            kept: Mutex::default(),
+            n_threads: AtomicU32::new(0),
             last_report: Mutex::default(),
             asker: Mutex::default(),
         })
@@ -109,6 +127,32 @@ impl Shared {
 
     pub fn sets(&self) -> MutexGuard<'_, Sets> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a thread of the engine.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: String,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>, NoThread> {
+        // Relaxed: only the count itself matters.
+        let n = self.n_threads.fetch_add(1, Ordering::Relaxed);
+        if self.options.most_threads.is_some_and(|most| n >= most) {
+            return Err(NoThread(Errno::AGAIN.into()));
+        }
+        std::thread::Builder::new().name(name).spawn(run).map_err(NoThread)
+    }
+
+    /// Keeps a thread that somebody else joins when the engine ends.
+    pub fn keep(&self, thread: JoinHandle<()>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Sets come and go; what has ended needs no joining.
+        kept.retain(|thread| !thread.is_finished());
+        kept.push(thread);
+    }
+
+    pub fn take_kept(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The sets in which this rank is.

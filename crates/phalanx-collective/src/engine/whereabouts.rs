@@ -4,7 +4,7 @@
 //!   a report. That thread may take locks that the engine's other threads must not, such as Python's.
 //! - WHERE-2: what a rank says of itself is short and plain before anybody reads it: few frames and names, none of them long, no control characters.
 
-use super::{mover::spawn, negotiate::Input, shared::Shared, spec::Name};
+use super::{negotiate::Input, shared::Shared, spec::Name};
 use crate::engine::EngineError;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -98,10 +98,11 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    pub fn start(whereabouts: Whereabouts, shared: Weak<Shared>) -> Result<Asker, EngineError> {
+    pub fn start(whereabouts: Whereabouts, shared: &Arc<Shared>) -> Result<Asker, EngineError> {
         let (questions, asked) = sync_channel(QUESTIONS);
+        let weak = Arc::downgrade(shared);
         // Nobody joins it: it may be inside the callback for as long as that likes (WHERE-1).
-        drop(spawn("phalanx-where".into(), move || answer_all(&whereabouts, &shared, &asked))?);
+        drop(shared.spawn("phalanx-where".into(), move || answer_all(&whereabouts, &weak, &asked))?);
         Ok(Asker { questions })
     }
 

@@ -6,6 +6,7 @@ mod join;
 mod operations;
 mod orders;
 mod sets;
+mod starts;
 #[path = "../support/mod.rs"]
 mod support;
 mod timeline;
