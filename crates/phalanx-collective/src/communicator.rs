@@ -13,6 +13,7 @@ use crate::{
         self, Algorithm,
         step::{Layout, Op},
     },
+    run::ear::Ear,
 };
 use phalanx_core::{DType, Element, Rank, ReduceOp, Topology, Transport};
 use phalanx_net::{
@@ -34,7 +35,6 @@ impl Default for Scale {
     }
 }
 
-/// A group of ranks and this rank's place in it.
 /// What tells a communicator from all others of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -44,6 +44,7 @@ pub(crate) struct Place {
     pub lane: u32,
 }
 
+/// A group of ranks and this rank's place in it.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) world: Arc<World>,
@@ -67,6 +68,7 @@ pub struct Communicator {
     pub(crate) segment_bytes: u64,
     /// Engines this communicator has served.
     pub(crate) n_engines: u32,
+    pub(crate) ear: Option<Ear>,
 }
 
 impl Communicator {
@@ -136,6 +138,7 @@ impl Communicator {
             last_plan: "",
             segment_bytes: world.config().segment_bytes,
             n_engines: 0,
+            ear: None,
             world,
         })
     }

@@ -108,6 +108,7 @@ impl Communicator {
         });
         let mut links = LinkRun {
             world: &self.world,
+            ear: &mut self.ear,
             members: &self.members,
             words,
             call: self.calls,

@@ -3,7 +3,7 @@
 //! Every message begins with a header that repeats what the sender calls, so that ranks that disagree find out before any
 //! element is used.
 
-use super::{Stop, memory::Buffers};
+use super::{Stop, ear::Ear, memory::Buffers};
 use crate::call::Words;
 use crate::plan::step::{Fold, Recv, Send, Span};
 use phalanx_core::{Rank, kernel::Reduction};
@@ -12,7 +12,7 @@ use phalanx_net::{
     arena::Patience,
     lost::{Cause, Lost},
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::{
     io::{self, IoSlice},
     os::fd::AsFd,
@@ -29,10 +29,16 @@ const SEGMENT: usize = 1 << 20;
 const VERDICT: Duration = Duration::from_millis(250);
 /// After this long a waiting rank says whom it waits for.
 const STALL: Duration = Duration::from_secs(10);
+/// Nothing is awaited this long without a look around.
+const NAP: Duration = Duration::from_secs(1);
+/// Where something has happened already, the end is near.
+const SHORT_NAP: Duration = Duration::from_millis(10);
 
 /// What the link steps of one call need.
 pub(crate) struct LinkRun<'a> {
-    pub world: &'a World,
+    pub world: &'a Arc<World>,
+    /// Opened when a call first sleeps.
+    pub ear: &'a mut Option<Ear>,
     /// The world rank of each rank of the communicator.
     pub members: &'a [Rank],
     pub words: Words,
@@ -166,7 +172,7 @@ impl LinkRun<'_> {
     }
 
     /// Sends what goes now.
-    fn push(&self, out: &mut Outgoing, buffers: &Buffers<'_>) -> Result<bool, Stop> {
+    fn push(&mut self, out: &mut Outgoing, buffers: &Buffers<'_>) -> Result<bool, Stop> {
         let payload = buffers.read(out.span);
         let sent = if out.done < HEADER {
             let end = payload.len().min(SEGMENT);
@@ -237,23 +243,18 @@ impl LinkRun<'_> {
     }
 
     fn sleep(&mut self, outgoing: &[Outgoing], incoming: &[Incoming], start: Instant) -> Result<(), Stop> {
-        let watch = self.world.watch().expect("a rank with links has a watch");
+        // Before the last look at what is known.
+        self.listen()?;
         let wants_out = outgoing.iter().filter(|o| o.done < o.total);
         let wants_in = incoming.iter().filter(|i| i.done < i.total);
         let mut whom: Vec<Rank> = wants_in.clone().map(|i| i.rank).collect();
         whom.extend(wants_out.clone().map(|o| o.link.peer()));
         self.verdict(&whom, start.elapsed())?;
-        let wake = watch.wake_fd();
-        let mut fds = vec![PollFd::from_borrowed_fd(wake, PollFlags::IN)];
-        fds.extend(wants_out.map(|o| PollFd::from_borrowed_fd(o.link.as_fd(), PollFlags::OUT)));
+        let mut fds: Vec<PollFd<'_>> =
+            wants_out.map(|o| PollFd::from_borrowed_fd(o.link.as_fd(), PollFlags::OUT)).collect();
         fds.extend(wants_in.map(|i| PollFd::from_borrowed_fd(i.link.as_fd(), PollFlags::IN)));
-        let nap_ms = if self.world.casualties().any() { 10 } else { 1000 };
-        let nap = Timespec { tv_sec: nap_ms / 1000, tv_nsec: nap_ms % 1000 * 1_000_000 };
-        // Readiness, a verdict, a signal and the nap's end all mean the same: look again.
-        let _ = poll(&mut fds, Some(&nap));
-        if fds[0].revents().contains(PollFlags::IN) {
-            watch.quiet();
-        }
+        let nap = if self.world.casualties().any() { SHORT_NAP } else { NAP };
+        let _ = self.listen()?.sleep(fds, nap);
         let waited = start.elapsed();
         if waited > self.timeout {
             let rank = whom[0];
@@ -270,6 +271,17 @@ impl LinkRun<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// Opens this communicator's ear, unless it is open.
+    fn listen(&mut self) -> Result<&Ear, Stop> {
+        if self.ear.is_none() {
+            let ear = Ear::open(self.world).map_err(|error| {
+                Stop::Net(NetError::System { what: "cannot make an event counter", error })
+            })?;
+            *self.ear = Some(ear);
+        }
+        Ok(self.ear.as_ref().expect("it was opened just now"))
     }
 
     /// What is known against waiting for these ranks any longer, `idle` after anything last moved.
@@ -293,17 +305,16 @@ impl LinkRun<'_> {
     }
 
     /// Why a link broke: whoever broke it may itself have failed because of somebody else, so give the verdict a moment.
-    fn broken(&self, peer: Rank, error: &io::Error) -> Stop {
+    fn broken(&mut self, peer: Rank, error: &io::Error) -> Stop {
         let deadline = Instant::now() + VERDICT;
         while Instant::now() < deadline {
             if let Err(stop) = self.verdict(&[peer], VERDICT * 2) {
                 return stop;
             }
-            let Some(watch) = self.world.watch() else { break };
-            let mut fds = [PollFd::from_borrowed_fd(watch.wake_fd(), PollFlags::IN)];
-            let nap = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-            let _ = poll(&mut fds, Some(&nap));
-            watch.quiet();
+            match self.listen() {
+                Ok(ear) => drop(ear.sleep(Vec::new(), SHORT_NAP)),
+                Err(_) => break,
+            }
         }
         let cause = match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {

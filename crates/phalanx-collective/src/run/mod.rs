@@ -1,6 +1,7 @@
 //! Executes plans: the only place where steps become memory and messages.
 
 pub(crate) mod arena;
+pub(crate) mod ear;
 pub(crate) mod exchange;
 pub(crate) mod memory;
 
