@@ -1,6 +1,7 @@
 //! What a rank says it calls, in a few words that others can compare.
 //!
-//! - CALL-1: two ranks' words are equal exactly if their calls fit together (operation, element type, reduction, factors, root, counts).
+//! - CALL-1: words of two ranks whose calls fit together are equal. Otherwise they differ: always where operation, element type, reduction, factors,
+//!   root or the number of elements do, and where lists of counts do unless two digests of 64 bits happen to be the same.
 
 use crate::plan::{
     Memory,
@@ -13,10 +14,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words {
     pub what: u64,
+    /// Elements, or a digest of all counts.
     pub count: u64,
+    /// The bits of the factors before and after, of a call that is scaled; zeros otherwise.
+    pub factors: [u64; 2],
 }
 
 const MEMORY_BITS: u64 = 3 << 12;
+const SCALED: u64 = 1 << 17;
 
 impl Words {
     pub fn of(
@@ -37,20 +42,23 @@ impl Words {
             Layout::Matrix { matrix, .. } => (0, digest(matrix)),
             Layout::Empty => (0, 0),
         };
-        let scale = if factors == (1.0, 1.0) {
-            0
-        } else {
-            digest(&[factors.0.to_bits(), factors.1.to_bits()]) & 0x7fff | 1
-        };
+        let is_scaled = factors != (1.0, 1.0);
+        let scaled = if is_scaled { SCALED } else { 0 };
         let memory = (memory as u64) << 12;
-        let what =
-            op_code | (dtype as u64) << 4 | reduce_code << 8 | memory | scale << 17 | u64::from(root) << 32;
-        Words { what, count }
+        let what = op_code | (dtype as u64) << 4 | reduce_code << 8 | memory | scaled | u64::from(root) << 32;
+        let factors = if is_scaled { [factors.0.to_bits(), factors.1.to_bits()] } else { [0; 2] };
+        Words { what, count, factors }
+    }
+
+    pub fn is_scaled(self) -> bool {
+        self.what & SCALED != 0
     }
 
     /// Where the caller's memory lies is no part of what is called.
     pub fn same_call(self, other: Words) -> bool {
-        self.what | MEMORY_BITS == other.what | MEMORY_BITS && self.count == other.count
+        self.what | MEMORY_BITS == other.what | MEMORY_BITS
+            && self.count == other.count
+            && self.factors == other.factors
     }
 
     pub fn memory(self) -> Memory {
@@ -68,7 +76,8 @@ impl Words {
         let reduce =
             ReduceOp::ALL.get((self.what >> 8 & 15) as usize).map_or(String::new(), |r| format!("({r})"));
         let root = self.what >> 32;
-        let scaled = if self.what >> 17 & 0x7fff != 0 { " scaled" } else { "" };
+        let [pre, post] = self.factors.map(f64::from_bits);
+        let scaled = if self.is_scaled() { format!(" scaled by {pre} and {post}") } else { String::new() };
         let op_name = op.map_or("an unknown operation", |o| o.name());
         match op {
             Some(Op::Barrier) => op_name.to_string(),
@@ -129,9 +138,25 @@ mod tests {
     }
 
     #[test]
+    fn calls_with_any_other_factors_differ() {
+        let scaled = |pre, post| {
+            let layout = Layout::Whole { len: 3 };
+            Words::of(Op::Allreduce, &layout, DType::F32, Some(ReduceOp::Sum), (pre, post), Memory::Private)
+        };
+        let mine = scaled(0.5, 1.0);
+        assert!(mine.same_call(scaled(0.5, 1.0)));
+        assert_eq!(mine.describe(), "allreduce(sum) scaled by 0.5 and 1 of 3 f32");
+        for i in 0..100_000 {
+            let other = scaled(1.0, 2.0 + f64::from(i) * 1e-3);
+            assert!(!mine.same_call(other), "CALL-1: {}", other.describe());
+        }
+        assert!(!scaled(0.0, 0.0).same_call(scaled(1.0, 1.0)), "CALL-1");
+    }
+
+    #[test]
     fn garbage_words_can_be_described() {
         for what in [u64::MAX, 0x1234_5678_9abc_def0, 0] {
-            assert!(!Words { what, count: u64::MAX }.describe().is_empty());
+            assert!(!Words { what, count: u64::MAX, factors: [what; 2] }.describe().is_empty());
         }
     }
 }

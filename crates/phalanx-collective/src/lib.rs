@@ -17,11 +17,11 @@ mod split;
 pub mod fuzzing {
     /// Judges the header of a message on a link, against the call whose words stand first.
     pub fn link_header(bytes: &[u8]) {
-        if let Some((mine, rest)) = bytes.split_first_chunk::<16>()
+        if let Some((mine, rest)) = bytes.split_first_chunk::<32>()
             && let Some(header) = rest.first_chunk()
         {
             let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| mine[i * 8 + j]));
-            let words = crate::call::Words { what: word(0), count: word(1) };
+            let words = crate::call::Words { what: word(0), count: word(1), factors: [word(2), word(3)] };
             let _ = crate::run::exchange::judge(header, words, word(0), word(1));
         }
     }

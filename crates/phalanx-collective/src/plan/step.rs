@@ -14,8 +14,8 @@
 use phalanx_core::Rank;
 use smallvec::SmallVec;
 
-/// Slots in each rank's ring.
-pub const N_SLOTS: u32 = 8;
+/// Slots in each rank's ring: as many as a lane has, so that what is proved of plans holds where they run.
+pub use phalanx_net::arena::N_SLOTS;
 
 /// The operation a plan carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,8 +12,8 @@ use crate::plan::{
 use phalanx_core::{Rank, kernel::Reduction};
 use phalanx_net::{
     NetError,
-    arena::{CallHeader, Lane, N_SLOTS, SLOT_BYTES},
     ending::End,
+    arena::{CallHeader, INLINE_BYTES, Lane, N_SLOTS, SLOT_BYTES},
     lost::Cause,
 };
 use smallvec::SmallVec;
@@ -136,6 +136,9 @@ impl ArenaRun<'_> {
                 call: self.call,
             };
             self.lane.write_header(turn, header);
+            if self.words.is_scaled() {
+                self.lane.write_factors(turn, self.words.factors);
+            }
         }
         self.lane.publish(turn);
     }
@@ -154,7 +157,10 @@ impl ArenaRun<'_> {
         for seat in 0..self.lane.n_members() {
             self.await_turn(seat, 0)?;
             let header = self.lane.header(seat, 0);
-            let theirs = Words { what: header.what, count: header.count };
+            let mut theirs = Words { what: header.what, count: header.count, factors: [0; 2] };
+            if theirs.is_scaled() {
+                theirs.factors = self.lane.factors(seat, 0);
+            }
             if !self.words.same_call(theirs) || header.call != mine.call {
                 odd = odd.or(Some((seat, theirs)));
             }
@@ -183,7 +189,7 @@ impl ArenaRun<'_> {
     #[inline]
     fn slot(&self, seat: usize, turn: u32, slot_at: u64, span: Span, buffers: &Buffers<'_>) -> *mut u8 {
         let size = buffers.elem_bytes();
-        let room = if self.inline { 16 } else { SLOT_BYTES };
+        let room = if self.inline { INLINE_BYTES } else { SLOT_BYTES };
         let at = slot_at as usize * size;
         assert!(at + span.len as usize * size <= room, "a plan keeps within its slots");
         self.lane.data(seat, turn, self.inline).wrapping_add(at)

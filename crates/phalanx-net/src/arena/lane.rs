@@ -18,11 +18,12 @@ pub const N_SLOTS: u32 = 8;
 /// Bytes that fit into a slot.
 pub const SLOT_BYTES: usize = 256 << 10;
 /// Bytes that fit beside the sequence word, so that a tiny message costs one cache line.
-const INLINE_BYTES: usize = 16;
+pub const INLINE_BYTES: usize = 16;
 
-/// Sequence word, then the call's header, then inline bytes: one cache line. The data follow two lines later.
+/// Sequence word, then the call's header, then inline bytes: one cache line. The next one is for factors, which few calls have; the data follow.
 const HEADER_AT: usize = 8;
 const INLINE_AT: usize = 48;
+const FACTORS_AT: usize = 64;
 const DATA_AT: usize = 128;
 /// Not a multiple of a page, so that equal places of different slots do not fall on the same cache set.
 const SLOT_STRIDE: usize = DATA_AT + SLOT_BYTES + 384;
@@ -31,7 +32,7 @@ const RELEASE_BYTES: usize = 128;
 /// What a member says about a call when it enters it. Plain words, compared by whoever reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallHeader {
-    /// Operation, element type, reduction, memory kind, root: packed by the caller.
+    /// Operation, element type, reduction, memory kind, whether there are factors, root: packed by the caller.
     pub what: u64,
     /// Elements, or a hash of all counts.
     pub count: u64,
@@ -59,9 +60,9 @@ pub struct Lane {
     /// Turns below this are known to be released by the member.
     released: Vec<u64>,
     timeout: Duration,
-}
     /// Shared with the lane's boards, which may outlive it.
     tenancy: Arc<Tenancy>,
+}
 
 impl Lane {
     pub(super) const fn bytes(n_local: usize) -> usize {
@@ -73,7 +74,6 @@ impl Lane {
         place * RELEASE_BYTES + RELEASE_BYTES / 2
     }
 
-    /// Lane number `index` of the arena, for these members (which include this rank), in order.
     fn at(arena: &Arena, index: u32) -> usize {
         arena.plan.lanes_at + index as usize * arena.plan.lane_bytes
     }
@@ -93,6 +93,7 @@ impl Lane {
         }
     }
 
+    /// Lane number `index` of the arena, for these members (which include this rank), in order.
     pub fn open(
         arena: Arc<Arena>,
         index: u32,
@@ -184,6 +185,21 @@ impl Lane {
             // Relaxed: `publish` releases it.
             self.arena.map.u64_at(slot + HEADER_AT + i * 8).store(word, Ordering::Relaxed);
         }
+    }
+
+    /// As [`write_header`](Lane::write_header), for a call that scales: others look for them only if the header says so.
+    pub fn write_factors(&self, turn: u32, factors: [u64; 2]) {
+        let at = self.slot(self.me, self.base + u64::from(turn)) + FACTORS_AT;
+        for (i, factor) in factors.into_iter().enumerate() {
+            // Relaxed: `publish` releases it.
+            self.arena.map.u64_at(at + i * 8).store(factor, Ordering::Relaxed);
+        }
+    }
+
+    /// The factors in a member's slot of a turn that was waited for.
+    pub fn factors(&self, member: usize, turn: u32) -> [u64; 2] {
+        let at = self.slot(member, self.base + u64::from(turn)) + FACTORS_AT;
+        [0, 8].map(|i| self.arena.map.u64_at(at + i).load(Ordering::Relaxed))
     }
 
     /// The header in a member's slot of a turn that was waited for.

@@ -14,7 +14,7 @@ mod tenants;
 mod wait;
 
 pub use board::Board;
-pub use lane::{CallHeader, Lane, N_SLOTS, SLOT_BYTES};
+pub use lane::{CallHeader, INLINE_BYTES, Lane, N_SLOTS, SLOT_BYTES};
 pub use wait::{Patience, Unmet};
 
 use crate::lost::{Casualties, Doom};
