@@ -77,7 +77,10 @@ impl Mover {
                 let job = self.set.desk().queue.pop_front();
                 match job {
                     None => break,
-                    Some(Job::End) => return self.comm,
+                    Some(Job::End) => {
+                        self.say_what_was_tuned();
+                        return self.comm;
+                    }
                     Some(Job::Tune(tuning)) => {
                         self.comm.tune(tuning.segment_bytes, tuning.algorithm.as_deref());
                     }
@@ -142,11 +145,19 @@ impl Mover {
                 self.set.drive(&self.shared, Input::Tune(tuning));
             }
             Some(Advice::Settle(tuning)) => {
-                tracing::info!(?tuning, "autotuning has settled");
-                write_log(&self.shared, tuner);
-                self.tuner = None;
+                self.say_what_was_tuned();
                 self.set.drive(&self.shared, Input::Tune(tuning));
             }
+        }
+    }
+
+    /// Tells people what was tried and chosen, or how far it came; once. A world that ends badly has worse to tell.
+    fn say_what_was_tuned(&mut self) {
+        let Some(tuner) = self.tuner.take() else { return };
+        write_log(&self.shared, &tuner);
+        let text = tuner.to_string();
+        if self.shared.doom().is_none() && !self.shared.world.tell_launcher(&text) {
+            phalanx_net::voice::warn(&text);
         }
     }
 

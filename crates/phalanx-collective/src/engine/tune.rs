@@ -1,18 +1,20 @@
 //! Finds better values while the program runs: one thing at a time, a few steps each, and then it is done.
 //!
-//! Pure: it is told what ran and when, and answers with what to try. A *step* is recognised by its first operation running again.
+//! Pure: it is told what ran and when, and answers with what to try. A *step* lasts until the operation with which it began runs again.
 //! - TUNE-1: it ends after a bounded number of steps, with the best values it has seen.
 //! - TUNE-2: what was set explicitly is not changed.
+//! - TUNE-3: steps are recognised whatever ran before them, and again if the program changes: see [`Rhythm`].
 
-use super::negotiate::message::Tuning;
-use std::fmt::Write;
+mod rhythm;
+
+use super::{negotiate::message::Tuning, spec::Name};
+use rhythm::{Beat, Rhythm};
+use std::fmt::{self, Write};
 
 /// Steps after a change that do not count: ranks negotiate again before they replay.
 const WARM_UP: u32 = 6;
 /// Steps of one sample.
 const STEPS: u32 = 12;
-/// An operation that runs this often within one step is part of a loop inside it; steps are not recognised then.
-const LONGEST_STEP: u64 = 100_000;
 
 /// What may be changed.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,13 +31,14 @@ pub struct Tuner {
     best: Tuning,
     best_score: f64,
     trying: Tuning,
-    /// The operation by which steps are recognised.
-    first: Option<String>,
+    rhythm: Rhythm,
     steps: u32,
     since_us: u64,
     bytes: u64,
-    operations: u64,
+    /// Of what was there at first; what was found is compared with it.
+    first_score: f64,
     n_samples: u32,
+    n_wanted: u32,
     log: String,
 }
 
@@ -72,25 +75,26 @@ impl Tuner {
         let fusions =
             [2u64 << 20, 1 << 20, 32 << 20, 128 << 20].into_iter().filter(|f| *f != start.fusion_bytes);
         axis(fixed.fusion, fusions.map(Change::Fusion).collect());
+        let n_wanted = todo.iter().map(Vec::len).sum::<usize>() as u32 + 1;
         Tuner {
             todo,
             best: start.clone(),
             best_score: 0.0,
             trying: start,
-            first: None,
+            rhythm: Rhythm::default(),
             steps: 0,
             since_us: 0,
             bytes: 0,
-            operations: 0,
+            first_score: 0.0,
             n_samples: 0,
+            n_wanted,
             log: "sample,fusion_bytes,segment_bytes,algorithm,steps,bytes_per_us,best\n".into(),
         }
     }
 
     /// The steps it takes at most, if every step is recognised.
     pub fn most_steps(&self) -> u32 {
-        let n: usize = self.todo.iter().map(Vec::len).sum();
-        (n as u32 + 1) * (WARM_UP + STEPS)
+        self.n_wanted * (WARM_UP + STEPS)
     }
 
     /// What it has tried, as CSV; the last line is what it settled for.
@@ -99,25 +103,21 @@ impl Tuner {
     }
 
     /// An operation ran.
-    pub fn ran(&mut self, now_us: u64, name: &str, bytes: u64) -> Option<Advice> {
+    pub fn ran(&mut self, now_us: u64, name: &Name, bytes: u64) -> Option<Advice> {
         self.bytes += bytes;
-        self.operations += 1;
-        match &self.first {
-            Some(first) if first == name => {}
-            // The first one is gone from the program: begin again with another.
-            Some(_) if self.operations < LONGEST_STEP => return None,
-            _ => {
-                self.first = Some(name.to_string());
+        match self.rhythm.hear(name) {
+            Beat::Within => return None,
+            Beat::First => {
                 self.begin(now_us);
                 return None;
             }
+            Beat::Step => {}
         }
         self.steps += 1;
         if self.steps == WARM_UP {
             (self.bytes, self.since_us) = (0, now_us);
         }
         if self.steps < WARM_UP + STEPS {
-            self.operations = 0;
             return None;
         }
         let score = self.bytes as f64 / now_us.saturating_sub(self.since_us).max(1) as f64;
@@ -128,10 +128,13 @@ impl Tuner {
     }
 
     fn begin(&mut self, now_us: u64) {
-        (self.steps, self.bytes, self.operations, self.since_us) = (0, 0, 0, now_us);
+        (self.steps, self.bytes, self.since_us) = (0, 0, now_us);
     }
 
     fn note(&mut self, score: f64) {
+        if self.n_samples == 0 {
+            self.first_score = score;
+        }
         let better = score > self.best_score;
         if better {
             (self.best, self.best_score) = (self.trying.clone(), score);
@@ -171,6 +174,36 @@ impl Tuner {
     }
 }
 
+/// What was tried and chosen, or how far it came, in one sentence for people.
+impl fmt::Display for Tuner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, all) = (self.n_samples, self.n_wanted);
+        if n == 0 {
+            let why = match self.rhythm.is_found() {
+                true => "the program ended before the first values were measured",
+                false => "no operation ran again and again, so there were no steps to measure",
+            };
+            return write!(f, "autotuning has changed nothing: {why}");
+        }
+        match self.todo.is_empty() {
+            true => write!(f, "autotuning is done: of {n} settings")?,
+            false => {
+                write!(f, "autotuning came to {n} of {all} settings before the program ended: of these")?;
+            }
+        }
+        let Tuning { fusion_bytes, segment_bytes, algorithm } = &self.best;
+        let percent = 100.0 * (self.best_score / self.first_score.max(f64::MIN_POSITIVE) - 1.0);
+        write!(
+            f,
+            " the fastest is PHALANX_FUSION_BYTES={fusion_bytes} PHALANX_SEGMENT_BYTES={segment_bytes}"
+        )?;
+        if let Some(algorithm) = algorithm {
+            write!(f, " PHALANX_ALGORITHM={algorithm}")?;
+        }
+        write!(f, ", {:.0} MB/s and {percent:.0} % more than at first", self.best_score)
+    }
+}
+
 /// The values on which an earlier run settled: the last line of its log.
 pub fn recorded(log: &str) -> Result<Tuning, String> {
     let line =
@@ -196,13 +229,14 @@ mod tests {
     /// Runs steps of three operations whose speed depends on the values, until it settles.
     fn settle(mut tuner: Tuner, us_per_step: impl Fn(&Tuning) -> u64) -> (Tuning, u32, String) {
         let (mut now, mut values, mut steps) = (0, start(), 0);
-        let most = tuner.most_steps() + 1;
+        // The rhythm is known with the second step, which begins the first that counts.
+        let most = tuner.most_steps() + 2;
         loop {
             steps += 1;
             assert!(steps <= most, "TUNE-1: more than {most} steps");
             for name in ["a", "b", "c"] {
                 now += us_per_step(&values) / 3;
-                match tuner.ran(now, name, 1000) {
+                match tuner.ran(now, &name.into(), 1000) {
                     None => {}
                     Some(Advice::Try(next)) => values = next,
                     Some(Advice::Settle(best)) => return (best, steps, tuner.log().to_string()),
@@ -225,10 +259,42 @@ mod tests {
     }
 
     #[test]
+    fn it_tunes_whatever_ran_before_the_steps_and_says_what_it_did() {
+        let mut tuner = Tuner::new(start(), Fixed::default(), &[]);
+        let idle = "autotuning has changed nothing: no operation ran again and again, so there were no steps to measure";
+        assert_eq!(tuner.to_string(), idle);
+        // Parameters are broadcast, twice; ranks compare what they have; nothing of it ever runs again.
+        for name in ["broadcast.w", "broadcast.b", "broadcast.w", "allgather.noname.1", "allgather.noname.2"]
+        {
+            assert_eq!(tuner.ran(0, &name.into(), 8), None);
+        }
+        let (mut now, mut settled) = (0, None);
+        // Until it is clear that the broadcast does not come back, and then as many as it takes.
+        for step in 0..tuner.most_steps() + rhythm::GONE + 1 {
+            for name in ["a", "b"] {
+                now += 100;
+                match tuner.ran(now, &name.into(), 1000) {
+                    Some(Advice::Settle(best)) => settled = settled.or(Some((step, best))),
+                    advice => assert!(settled.is_none() || advice.is_none(), "TUNE-1"),
+                }
+            }
+            if settled.is_some() {
+                break;
+            }
+        }
+        assert_eq!(settled.map(|s| s.1), Some(start()), "TUNE-3");
+        assert_eq!(
+            tuner.to_string(),
+            "autotuning is done: of 8 settings the fastest is PHALANX_FUSION_BYTES=67108864 PHALANX_SEGMENT_BYTES=131072, \
+             10 MB/s and 0 % more than at first"
+        );
+    }
+
+    #[test]
     fn explicit_values_stay() {
         let fixed = Fixed { fusion: true, segment: true, algorithm: true };
         let (best, steps, _) = settle(Tuner::new(start(), fixed, &["ring"]), |_| 300);
-        assert_eq!((best, steps), (start(), WARM_UP + STEPS + 1), "TUNE-2");
+        assert_eq!((best, steps), (start(), WARM_UP + STEPS + 2), "TUNE-2");
     }
 
     #[test]
