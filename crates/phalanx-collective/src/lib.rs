@@ -15,6 +15,8 @@ mod split;
 /// For the fuzz targets only: decoders that nobody else may call.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::engine::fuzzing::letters;
+
     /// Judges the header of a message on a link, against the call whose words stand first.
     pub fn link_header(bytes: &[u8]) {
         if let Some((mine, rest)) = bytes.split_first_chunk::<32>()

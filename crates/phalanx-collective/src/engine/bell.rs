@@ -1,13 +1,11 @@
 //! How the engine's own threads wait for work.
+//!
+//! - BELL-1: no wake-up is lost: whoever goes to sleep is counted before it looks once more; whoever has news looks for sleepers after it wrote.
+//!
+//! Locks and atomics come from `super::sync`, so that tests/bell.rs can try all orders there are.
 
-use phalanx_net::arena::Arena;
-use std::{
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering, fence},
-    },
-    time::Duration,
-};
+use super::sync::{Arc, Arena, AtomicU32, Condvar, Mutex, Ordering, fence};
+use std::{sync::PoisonError, time::Duration};
 
 /// Work often comes right after work: look for it this long before sleeping.
 const YIELD_FOR: Duration = Duration::from_micros(60);
@@ -35,7 +33,7 @@ impl Bell {
         if let Some(arena) = &self.arena {
             arena.nudge();
         }
-        // As in the arena (WAIT-2): what was written before is seen by whoever falls asleep after this look.
+        // BELL-1, as in the arena (WAIT-2): what was written before is seen by whoever falls asleep after this look.
         fence(Ordering::SeqCst);
         if self.n_asleep.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));

@@ -6,7 +6,8 @@
 
 use super::{
     error::EngineError,
-    negotiate::{Input, message::Message},
+    letter::{Letter, MAX_FRAME},
+    negotiate::Input,
     set::Set,
     shared::Shared,
 };
@@ -16,7 +17,6 @@ use phalanx_net::{
     lost::{Cause, Doom},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io::IoSlice,
@@ -26,8 +26,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Messages are small; the largest hold the descriptions of a few hundred tensors.
-const MAX_FRAME: usize = 16 << 20;
 /// Nothing is awaited this long without a look around.
 const NAP_MS: u64 = 1000;
 /// How long the verdict about a rank whose link closed may take.
@@ -35,16 +33,6 @@ const VERDICT: Duration = Duration::from_millis(600);
 
 /// How long news that a lost rank sent may be on the way.
 const NEWS: Duration = Duration::from_millis(250);
-
-/// A message and the set whose it is.
-#[derive(Serialize, Deserialize)]
-struct Letter {
-    /// The number of the set's communicator.
-    set: u32,
-    /// The sender's place in it.
-    from: u32,
-    message: Message,
-}
 
 struct Peer {
     link: Arc<Link>,

@@ -26,6 +26,7 @@ mod control;
 mod counters;
 mod error;
 mod handle;
+mod letter;
 mod mover;
 pub mod negotiate;
 mod options;
@@ -35,10 +36,14 @@ mod shared;
 mod sparse;
 pub mod spec;
 mod start;
+mod sync;
 mod tensor;
 mod timeline;
 mod tune;
 mod whereabouts;
+
+#[doc(hidden)]
+pub use letter::fuzzing;
 
 pub use counters::Counters;
 pub use error::{EngineError, Invalid};
