@@ -96,7 +96,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(world: Arc<World>, options: Options) -> Result<Shared, Error> {
+    pub fn new(world: Arc<World>, options: Options) -> Result<Shared, NetError> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| NetError::System { what: "cannot make an event counter", error: e.into() })?;
         let timeline = Timeline::new(world.rank(), world.n_ranks());

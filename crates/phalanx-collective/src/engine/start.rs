@@ -30,7 +30,12 @@ impl Engine {
             .iter()
             .map(|ranks| well_formed(ranks, communicator.size()))
             .collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared::new(communicator.world_arc(), options)?);
+        let world = communicator.world_arc();
+        let shared = Shared::new(world.clone(), options).map_err(|error| {
+            world.doom(error.doom(world.rank()));
+            Error::from(error)
+        })?;
+        let shared = Arc::new(shared);
         match begin(&shared, communicator, &sets) {
             Ok((control, mover)) => Ok(Engine { shared, control: Some(control), mover: Some(mover) }),
             Err(error) => Err(undo(&shared, error)),
