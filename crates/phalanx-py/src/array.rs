@@ -1,4 +1,7 @@
 //! A result whose memory the engine made: given to torch, numpy and others through DLPack or numpy's array interface.
+//!
+//! - ARRAY-1: whoever was given the memory, as a view of numpy's or through DLPack, shares it with this object and all others who were; it goes
+//!   with the last of them.
 
 use crate::dlpack;
 use phalanx_collective::engine::Tensor;
@@ -8,30 +11,25 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyCapsule, PyDict},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Elements of a result, until somebody takes them over.
+/// Elements of a result.
 #[derive(Debug)]
 #[pyclass(frozen, module = "phalanx._phalanx")]
 pub struct Array {
     dtype: DType,
     shape: Vec<u64>,
-    /// A lock because threads may ask at the same time; held for moments.
-    tensor: Mutex<Option<Tensor>>,
+    memory: Arc<Mutex<Tensor>>,
 }
 
 impl Array {
     pub fn new(tensor: Tensor) -> Array {
-        Array { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), tensor: Mutex::new(Some(tensor)) }
+        Array { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), memory: Arc::new(Mutex::new(tensor)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.tensor.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn with<T>(&self, look: impl FnOnce(&mut Tensor) -> T) -> PyResult<T> {
-        let gone = || PyBufferError::new_err("the memory was taken over through DLPack already");
-        self.lock().as_mut().map(look).ok_or_else(gone)
+    /// A lock because threads may ask at the same time; held for moments.
+    fn lock(&self) -> MutexGuard<'_, Tensor> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -49,20 +47,34 @@ impl Array {
     }
 
     /// A copy of the bytes.
-    fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.with(|tensor| PyBytes::new(py, tensor.bytes()))
+    fn tobytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.lock().bytes())
     }
 
-    /// Gives the memory away; only once.
-    #[pyo3(signature = (**_options))]
+    /// Shares the memory (ARRAY-1), or gives a copy if that is asked for. The capsule has no version, which consumers of every version read.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
-        _options: Option<&Bound<'py, PyDict>>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let tensor = self.lock().take();
-        let gone = || PyBufferError::new_err("the memory was taken over through DLPack already");
-        dlpack::capsule(py, tensor.ok_or_else(gone)?)
+        // What a consumer could read at most; less than that is always right.
+        let _ = max_version;
+        if stream.is_some() {
+            return Err(PyBufferError::new_err("memory of the CPU has no stream: pass stream=None"));
+        }
+        if let Some(device) = dl_device.filter(|d| *d != (dlpack::CPU, 0)) {
+            let text = format!("the memory is the CPU's, (1, 0), and does not go to the device {device:?}");
+            return Err(PyBufferError::new_err(text));
+        }
+        let memory = match copy {
+            Some(true) => Arc::new(Mutex::new(dlpack::copied(&self.lock()))),
+            _ => self.memory.clone(),
+        };
+        dlpack::capsule(py, memory)
     }
 
     /// Memory of the CPU.
@@ -80,7 +92,7 @@ impl Array {
             DType::BF16 => return Err(PyTypeError::new_err("numpy has no bfloat16")),
         };
         let order = if self.dtype.size() == 1 { '|' } else { '<' };
-        let address = self.with(|tensor| tensor.address().expose_provenance())?;
+        let address = self.lock().address().expose_provenance();
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("typestr", format!("{order}{kind}{}", self.dtype.size()))?;

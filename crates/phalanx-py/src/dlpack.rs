@@ -5,7 +5,9 @@ use phalanx_core::DType;
 use pyo3::{ffi, prelude::*, types::PyCapsule};
 use std::{
     ffi::{CStr, c_void},
+    mem::offset_of,
     ptr::NonNull,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// kDLCPU.
@@ -14,9 +16,15 @@ pub const CPU: i32 = 1;
 const NAME: &CStr = c"dltensor";
 
 #[repr(C)]
+struct DlDevice {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
 struct DlTensor {
     data: *mut c_void,
-    device: (i32, i32),
+    device: DlDevice,
     ndim: i32,
     code: u8,
     bits: u8,
@@ -33,17 +41,43 @@ struct DlManaged {
     deleter: Option<unsafe extern "C" fn(*mut DlManaged)>,
 }
 
+// Where `dlpack.h` has them on a machine of 64 bits; a field of another layout does not compile.
+const _: () = assert!(
+    offset_of!(DlTensor, device) + offset_of!(DlDevice, kind) == 8
+        && offset_of!(DlTensor, device) + offset_of!(DlDevice, id) == 12
+        && offset_of!(DlTensor, ndim) == 16
+        && offset_of!(DlTensor, code) == 20
+        && offset_of!(DlTensor, bits) == 21
+        && offset_of!(DlTensor, lanes) == 22
+        && offset_of!(DlTensor, shape) == 24
+        && offset_of!(DlTensor, strides) == 32
+        && offset_of!(DlTensor, byte_offset) == 40
+        && offset_of!(DlManaged, context) == 48
+        && offset_of!(DlManaged, deleter) == 56
+        && offset_of!(Held, managed) == 0
+);
+
 /// What the consumer sees, first, and what keeps it valid.
 #[repr(C)]
 struct Held {
     managed: DlManaged,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    tensor: Tensor,
+    memory: Arc<Mutex<Tensor>>,
 }
 
-/// The tensor's memory, for whoever takes it out of the capsule.
-pub fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>> {
+/// Memory of its own with the same elements.
+pub fn copied(tensor: &Tensor) -> Tensor {
+    let copy = Tensor::zeros(tensor.dtype(), tensor.shape().to_vec());
+    let bytes = tensor.bytes();
+    // SAFETY: both have the same type and shape, hence this many bytes, and one of them was made just now, so that nobody else has it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy.address(), bytes.len()) };
+    copy
+}
+
+/// The tensor's memory, for whoever takes it out of the capsule; others may have it, too (ARRAY-1).
+pub fn capsule(py: Python<'_>, memory: Arc<Mutex<Tensor>>) -> PyResult<Bound<'_, PyCapsule>> {
+    let tensor = memory.lock().unwrap_or_else(PoisonError::into_inner);
     let mut shape: Vec<i64> = tensor.shape().iter().map(|d| *d as i64).collect();
     let mut strides = vec![1i64; shape.len()];
     for i in (1..shape.len()).rev() {
@@ -58,7 +92,7 @@ pub fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>>
     };
     let seen = DlTensor {
         data: tensor.address().cast(),
-        device: (CPU, 0),
+        device: DlDevice { kind: CPU, id: 0 },
         ndim: shape.len() as i32,
         code,
         bits: tensor.dtype().size() as u8 * 8,
@@ -68,8 +102,9 @@ pub fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyCapsule>>
         byte_offset: 0,
     };
     let managed = DlManaged { tensor: seen, context: std::ptr::null_mut(), deleter: Some(delete) };
+    drop(tensor);
     // Vectors move with the box, what they point to does not.
-    let held = Box::into_raw(Box::new(Held { managed, shape, strides, tensor }));
+    let held = Box::into_raw(Box::new(Held { managed, shape, strides, memory }));
     let pointer = NonNull::new(held.cast()).expect("a box has an address");
     // SAFETY: the pointer is that of a managed tensor, which is the first field of `Held`, and lives until its deleter is called, by the consumer or by
     // `unused`.
