@@ -9,14 +9,50 @@ use phalanx_core::Config;
 use phalanx_net::{NetError, World};
 use pyo3::prelude::*;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    ops::Deref,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::Duration,
 };
+
+/// The engine while calls use it. Whoever is the last to let go of it hands it to `shutdown`, which sleeps until then; where nobody waits any more
+/// the engine ends there.
+#[derive(Debug)]
+pub struct Running {
+    engine: Option<Engine>,
+    home: SyncSender<Engine>,
+}
+
+impl Running {
+    fn new(engine: Engine) -> (Arc<Running>, Receiver<Engine>) {
+        let (home, last) = sync_channel(1);
+        (Arc::new(Running { engine: Some(engine), home }), last)
+    }
+}
+
+impl Deref for Running {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        self.engine.as_ref().expect("it goes home with the last who uses it")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            // Nobody waits: the engine, which comes back with the error, ends here.
+            let _ = self.home.try_send(engine);
+        }
+    }
+}
 
 struct State {
     /// The process to which the rest belongs.
     owner: u32,
-    engine: Option<Arc<Engine>>,
+    engine: Option<(Arc<Running>, Receiver<Engine>)>,
     /// Waits for the next engine.
     idle: Option<Communicator>,
     /// Somebody is starting or ending an engine.
@@ -39,12 +75,12 @@ fn lock() -> MutexGuard<'static, State> {
 }
 
 /// The running engine.
-pub fn engine(py: Python<'_>) -> PyResult<Arc<Engine>> {
+pub fn engine(py: Python<'_>) -> PyResult<Arc<Running>> {
     let state = lock();
     if state.owner != std::process::id() {
         return Err(error::of_engine(py, &EngineError::Forked));
     }
-    state.engine.clone().ok_or_else(|| error::not_initialized(py))
+    state.engine.as_ref().map(|(engine, _)| engine.clone()).ok_or_else(|| error::not_initialized(py))
 }
 
 #[pyfunction]
@@ -77,7 +113,7 @@ pub fn init(py: Python<'_>, process_sets: Vec<Vec<u32>>, whereabouts: Option<Py<
     let mut state = lock();
     state.changing = false;
     match started? {
-        Ok(engine) => state.engine = Some(Arc::new(engine)),
+        Ok(engine) => state.engine = Some(Running::new(engine)),
         Err(Refusal::World(why)) => {
             drop(state);
             return Err(error::of_joining(py, &why));
@@ -124,7 +160,7 @@ fn start(
 /// Ends the engine on every rank, and keeps the world for the next one.
 #[pyfunction]
 pub fn shutdown(py: Python<'_>) -> PyResult<()> {
-    let engine = {
+    let (engine, last) = {
         let mut state = lock();
         if state.owner != std::process::id() {
             return Ok(());
@@ -134,8 +170,9 @@ pub fn shutdown(py: Python<'_>) -> PyResult<()> {
         engine
     };
     let ended = gate::enter(py, "shutdown", move || {
-        let alone = alone(engine, Instant::now() + PATIENCE)?;
-        Some(alone.shutdown())
+        drop(engine);
+        // It comes from whoever used it last, which may be this very thread.
+        Some(last.recv_timeout(PATIENCE).ok()?.shutdown())
     });
     let mut state = lock();
     state.changing = false;
@@ -183,7 +220,8 @@ pub fn with_world<T>(ask: impl FnOnce(&World) -> T) -> Option<T> {
     if state.owner != std::process::id() {
         return None;
     }
-    if let Some(engine) = state.engine.clone() {
+    if let Some((engine, _)) = &state.engine {
+        let engine = engine.clone();
         drop(state);
         return Some(ask(engine.world()));
     }
@@ -191,18 +229,6 @@ pub fn with_world<T>(ask: impl FnOnce(&World) -> T) -> Option<T> {
     let world = state.idle.as_ref()?.world_arc();
     drop(state);
     Some(ask(&world))
-}
-
-/// The engine, once no other thread has it.
-fn alone(mut engine: Arc<Engine>, deadline: Instant) -> Option<Engine> {
-    loop {
-        match Arc::try_unwrap(engine) {
-            Ok(alone) => return Some(alone),
-            Err(_) if Instant::now() >= deadline => return None,
-            Err(again) => engine = again,
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn busy(py: Python<'_>) -> PyErr {

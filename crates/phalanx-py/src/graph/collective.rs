@@ -4,7 +4,7 @@
 //!   there and all are as far as before.
 //! - PYRANKS-3: whoever fails there asks everybody for the reason, and the rank that gave up has left it.
 
-use crate::state;
+use crate::state::{self, Running};
 use phalanx_collective::engine::{Engine, EngineError, Request, Tensor};
 use phalanx_core::{DType, Rank, ReduceOp};
 use phalanx_graph::{BuildStrategy, Collective, CollectiveError, exec::Alone};
@@ -36,7 +36,7 @@ pub fn collective(ranks: Option<&Arc<Ranks>>) -> Arc<dyn Collective> {
 #[derive(Debug)]
 pub struct Ranks {
     /// Weak, because executors outlive `shutdown`, which waits for whoever uses the engine.
-    engine: Weak<Engine>,
+    engine: Weak<Running>,
     label: String,
     index: usize,
     n: usize,
