@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from phalanx import _phalanx
 
 
 @pytest.fixture
-def array() -> Any:
+def array() -> Iterator[Any]:
     """A result in memory of the engine's own, in a world of one."""
     phalanx.init()
     arrays, _ = _phalanx.submit("allgather", [bytes(range(100))], name="memory").wait()
