@@ -26,7 +26,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.delenv("CPU_NUM", raising=False)
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True)
     made = World(fluid.Program(), fluid.Program(), fluid.Scope(seed=7))
-    with fluid.program_guard(made.main, made.startup), fluid.scope_guard(made.scope):
+    with fluid.program_guard(made.main, made.startup), fluid.scope_guard(made.scope), fluid.unique_name.guard():
         yield made
     faulthandler.cancel_dump_traceback_later()
 

@@ -34,7 +34,7 @@ def recurrent(dropout: float = 0.0, most: int = TIME + 1) -> fluid.Variable:
         assert isinstance(following, fluid.Variable)
         if dropout:
             following = layers.dropout(following, dropout)
-        return [layers.increment(i), following]
+        return [layers.increment(i, in_place=False), following]
 
     i = layers.fill_constant([1], "int64", 0)
     last, h = layers.while_loop(lambda i, h: layers.less_than(i, limit), body, [i, first], maximum_trip_count=most)
@@ -54,7 +54,7 @@ def test_a_loop_goes_as_far_as_the_condition_says(world: World) -> None:
     one = layers.fill_constant([1], "float32", 1.0)
     got = layers.while_loop(
         lambda i, s: layers.logical_and(layers.less_than(i, limit), layers.less_than(s, one * 100.0)),
-        lambda i, s: (layers.increment(i), s * 3.0),
+        lambda i, s: (layers.increment(i, in_place=False), s * 3.0),
         [i, one],
         maximum_trip_count=8,
     )

@@ -138,12 +138,12 @@ def test_fetches_merged_unmerged_and_twice(world: World) -> None:
     fed = batch(5)
     names = [scores.name, loss, scores, "fc_0.w_0", fluid.Fetch(loss, "sum"), fluid.Fetch(loss, "first")]
     got = exe.run(names, feed=fed)
-    assert [value.shape for value in got] == [(5, 4), (2,), (5, 4), (8, 16), (), ()]
+    assert [value.shape for value in got] == [(5, 4), (2,), (5, 4), (8, 16), (1,), (1,)]
     assert np.array_equal(got[0], got[2])
     np.testing.assert_allclose(got[4], got[1].sum(), rtol=1e-6)
     assert got[5] == got[1][0]
     each = exe.run([scores, loss], feed=fed, return_merged=False)
-    assert [[part.shape for part in one] for one in each] == [[(3, 4), (2, 4)], [(), ()]]
+    assert [[part.shape for part in one] for one in each] == [[(3, 4), (2, 4)], [(1,), (1,)]]
     assert exe.run(loss.name, feed=fed)[0].shape == (2,)
     assert exe.run([], feed=fed) == exe.run(None, feed=fed) == []
     (grad,) = exe.run(["fc_1.b_0@GRAD"], feed=fed)
@@ -208,7 +208,7 @@ def test_what_is_fed_is_not_overwritten(world: World) -> None:
         strategy = by_samples()
         strategy.enable_inplace = strategy.memory_optimize = in_place
         main, startup = fluid.Program(), fluid.Program()
-        with fluid.program_guard(main, startup):
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
             x = fluid.data("x", [None, 8])
             y = fluid.layers.relu(fluid.layers.scale(x, -1.0))
         fluid.Executor().run(startup)

@@ -93,7 +93,7 @@ def test_nobody_shares_with_itself(world: World) -> None:
 def merged(world: World, k_steps: int, devices: int, **given: Any) -> tuple[list[bytes], np.ndarray[Any, Any]]:
     """Parameters after each of four runs with a quarter of the samples each, or one run with all of them."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=2)
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         scores, loss = classifier()
         inner: Any = fluid.optimizer.Momentum(0.5, 0.9)
         if given.get("recompute"):
@@ -210,7 +210,7 @@ def test_rates_are_set_as_numbers_or_arrays_of_one(world: World) -> None:
     for rate in (0.5, [0.5], np.array([0.5]), np.array(0.5, "float32"), np.full([1, 1], 0.5, "float32")):
         world.scope["learning_rate"] = 0.1
         world.scope["learning_rate"] = rate
-        assert (world.scope["learning_rate"].shape, world.scope["learning_rate"].item()) == ((), 0.5)
+        assert (world.scope["learning_rate"].shape, world.scope["learning_rate"].item()) == ((1,), 0.5)
         for run in runs:
             world.scope["learning_rate"] = 0.1
             if not isinstance(rate, list):
@@ -261,7 +261,7 @@ def warned() -> list[list[str]]:
     """What an Executor, a ParallelExecutor and an Executor that only predicts warn of on this rank."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
     said: list[list[str]] = []
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         _, loss = classifier()
         test = main.clone(for_test=True)
         fluid.optimizer.SGD(0.1).minimize(loss)

@@ -71,7 +71,8 @@ def test_all_ways_to_reduce_give_the_same_bits(world: World, optimizer: str) -> 
     ]
     for build, threads in others:
         assert trained(world, loss, build, threads) == right, build
-    assert trained(world, loss, strategy(gradient_scale_strategy=Scale.One)) != right
+    # A gradient that is clipped to a norm forgets its scale, and what decays never had it.
+    assert (trained(world, loss, strategy(gradient_scale_strategy=Scale.One)) == right) == ("norm" in optimizer)
 
 
 def test_strategies_have_paddles_defaults_and_are_never_changed(world: World) -> None:
@@ -164,7 +165,7 @@ def test_the_loss_must_be_the_one_that_was_minimized(world: World) -> None:
     ]:
         with pytest.raises(fluid.LossError, match=says):
             fluid.ParallelExecutor(use_cuda=False, loss_name=name, main_program=world.main, devices=2)
-    with pytest.raises(fluid.ProgramError, match="gradients already"):
+    with pytest.raises(fluid.ProgramError, match="has a gradient of .* already"):
         fluid.optimizer.SGD(0.1).minimize(loss)
     with pytest.raises(fluid.ProgramError, match="no operations"):
         fluid.ParallelExecutor(main_program=fluid.Program(), devices=2)
@@ -204,12 +205,12 @@ def test_sharing_parameters_of_another_shape(world: World) -> None:
     train = fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, devices=2)
     train.run([loss], feed=batch(4))
     other, unseen = fluid.Program(), fluid.Program()
-    with fluid.program_guard(other, fluid.Program()):
+    with fluid.unique_name.guard(), fluid.program_guard(other, fluid.Program()):
         classifier(width=17)
     with pytest.raises(fluid.StateError, match="fc_0") as caught:
         fluid.ParallelExecutor(main_program=other, share_vars_from=train, devices=2)
     assert "17" in str(caught.value.got)
-    with fluid.program_guard(unseen, fluid.Program()):
+    with fluid.unique_name.guard(), fluid.program_guard(unseen, fluid.Program()):
         fluid.layers.fc(fluid.data("x", [None, 8]), 2, name="new")
     with pytest.raises(fluid.UninitialisedError, match=r"new\.w_0.*startup"):
         fluid.ParallelExecutor(main_program=unseen, share_vars_from=train, devices=2)
@@ -229,7 +230,7 @@ def test_a_rate_that_is_a_number_can_be_set_and_fed(world: World) -> None:
     exe.run([], feed={**fed, "learning_rate": 0.25})
     assert weight() == -1.25
     # It stays.
-    assert np.array_equal(exe.run(["learning_rate"], feed=fed)[0], np.float32(0.25))
+    assert np.array_equal(exe.run(["learning_rate"], feed=fed)[0], np.array([0.25], "float32"))
     assert weight() == -1.5
     world.scope["learning_rate"] = 2.0
     fluid.Executor().run(world.main, feed=fed)

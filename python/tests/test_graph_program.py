@@ -209,7 +209,7 @@ def test_the_startup_program_begins_anew_from_its_seed(world: World) -> None:
 
 def test_variables_of_two_programs_do_not_mix(world: World) -> None:
     x = fluid.data("x", [None, 4])
-    with fluid.program_guard(fluid.Program()):
+    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program()):
         y = fluid.data("y", [None, 4])
     with pytest.raises(fluid.ProgramError, match="different programs"):
         _ = x + y
@@ -341,16 +341,16 @@ def test_one_number_is_a_scalar_here_and_an_array_of_one_in_paddle(world: World)
         yes: [False],
         layers.greater_equal(one, mean): [False],
         layers.logical_and(yes, no): [False],
-        layers.logical_or(no, yes): False,
+        layers.logical_or(no, yes): [False],
         mean + one: [4.0],
         one - mean: [-2.0],
         layers.elementwise_max(mean, one): [3.0],
-        layers.sums([mean, one, mean]): 7.0,
+        layers.sums([mean, one, mean]): [7.0],
         layers.sums([one, mean]): [4.0],
         layers.concat([mean, mean, one]): [3.0, 3.0, 1.0],
-        layers.cond(yes, lambda: mean, lambda: one * 2.0): 2.0,
+        layers.cond(yes, lambda: mean, lambda: one * 2.0): [2.0],
         layers.while_loop(lambda v: v < 5.0, lambda v: v + mean, [one], maximum_trip_count=3)[0]: [7.0],
-        layers.while_loop(lambda v: layers.less_than(mean, v), lambda v: v - one, [mean], maximum_trip_count=3)[0]: 3.0,
+        layers.while_loop(lambda v: mean < v, lambda v: v - one, [mean], maximum_trip_count=3)[0]: [3.0],
     }
     got = fluid.Executor().run(feed={"x": np.full([2, 3], 3, "float32")}, fetch_list=list(wanted))
     assert [value.tolist() for value in got] == list(wanted.values())

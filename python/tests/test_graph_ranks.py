@@ -25,7 +25,7 @@ def train(devices: int, reduce: str, sparse: bool) -> dict[str, Any]:
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
     # Ranks begin apart; the first run gives all of them what the first one has.
     startup.random_seed = rank
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         if sparse:
             words = fluid.data("words", [None, 3], "int64")
             rows = fluid.layers.embedding(words, [40, 4], is_sparse=True)
@@ -70,7 +70,7 @@ def compiled() -> tuple[bytes, float]:
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
     rank, size = (phalanx.rank(), phalanx.size()) if phalanx.is_initialized() else (0, 1)
     startup.random_seed = rank
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         _, loss = classifier()
         fluid.optimizer.SGD(0.2).minimize(loss)
         exe = fluid.Executor()
@@ -95,7 +95,7 @@ def trouble(kind: str) -> list[str]:
     rank = phalanx.rank()
     said: list[str] = []
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         words = fluid.data("words", [None, 2], "int64")
         rows = fluid.layers.embedding(words, [10, 4])
         loss = fluid.layers.mean(fluid.layers.fc(rows, 1))
@@ -123,11 +123,44 @@ def test_a_rank_that_fails_is_no_trap_for_the_others(kind: str, culprit: str) ->
     assert first[5] == second[5]
 
 
+def late() -> list[str]:
+    """Rank 1 fails behind the last gradient of a step, where the others had all they need for their update."""
+    said: list[str] = []
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        x = fluid.data("x", [None, 2])
+        index = fluid.data("index", [None], "int64")
+        loss = fluid.layers.mean(fluid.layers.fc(x, 1, param_attr="w"))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        picked = fluid.layers.gather(fluid.layers.fill_constant([3, 1], "float32", 1.0), index)
+        fluid.Executor().run(startup)
+        exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, devices=1)
+        for step in range(4):
+            wrong = phalanx.rank() == 1 and step == 1
+            feed = {"x": np.ones([2, 2], "float32"), "index": np.array([0, 9 if wrong else 1])}
+            try:
+                exe.run([picked], feed=feed)
+                said.append("ok")
+            except fluid.GraphError as why:
+                said.append(type(why).__name__)
+            said.append(scope["w"].tobytes().hex())
+    return said
+
+
+def test_a_rank_that_fails_behind_the_last_gradient_fails_the_same_run_of_all() -> None:
+    # PARA-2: nobody has updated in that run, and nobody's next one fails for it.
+    first, second = run_ranks(2, late)
+    assert first[::2] == ["ok", "ProcessError", "ok", "ok"]
+    assert second[::2] == ["ok", "OpError", "ok", "ok"]
+    assert first[1::2] == second[1::2]
+    assert first[1] == first[3] != first[5]
+
+
 def told(kind: str, at: int) -> list[str]:
     """Rank 1 fails in one of three runs; what each run says."""
     said: list[str] = []
     main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
         words = fluid.data("words", [None, 1], "int64")
         loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.embedding(words, [10, 4]), 1))
         fluid.optimizer.SGD(0.1).minimize(loss)
@@ -174,7 +207,7 @@ def epochs() -> tuple[list[int], bytes]:
     """Three epochs from a loader that ends on all ranks at the same time; batches of each, and what was learned."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
     counts = []
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         _, loss = classifier()
         fluid.optimizer.SGD(0.1).minimize(loss)
         fluid.Executor().run(startup)
@@ -213,7 +246,8 @@ def learner() -> tuple[fluid.ParallelExecutor, fluid.Variable, fluid.Program]:
 def predict_alone() -> tuple[int, bytes]:
     """Rank 0 tests while it trains; the others do not."""
     size = phalanx.size()
-    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
         exe, loss, program = learner()
         feed = {"x": np.ones([2, 2], "float32")}
         trainers = 0
@@ -269,7 +303,7 @@ def test_wrong_numbers_of_trainers_are_conflicts() -> None:
 
 def conflicting() -> str:
     main = fluid.Program()
-    with fluid.program_guard(main):
+    with fluid.unique_name.guard(), fluid.program_guard(main):
         fluid.layers.relu(fluid.data("x", [None, 2]))
         # Those of the world are no conflict.
         fluid.ParallelExecutor(main_program=main, num_trainers=2, trainer_id=phalanx.rank(), devices=1)
@@ -283,7 +317,7 @@ def conflicting() -> str:
 def different() -> str:
     """Trains with another optimizer on every rank; says what came of it, and whether the engine still works."""
     main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope(seed=3)):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope(seed=3)):
         _, loss = classifier()
         fluid.optimizer.Momentum(0.2, 0.1 + 0.1 * phalanx.rank()).minimize(loss)
         fluid.Executor().run(startup)
@@ -306,7 +340,7 @@ def test_a_rank_that_was_started_with_others_does_not_train_alone(monkeypatch: p
     phalanx.shutdown()
     monkeypatch.setenv("PHALANX_SIZE", "2")
     main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
         _, loss = classifier()
         fluid.optimizer.SGD(0.1).minimize(loss)
         with pytest.raises(fluid.StrategyError, match=r"call phalanx.init\(\)"):

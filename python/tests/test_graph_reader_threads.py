@@ -64,7 +64,7 @@ def test_leaving_the_loop_ends_the_thread(world: World) -> None:
 def test_reset_and_collection_end_the_thread(world: World) -> None:
     for how in ("reset", "collection"):
         main = fluid.Program()
-        with fluid.program_guard(main):
+        with fluid.unique_name.guard(), fluid.program_guard(main):
             x, y = doubled()
         watched = Watched()
         reader = loader(x, iterable=False).set_batch_generator(watched)

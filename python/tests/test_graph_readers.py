@@ -114,7 +114,7 @@ def test_idle_devices_learn_what_one_device_learns(world: World) -> None:
 def learned(how: str, devices: int) -> bytes:
     """All parameters after two epochs, fed in this way."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=1)
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         _, loss = classifier()
         fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
         fluid.Executor().run(startup)

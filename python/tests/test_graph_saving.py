@@ -135,7 +135,7 @@ def test_whatever_does_not_fit_is_named_at_once_and_nothing_changes(world: World
     fluid.save(world.main, tmp_path / "small")
     other, startup = fluid.Program(), fluid.Program()
     scope = fluid.Scope()
-    with fluid.program_guard(other, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(other, startup), fluid.scope_guard(scope):
         _, wide = classifier(width=32)
         extra = fluid.layers.fc(other.var("x"), 3)
         fluid.optimizer.SGD(0.1).minimize(wide)

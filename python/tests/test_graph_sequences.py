@@ -330,7 +330,7 @@ def test_programs_that_were_read_know_where_sequences_end(world: World) -> None:
     assert read.serialize_to_string() == written
     good, other = ragged(), fluid.create_lod_tensor(np.zeros([20, 2], "float32"), [[3, 0, 5, 1, 3, 3, 5]])
     begin(world)
-    with fluid.program_guard(read, world.startup):
+    with fluid.unique_name.guard(), fluid.program_guard(read, world.startup):
         with pytest.raises(fluid.ProgramError, match="what lies behind their ends would count"):
             fluid.layers.mean(read.var(seen.name))
         pooled = fluid.layers.sequence_pool(read.var(both.name), "average")
@@ -370,7 +370,7 @@ def test_loops_and_branches_keep_lengths(world: World) -> None:
 
     def body(i: fluid.Variable, v: fluid.Variable) -> list[fluid.Variable]:
         assert v.lod_level == 1
-        return [layers.increment(i), v * 2.0]
+        return [layers.increment(i, in_place=False), v * 2.0]
 
     _, out = layers.while_loop(lambda i, v: layers.less_than(i, three), body, [zero, x], maximum_trip_count=3)
     either = layers.cond(layers.less_than(zero, three), lambda: out * 1.0, lambda: x * 1.0)
@@ -413,7 +413,7 @@ def trained(
 ) -> tuple[list[float], dict[str, Any], Any]:
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=1)
     startup.random_seed = 4
-    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
         loss, path = tagger(is_sparse=is_sparse)
         fluid.optimizer.SGD(fluid.layers.exponential_decay(0.1, 3, 0.5, staircase=True)).minimize(loss)
         fluid.Executor().run(startup)

@@ -82,6 +82,27 @@ def warm(s: dict[str, Any], w: np.ndarray, g: np.ndarray, t: int) -> np.ndarray:
     return w - 0.1 * min(1, (t - 1) / 3) * g
 
 
+def warmer(s: dict[str, Any], w: np.ndarray, g: np.ndarray, t: int) -> np.ndarray:
+    """Up to a rate that is not the one that follows."""
+    return w - (0.5 * (t - 1) / 3 if t <= 3 else 0.1) * g
+
+
+def waves(s: dict[str, Any], w: np.ndarray, g: np.ndarray, t: int) -> np.ndarray:
+    return w - 0.1 * 0.5 * (np.cos(np.pi * (t - 1) / 2) + 1) * g
+
+
+def rmsprop(s: dict[str, Any], w: np.ndarray, g: np.ndarray, t: int) -> np.ndarray:
+    """Epsilon is under the root, and large enough to be seen."""
+    s["s"] = 0.95 * s.get("s", 0) + 0.05 * g * g
+    s["v"] = 0.5 * s.get("v", 0) + 0.1 * g / np.sqrt(s["s"] + 0.1)
+    return w - s["v"]
+
+
+def decayed(s: dict[str, Any], w: np.ndarray, g: np.ndarray, t: int) -> np.ndarray:
+    """What decays is not clipped."""
+    return w - 0.1 * (g * min(1, 0.3 / np.linalg.norm(g)) + 0.5 * w)
+
+
 opt = fluid.optimizer
 RULES: list[tuple[Callable[..., Any], Callable[[], fluid.optimizer.Optimizer]]] = [
     (sgd, lambda: opt.SGD(0.1)),
@@ -96,6 +117,16 @@ RULES: list[tuple[Callable[..., Any], Callable[[], fluid.optimizer.Optimizer]]] 
     (short, lambda: opt.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.3))),
     (piecewise, lambda: opt.SGD(fluid.layers.piecewise_decay([2], [0.1, 0.01]))),
     (warm, lambda: opt.SGD(fluid.layers.linear_lr_warmup(0.1, 3, 0.0, 0.1))),
+    (warm, lambda: opt.SGD(fluid.layers.linear_lr_warmup(0.1, 3, 0.0))),
+    (warmer, lambda: opt.SGD(fluid.layers.linear_lr_warmup(0.1, 3, 0.0, 0.5))),
+    (waves, lambda: opt.SGD(fluid.layers.cosine_decay(0.1, 1, 2))),
+    (rmsprop, lambda: opt.RMSProp(0.1, momentum=0.5, epsilon=0.1)),
+    (
+        decayed,
+        lambda: opt.SGD(
+            0.1, regularization=fluid.regularizer.L2Decay(0.5), grad_clip=fluid.clip.GradientClipByGlobalNorm(0.3)
+        ),
+    ),
 ]
 
 
@@ -131,7 +162,7 @@ def test_the_other_optimizers_learn(world: World, make: Callable[[], Any]) -> No
 
 def table(world: World, sparse: bool, reduce: bool) -> dict[str, bytes]:
     main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()) as _:
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()) as _:
         words = fluid.data("words", [None, 3], "int64")
         rows = fluid.layers.embedding(words, [50, 4], is_sparse=sparse, padding_idx=0)
         loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(rows, 1, num_flatten_dims=2)))
@@ -154,6 +185,21 @@ def test_sparse_tables_learn_what_dense_ones_learn(world: World) -> None:
         got = table(world, sparse=True, reduce=reduce)
         for name, value in right.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_momentum_moves_only_the_rows_that_a_run_has_used(world: World) -> None:
+    """As its documentation says: in Paddle the others go on with their velocity."""
+    words = fluid.data("words", [None, 1], "int64")
+    rows = fluid.layers.embedding(words, [3, 2], is_sparse=True, param_attr="table")
+    fluid.optimizer.Momentum(0.5, 0.9).minimize(fluid.layers.reduce_sum(rows))
+    begin(world)
+    exe = fluid.Executor()
+    for row in (0, 1):
+        before = world.scope["table"]
+        exe.run(world.main, feed={"words": np.array([[row]])})
+        others = [r for r in range(3) if r != row]
+        assert np.array_equal(world.scope["table"][others], before[others])
+        np.testing.assert_allclose(world.scope["table"][row], before[row] - 0.5, rtol=1e-6)
 
 
 def test_a_transformer_block_learns(world: World) -> None:
@@ -242,7 +288,7 @@ def test_dropout_does_not_depend_on_the_number_of_devices(world: World) -> None:
 def test_what_is_computed_again_has_the_same_bits(world: World) -> None:
     def train(checkpoints: list[int]) -> tuple[dict[str, bytes], int]:
         main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=1)
-        with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
             x = fluid.data("x", [None, 8])
             hidden = [x]
             for _ in range(6):

@@ -28,6 +28,7 @@ MODULES = [
     ("phalanx.graph.initializer", "How parameters begin"),
     ("phalanx.graph.regularizer", "Decay of parameters"),
     ("phalanx.graph.clip", "Gradients that are kept small"),
+    ("phalanx.graph.unique_name", "Names that nobody has given"),
     ("phalanx.exceptions", "Errors"),
 ]
 HEAD = """\

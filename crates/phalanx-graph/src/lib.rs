@@ -20,9 +20,12 @@ pub use exec::{
     Collective, CollectiveError, Executor, Feed, Fetch, Fetched, Hogwild, Merge, Options, ParallelExecutor,
     RunError, Setup, Store, Tensor, TensorError,
 };
-pub use grad::{accumulate, append_backward, append_backward_with, append_gradients, recompute};
+pub use grad::{
+    Chosen, accumulate, append_backward, append_backward_of, append_backward_with, append_gradients,
+    recompute,
+};
 pub use graph::{BuildError, BuildStrategy, ExecutionStrategy, GradientScale, ReduceStrategy};
 pub use ir::{BATCH, Dim, GraphError, Init, Learn, Program, Role, Shape, Sig, VarId, VarKind};
 pub use layers::{Act, Builder};
 pub use op::Schedule;
-pub use optimizer::{Clip, Optimizer, Rule};
+pub use optimizer::{Clip, Names, Optimizer, Rule};

@@ -18,7 +18,7 @@ True
 
 from __future__ import annotations
 
-from phalanx.graph import clip, core, errors, initializer, io, layers, optimizer, reader, regularizer
+from phalanx.graph import clip, core, errors, initializer, io, layers, optimizer, reader, regularizer, unique_name
 from phalanx.graph._feed import Fetch, PerDevice, Replicate
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.data_feeder import DataFeeder
@@ -116,5 +116,6 @@ __all__ = [
     "save",
     "scope_guard",
     "shuffle",
+    "unique_name",
     "unpad",
 ]

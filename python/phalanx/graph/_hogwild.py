@@ -53,7 +53,9 @@ class Asynchronous:
             raise StrategyError("async_mode is for training: name the loss", var="async_mode")
         self._program = program
         self._loss = loss
-        self._exe = _phalanx.GraphHogwild(program._graph, loss, BuildForm(build), execution, devices)
+        self._exe = _phalanx.GraphHogwild(
+            program._graph, loss, BuildForm(build), execution, devices, program._seed()
+        )
         self.devices = self._exe.devices
         self._most = self.devices * execution.num_iteration_per_run
         # An iterator that gave a group of which the last run has not taken all.

@@ -29,10 +29,11 @@ def _updates(one: Any) -> list[Operator]:
     return list(found)
 
 
-def split(fetch_list: Any) -> tuple[Any, list[str] | None]:
-    """What is to be fetched, and the variables that the updates among it write, if there are any.
+def split(fetch_list: Any) -> tuple[Any, list[Operator] | None]:
+    """What is to be fetched, and the updates among it, if there are any.
 
-    >>> split(["loss", ([Operator("sgd", "Sgd", "Optimize", ["w", "g"], ["w"], "a.py:1")], [])])
+    >>> fetched, updates = split(["loss", ([Operator("sgd", "Sgd", "Optimize", ["w", "g"], ["w"], "a.py:1")], [])])
+    >>> fetched, updates[0].outputs
     (['loss'], ['w'])
     """
     if _is_update(fetch_list):
@@ -42,21 +43,33 @@ def split(fetch_list: Any) -> tuple[Any, list[str] | None]:
     updates = [one for one in fetch_list if _is_update(one)]
     if not updates:
         return fetch_list, None
-    written = [name for one in updates for op in _updates(one) for name in op.outputs]
+    written = [op for one in updates for op in _updates(one)]
     return [one for one in fetch_list if not _is_update(one)], written
 
 
-def targets(program: Program, fetch_list: Any, written: list[str] | None) -> tuple[str, ...]:
+def targets(program: Program, fetch_list: Any, updates: list[Operator] | None) -> tuple[str, ...]:
     """What is wanted, in one form. Of what updates write, only what lives in the scope."""
     wanted = [name for name, _ in _feed.fetches(fetch_list, True)]
     _feed.check_fetched(program, wanted)
-    for name in written or ():
+    for name in dict.fromkeys(name for op in updates or () for name in op.outputs):
         found = program._graph.var(name)
         if found is not None and found[2] in ("parameter", "state"):
+            _check_alone(program, name, updates or [])
             wanted.append(name)
     if not wanted:
         raise FetchError("use_prune keeps only what is needed for fetch_list, and nothing is fetched")
     return tuple(sorted(set(wanted)))
+
+
+def _check_alone(program: Program, name: str, updates: list[Operator]) -> None:
+    """What a part keeps is found by what it writes, so it cannot leave out another optimizer of the same variable."""
+    for op in program.global_block().ops:
+        if op.role == "Optimize" and name in op.outputs and op not in updates:
+            raise FetchError(
+                f"`{name}` is updated at {op.site}, too, and one of its updates cannot run without the other; fetch "
+                "both, or write a program for each",
+                var=name,
+            )
 
 
 def needed(part: Program, whole: Program, feed: Any) -> Any:
@@ -98,6 +111,7 @@ class Parts:
             parts[wanted] = program._with(program._graph.pruned(list(wanted)))
             # Loaders may still come.
             parts[wanted]._readers = program._readers
+        parts[wanted].random_seed = program.random_seed
         return parts[wanted]
 
     def clear(self) -> None:

@@ -101,9 +101,9 @@ def lend(array: Array) -> Lent:
 
 
 def receive(given: Given) -> Array:
-    """An array of its own memory."""
+    """An array of its own memory. One number is an array of one, as in Paddle, whoever gives it."""
     dtype, shape, elements = given
-    array: Array = np.ndarray(tuple(shape), dtype=_NAMES[dtype], buffer=elements)
+    array: Array = np.ndarray(tuple(shape) or (1,), dtype=_NAMES[dtype], buffer=elements)
     return array
 
 
@@ -119,7 +119,7 @@ class Tensor:
 
     def shape(self) -> list[int]:
         """Its dimensions."""
-        return list(self._given[1])
+        return list(self._given[1]) or [1]
 
     def lod(self) -> list[Any]:
         """Nothing: sequences come padded; :func:`unpad` takes them apart."""

@@ -39,7 +39,7 @@ class Executor:
         if place is not None and not isinstance(place, CPUPlace):
             raise TypeError(f"place is a CPUPlace, not a {type(place).__name__}")
         self._check = check_nan_inf
-        self._made: WeakKeyDictionary[Program, tuple[int, _phalanx.GraphExecutor]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Program, tuple[tuple[int, int], _phalanx.GraphExecutor]] = WeakKeyDictionary()
         self._parts = _prune.Parts()
         self._has_warned = False
 
@@ -60,11 +60,11 @@ class Executor:
         and nothing comes back for it.
         """
         scope = scope or global_scope()
-        fetch_list, written = _prune.split(fetch_list)
-        use_prune = use_prune or written is not None
+        fetch_list, updates = _prune.split(fetch_list)
+        use_prune = use_prune or updates is not None
         if isinstance(program, CompiledProgram):
             if use_prune:
-                wanted = _prune.targets(program._program, fetch_list, written)
+                wanted = _prune.targets(program._program, fetch_list, updates)
                 exe, feed = program._part(scope, self._parts, wanted, feed)
             else:
                 exe = program._executor(scope)
@@ -74,7 +74,7 @@ class Executor:
             raise TypeError(f"a Program or a CompiledProgram can be run, not a {type(program).__name__}")
         if use_prune:
             whole = program
-            program = self._parts.part(whole, _prune.targets(whole, fetch_list, written))
+            program = self._parts.part(whole, _prune.targets(whole, fetch_list, updates))
             feed = _prune.needed(program, whole, feed)
         fetch = [name for name, _ in _feed.fetches(fetch_list, True)]
         if not fetch and not feed and not program._graph.ops():
@@ -112,11 +112,11 @@ class Executor:
         return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:
-        version = program._graph.version
+        version = program._graph.version, program.random_seed
         known = self._made.get(program)
         if known is None or known[0] != version:
             self._warn_alone(program)
-            known = (version, _phalanx.GraphExecutor(program._graph, self._check))
+            known = (version, _phalanx.GraphExecutor(program._graph, self._check, program._seed()))
             self._made[program] = known
         return known[1]
 

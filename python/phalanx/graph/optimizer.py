@@ -2,22 +2,31 @@
 
 >>> from phalanx import graph
 >>> main, startup = graph.Program(), graph.Program()
->>> with graph.program_guard(main, startup):
+>>> with graph.program_guard(main, startup), graph.unique_name.guard():
 ...     x = graph.data("x", [None, 3])
 ...     loss = graph.layers.mean(graph.layers.fc(x, 1))
 ...     _, pairs = graph.optimizer.SGD(learning_rate=0.1).minimize(loss)
 >>> [(p.name, g.name) for p, g in pairs]
 [('fc_0.w_0', 'fc_0.w_0@GRAD'), ('fc_0.b_0', 'fc_0.b_0@GRAD')]
 
-A rate that is a number is the variable ``learning_rate`` in the scope: set it there, or feed it.
+A rate that is a number is a variable in the scope: set it there, or feed it. Each optimizer has its own, and counts its
+own steps: the first of a process has ``learning_rate``, the next ``learning_rate_1``; with ``name="d"`` it is
+``learning_rate_d``, and ``optimizer.rate_name(program)`` tells.
+
+A program may have several losses and optimizers. Each ``minimize`` has gradients of its own loss, with the parameters
+with which that loss was computed, also where an optimizer before it has updated them meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
+from phalanx.graph import unique_name
 from phalanx.graph._site import caller
 from phalanx.graph.clip import GradientClip
 from phalanx.graph.errors import ProgramError
@@ -29,19 +38,36 @@ from phalanx.graph.program import (
     Variable,
     _program_of,
     append_backward,
+    chosen,
     default_startup_program,
+    paired,
 )
 from phalanx.graph.regularizer import L2Decay
 
 Pairs = list[tuple[Parameter, Variable]]
+RATE = "learning_rate"
+
+
+@dataclass
+class Form:
+    """An optimizer as the compiled module takes it."""
+
+    rule: str
+    numbers: dict[str, float]
+    rate: str
+    decay: float | None
+    clip: tuple[str, dict[str, float]] | None
+    label: str
+    rate_name: str
 
 
 class Optimizer:
     """The base of them all. Each takes these by name, too:
 
-    * ``regularization``: an ``L2Decay`` for parameters that have none of their own in ``ParamAttr``.
+    * ``regularization``: an ``L2Decay`` for parameters that have none of their own in ``ParamAttr``. As in Paddle and
+      in PyTorch it is added to gradients that were clipped.
     * ``grad_clip``: one of :mod:`phalanx.graph.clip`.
-    * ``name``: for Paddle's scripts; it changes nothing.
+    * ``name``: what its variables in the scope are called after.
     """
 
     _rule = ""
@@ -62,6 +88,26 @@ class Optimizer:
         self._numbers = {key: float(value) for key, value in numbers.items()}
         self._decay = None if regularization is None else float(regularization.regularization_coeff)
         self._clip = grad_clip
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name is a str or nothing, not {name!r}")
+        self._name = name
+        # What its rate is called in each program.
+        self._rates: WeakKeyDictionary[Program, str] = WeakKeyDictionary()
+
+    def rate_name(self, program: Program) -> str:
+        """The variable that is its learning rate in a program that it was used in."""
+        if program not in self._rates:
+            raise ProgramError("the optimizer was not used in this program: minimize first")
+        return self._rates[program]
+
+    def _form(self, program: Program) -> Form:
+        """With names that are this optimizer's own. A rate that never changes is one for each program."""
+        label = _label(program, self._name)
+        rate = f"{RATE}_{label}" if label else RATE
+        if "Constant" in self._rate:
+            rate = self._rates.get(program, rate)
+        clip = None if self._clip is None else self._clip._form()
+        return Form(self._rule, self._numbers, json.dumps(self._rate), self._decay, clip, label, rate)
 
     def backward(
         self,
@@ -80,20 +126,94 @@ class Optimizer:
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Sequence[Any] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Adds gradients and updates of all that is learned; gives the updates, and parameters with gradients."""
-        if parameter_list is not None or no_grad_set is not None:
-            raise ProgramError(
-                "minimize learns everything that is trainable; use ParamAttr(trainable=False) to leave parameters out"
-            )
+        """Adds gradients and updates; gives the updates, and parameters with gradients.
+
+        Of the parameters in ``parameter_list``, or all that are trainable. Nothing goes to what is in ``no_grad_set``,
+        or through it.
+        """
         if not isinstance(loss, Variable):
             raise TypeError(f"the loss is a variable, not {type(loss).__name__}")
-        graph, clip = _program_of([loss], "minimize")._graph, None if self._clip is None else self._clip._form()
-        pairs = graph.minimize(
-            loss.name, self._rule, self._numbers, json.dumps(self._rate), self._decay, clip, caller()
-        )
-        (startup_program or default_startup_program())._graph.adopt(graph)
-        updates = [op for op in loss.program.global_block().ops if op.role == "Optimize"]
-        return updates, [(cast(Parameter, loss.program.var(p)), loss.program.var(g)) for p, g in pairs]
+        program = _program_of([loss], "minimize")
+        only, without = chosen(program, parameter_list, no_grad_set)
+        with _Updating(program, startup_program) as updating:
+            form = self._form(program)
+            pairs = program._graph.minimize(loss.name, only, without, form, caller())
+            found = paired(loss, pairs, only)
+        self._rates[program] = form.rate_name
+        return updating.made, found
+
+    def apply_gradients(
+        self, params_grads: Sequence[tuple[Variable, Variable]], startup_program: Program | None = None
+    ) -> list[Operator]:
+        """Adds updates by gradients that ``backward`` has given, or by what was made of them; gives the updates."""
+        pairs = [_pair(one) for one in params_grads]
+        if not pairs:
+            raise ProgramError("apply_gradients: there are no parameters with gradients; call backward first")
+        program = _program_of([v for pair in pairs for v in pair], "apply_gradients")
+        with _Updating(program, startup_program) as updating:
+            form = self._form(program)
+            program._graph.apply_gradients([(p.name, g.name) for p, g in pairs], form, caller())
+        self._rates[program] = form.rate_name
+        return updating.made
+
+    def apply_optimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None,
+        params_grads: Sequence[tuple[Variable, Variable]],
+    ) -> list[Operator]:
+        """The same, with the loss that the gradients are of."""
+        _program_of([loss, *(v for one in params_grads for v in _pair(one))], "apply_optimize")
+        return self.apply_gradients(params_grads, startup_program)
+
+
+def _pair(one: Any) -> tuple[Variable, Variable]:
+    if isinstance(one, (tuple, list)) and len(one) == 2 and all(isinstance(v, Variable) for v in one):
+        return one[0], one[1]
+    raise TypeError(f"params_grads is a list of pairs of a parameter and its gradient, and has {one!r}")
+
+
+def _label(program: Program, name: str | None) -> str:
+    """What an optimizer's variables are called after: ``name``, with a number where that is taken."""
+    while True:
+        number = unique_name._Current.names.next(f"optimizer {name or ''}")
+        parts = [unique_name._Current.names.prefix, name or "", str(number) if number else ""]
+        label = "_".join(part for part in parts if part)
+        names = [f"{name}_{label}" if label else name for name in ("@STEP@", RATE)]
+        # A program that was read, or a startup program that others share, has optimizers that nobody counted.
+        graphs = (program._graph, default_startup_program()._graph)
+        if all(graph.var(name) is None for graph in graphs for name in names):
+            return label
+
+
+class _Updating:
+    """What is added to a program within it stays only if all of it could be; ``made`` are the updates among it."""
+
+    def __init__(self, program: Program, startup: Program | None) -> None:
+        self.program = program
+        self.startup = startup or default_startup_program()
+        self.made: list[Operator] = []
+
+    def _updates(self) -> list[Operator]:
+        return [op for op in self.program.global_block().ops if op.role == "Optimize"]
+
+    def __enter__(self) -> _Updating:
+        self._before = self.program._graph.copy()
+        self._counts = unique_name._counted()
+        self._known = Counter(map(repr, self._updates()))
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.program._graph.restore(self._before)
+            unique_name._restore(self._counts)
+            return
+        self.startup._graph.adopt(self.program._graph)
+        for op in self._updates():
+            if self._known[repr(op)] > 0:
+                self._known[repr(op)] -= 1
+            else:
+                self.made.append(op)
 
 
 class SGD(Optimizer):
@@ -106,7 +226,11 @@ class SGD(Optimizer):
 
 
 class Momentum(Optimizer):
-    """``v = momentum * v + g``, ``p -= rate * v``."""
+    """``v = momentum * v + g``, ``p -= rate * v``.
+
+    Of a table with sparse gradients (``embedding(is_sparse=True)``) only the rows that a run has used move, and only
+    their velocities shrink. In Paddle all rows go on with their velocity; with ``is_sparse=False`` they do so here.
+    """
 
     _rule = "momentum"
 
@@ -117,7 +241,10 @@ class Momentum(Optimizer):
 
 
 class Adam(Optimizer):
-    """Of sparse gradients it sees only the rows that were used, as Paddle does with ``lazy_mode``."""
+    """Of sparse gradients it sees only the rows that were used, as Paddle does with ``lazy_mode``.
+
+    With ``embedding(is_sparse=False)`` the moments of all rows shrink in every run.
+    """
 
     _rule = "adam"
 
@@ -160,7 +287,11 @@ class Adagrad(Optimizer):
 
 
 class RMSProp(Optimizer):
-    """Rates by a running mean of squares."""
+    """Rates by a running mean of squares: ``p -= rate * g / sqrt(mean + epsilon)``, as in Paddle.
+
+    PyTorch adds epsilon to the root, so there the first steps are longer where gradients are small. Of sparse gradients
+    it sees only the rows that were used.
+    """
 
     _rule = "rmsprop"
 
@@ -179,7 +310,10 @@ class RMSProp(Optimizer):
 
 
 class LarsMomentum(Optimizer):
-    """Momentum with a rate for each parameter, by its norm and that of its gradient."""
+    """Momentum with a rate for each parameter, by its norm and that of its gradient.
+
+    Of sparse gradients it sees only the rows that were used.
+    """
 
     _rule = "lars"
 
@@ -226,15 +360,22 @@ class RecomputeOptimizer:
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
         self.set_checkpoints(checkpoints)
 
-    def minimize(self, loss: Variable, startup_program: Program | None = None) -> tuple[list[Operator], Pairs]:
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Any] | None = None,
+        no_grad_set: Sequence[Any] | None = None,
+    ) -> tuple[list[Operator], Pairs]:
         """Adds gradients and updates, and what is computed again."""
         if not self._checkpoints:
             raise ProgramError("RecomputeOptimizer needs checkpoints: give them to it, or call set_checkpoints first")
         # A name that is not there is found before anything is added.
         for name in self._checkpoints:
             loss.program.var(name)
-        made = self._optimizer.minimize(loss, startup_program)
-        loss.program._graph.recompute(self._checkpoints, caller())
+        with _Updating(loss.program, startup_program):
+            made = self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
+            loss.program._graph.recompute(self._checkpoints, caller())
         return made
 
 
@@ -255,15 +396,19 @@ class GradientMergeOptimizer:
         self._optimizer = inner_optimizer
         self._k_steps = k_steps
 
-    def minimize(self, loss: Variable, startup_program: Program | None = None) -> tuple[list[Operator], Pairs]:
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Any] | None = None,
+        no_grad_set: Sequence[Any] | None = None,
+    ) -> tuple[list[Operator], Pairs]:
         """Adds gradients, their sums over runs, and updates."""
-        updates, pairs = self._optimizer.minimize(loss, startup_program)
-        if self._k_steps == 1:
-            return updates, pairs
-        graph = loss.program._graph
-        graph.accumulate(self._k_steps, caller())
-        (startup_program or default_startup_program())._graph.adopt(graph)
-        return [op for op in loss.program.global_block().ops if op.role == "Optimize"], pairs
+        with _Updating(loss.program, startup_program) as updating:
+            updates, pairs = self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
+            if self._k_steps > 1:
+                loss.program._graph.accumulate(self._k_steps, caller())
+        return updates if self._k_steps == 1 else updating.made, pairs
 
 
 SGDOptimizer = SGD

@@ -31,7 +31,6 @@ from phalanx.graph.errors import (
     FetchError,
     GraphError,
     LossError,
-    ProcessError,
     StrategyError,
     UninitialisedError,
 )
@@ -99,7 +98,7 @@ class ParallelExecutor:
             return
         try:
             self._exe = _phalanx.GraphParallelExecutor(
-                self._program._graph, loss or None, BuildForm(build), execution, devices
+                self._program._graph, loss or None, BuildForm(build), execution, devices, self._program._seed()
             )
         except LossError as why:
             raise _explained_loss(program, why) from None
@@ -174,7 +173,7 @@ class ParallelExecutor:
             self._accord.wait()
         if wrong is not None:
             # Other ranks may wait for this one.
-            self._exe.give_up(f"{type(wrong).__name__}: {wrong}")
+            self._exe.give_up(f"{type(wrong).__name__}: {wrong}", isinstance(wrong, EOFException))
             raise wrong
         taken.begin()
         try:
@@ -183,12 +182,6 @@ class ParallelExecutor:
             raise explained(why) from None
         except (FeedError, FetchError) as why:
             raise _feed.explained(self._program, why) from None
-        except ProcessError as why:
-            rank, ended, _ = str(why).partition(f" failed in this run: {EOFException.__name__}: ")
-            if not ended:
-                raise
-            # Whoever reads by loaders ends the epoch with the first rank that has none left.
-            raise EOFException(f"{rank} has no more batches, so the epoch ends for all: reset() and start() again") from why
 
     def _run_async(self, fetch: list[tuple[str, str]], feed: Any) -> list[Any]:
         try:
@@ -231,11 +224,11 @@ def _explained_loss(program: Program, why: LossError) -> GraphError:
     """With the loss that was minimized, if that is known."""
     if why.var is None or program._graph.var(why.var) is not None:
         return why
-    known = [name for op in program.global_block().ops if op.role == "Loss" for name in op.outputs]
+    known = [op.inputs[0] for op in program.global_block().ops if op.role == "Loss"]
     if not known:
         return _feed.explained(program, why)
-    text = f"{why}; did you mean `{known[0].removesuffix('@GRAD')}`? That is what was minimized"
-    return LossError(text, var=why.var, site=why.site, wanted=known[0].removesuffix("@GRAD"), got=why.got)
+    text = f"{why}; did you mean `{known[0]}`? That is what was minimized"
+    return LossError(text, var=why.var, site=why.site, wanted=known[0], got=why.got)
 
 
 def _check_ranks() -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Initializer
-from phalanx.graph.program import Parameter, Program, declare
+from phalanx.graph.program import Parameter, Program, declare, default_startup_program
 from phalanx.graph.regularizer import L2Decay
 
 
 @dataclass(frozen=True)
 class ParamAttr:
-    """A parameter with a name that the program has already is shared."""
+    """A parameter with a name that the program has already is shared; what is said of it twice must be the same."""
 
     name: str | None = None
     initializer: Initializer | None = None
@@ -49,14 +50,44 @@ def parameter(
                 wanted=f"{dtype}{list(shape)}",
                 got=f"{shared.dtype}{list(shared.shape)}",
             )
+        _check_alike(shared, attr)
         return shared
     learn = {
-        "init": (attr.initializer or initializer)._form(),
+        "init": attr.initializer._form() if attr.initializer else _begin_of(attr.name) or initializer._form(),
         "trainable": attr.trainable,
         "rate": float(attr.learning_rate),
         "decay": None if attr.regularizer is None else float(attr.regularizer.regularization_coeff),
     }
     return cast(Parameter, declare(program, attr.name or name, dtype, shape, {"Parameter": learn}))
+
+
+def _begin_of(name: str | None) -> Any:
+    """How a parameter of this name begins in another program that has it from the same startup program."""
+    startup = default_startup_program()._graph
+    if name is None or startup.var(name) is None:
+        return None
+    kind = json.loads(startup.kind(name))
+    return kind["Parameter"]["init"] if "Parameter" in kind else None
+
+
+def _check_alike(shared: Parameter, attr: ParamAttr) -> None:
+    """What a second layer says of a shared parameter is what the first has said. What is left out says nothing."""
+    known = json.loads(shared.program._graph.kind(shared.name))["Parameter"]
+    said = {
+        "initializer": (attr.initializer and attr.initializer._form(), known["init"]),
+        "learning_rate": (None if attr.learning_rate == 1.0 else float(attr.learning_rate), known["rate"]),
+        "regularizer": (attr.regularizer and float(attr.regularizer.regularization_coeff), known["decay"]),
+        "trainable": (None if attr.trainable else False, known["trainable"]),
+    }
+    for what, (now, before) in said.items():
+        if now is not None and now != before:
+            raise ProgramError(
+                f"`{shared.name}` is shared, but {what} is {now!r} here and {before!r} in the layer at {shared.site}; "
+                "say it in one place, or alike in both",
+                var=shared.name,
+                wanted=repr(before),
+                got=repr(now),
+            )
 
 
 __all__ = ["ParamAttr"]

@@ -2,7 +2,7 @@
 
 >>> from phalanx import graph
 >>> main, startup = graph.Program(), graph.Program()
->>> with graph.program_guard(main, startup):
+>>> with graph.program_guard(main, startup), graph.unique_name.guard():
 ...     x = graph.data("x", [None, 3])
 ...     y = graph.layers.fc(x, 2)
 >>> y.shape, y.dtype
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, NoReturn, cast
 from weakref import ref
 
 from phalanx import _phalanx
-from phalanx.graph import _lengths, _operators, _values
+from phalanx.graph import _attributes, _lengths, _operators, _values, unique_name
 from phalanx.graph._site import caller
-from phalanx.graph.errors import ProgramError
+from phalanx.graph.errors import LossError, ProgramError
 from phalanx.graph.lod import LEVELS, lengths_of
 
 # Beside the graph in what is written of a program.
@@ -96,6 +96,19 @@ class Variable:
         """Converted to another element type."""
         return append("Cast", {"to": _values.kind(dtype)}, [self], "cast")
 
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether gradients end here. Set it before ``minimize``; by itself it is true for what is fed."""
+        return _attributes.stops(self)
+
+    @stop_gradient.setter
+    def stop_gradient(self, stops: bool) -> None:
+        _attributes.set_stops(self, stops)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _attributes.check(self, name)
+        object.__setattr__(self, name, value)
+
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.dtype}{list(self.shape)})"
 
@@ -164,6 +177,15 @@ class Variable:
 class Parameter(Variable):
     """A variable that is learned."""
 
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers learn it. Set it before ``minimize``."""
+        return _attributes.trainable(self)
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        _attributes.set_trainable(self, trainable)
+
 
 class Block:
     """A program, as Paddle's scripts look into it."""
@@ -197,12 +219,12 @@ class Block:
 class Program:
     """What is computed, written for one device. ``print`` shows it as text.
 
-    ``random_seed`` is where the first values of parameters come from, if this is the startup program.
+    ``random_seed`` is where its random numbers come from: the first values of parameters, if this is the startup
+    program; dropout and ``uniform_random`` in its runs, if it is the main one. If it is 0, the scope's seed counts there.
     """
 
     def __init__(self) -> None:
         self._graph = _phalanx.GraphProgram()
-        self._counts: dict[str, int] = {}
         # Loaders that feed it without being iterated over.
         self._readers: list[Any] = []
         # Variables with sequences, and where their lengths are.
@@ -214,6 +236,11 @@ class Program:
         # The program that this one is a copy of, and what for.
         self._origin: tuple[ref[Program], str] | None = None
         self.random_seed = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "random_seed" and not name.startswith("_"):
+            raise AttributeError(f"{name!r} of a program cannot be set; random_seed can")
+        object.__setattr__(self, name, value)
 
     @classmethod
     def _of(cls, graph: _phalanx.GraphProgram, random_seed: int = 0) -> Program:
@@ -297,12 +324,24 @@ class Program:
         names = [x.name for x in inputs], [y.name for y in outputs]
         self._graph.append_to(json.dumps(form), *names, caller())
 
+    def _fresh(self, key: str) -> str:
+        """A name for something new that lives in the scope."""
+        while True:
+            name = unique_name.number(key)
+            if self._graph.var(name) is None:
+                return name
+
+    def _seed(self) -> int | None:
+        """Where the random numbers of its runs come from, if it says so."""
+        seed = self.random_seed
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ProgramError(f"random_seed is a number from 0 on, got {seed!r}", got=repr(seed))
+        return seed or None
+
     def _prefix(self, layer: str) -> str:
         """A name for the next layer of this kind."""
         while True:
-            number = self._counts.get(layer, 0)
-            self._counts[layer] = number + 1
-            prefix = f"{layer}_{number}"
+            prefix = unique_name.generate(layer)
             # A program that was read has layers that nobody counted.
             if not any(self._graph.var(f"{prefix}.{part}") for part in ("tmp_0", "w_0", "b_0")):
                 return prefix
@@ -400,10 +439,41 @@ def append(
 
 def declare(program: Program, name: str, dtype: Any, shape: Sequence[int], kind: Any) -> Variable:
     """Declares a variable in the form in which programs are written down."""
+    is_stored = not (kind == "Feed" or kind == "Temp")
+    if is_stored:
+        _same_begin(name, dtype, shape, kind)
     program._graph.declare(name, _values.code(dtype), list(shape), json.dumps(kind), caller())
-    if not (kind == "Feed" or kind == "Temp"):
+    if is_stored:
         default_startup_program()._graph.adopt(program._graph)
     return program.var(name)
+
+
+def _same_begin(name: str, dtype: Any, shape: Sequence[int], kind: Any) -> None:
+    """Programs that share a variable, by one startup program, share its type, its shape and its first value."""
+    startup = default_startup_program()._graph
+    known = startup.var(name)
+    if known is None:
+        return
+    was, wants = (_values.name(known[0]), list(known[1])), (_values.name(_values.code(dtype)), list(shape))
+    had, begins = _begin(json.loads(startup.kind(name))), _begin(kind)
+    if was == wants and had == begins:
+        return
+    at = "{}:{}".format(*caller())
+    before, now = (f"{was[0]}{was[1]}, {had}", f"{wants[0]}{wants[1]}, {begins}")
+    raise ProgramError(
+        f"`{name}` at {at} is to be {now}, but {known[3]} has declared it as {before}; programs that share it "
+        "must say the same, so give it another name, or say it alike",
+        var=name,
+        site=at,
+        wanted=before,
+        got=now,
+    )
+
+
+def _begin(kind: dict[str, Any]) -> Any:
+    """How a variable begins, as it is written."""
+    ((which, form),) = kind.items()
+    return form["init"] if which == "Parameter" else form
 
 
 def data(
@@ -413,8 +483,11 @@ def data(
     lod_level: int = 0,
     *,
     max_length: int | None = None,
+    stop_gradient: bool = True,
 ) -> Variable:
     """What is fed with every run; ``None`` or ``-1`` is the batch.
+
+    With ``stop_gradient=False`` losses have a gradient of it, too, which can be fetched as ``<name>@GRAD``.
 
     With ``lod_level=1`` it holds sequences of ``max_length`` at most, padded to ``[n, max_length, …]``; its
     ``lengths`` are fed with it.
@@ -437,11 +510,14 @@ def data(
         raise ProgramError(
             f"{text}; one batch dimension only: give the others a size, or lod_level=1 for sequences", var=name
         )
-    return (
-        _sequences(name, dims, dtype, max_length)
-        if lod_level
-        else declare(default_main_program(), name, dtype, dims, "Feed")
-    )
+    _attributes.check_flow(name, dtype, stop_gradient)
+    if lod_level:
+        made = _sequences(name, dims, dtype, max_length)
+    else:
+        made = declare(default_main_program(), name, dtype, dims, "Feed")
+    if not stop_gradient:
+        made.stop_gradient = False
+    return made
 
 
 def _sequences(name: str, dims: list[int], dtype: Any, max_length: int | None) -> Variable:
@@ -460,14 +536,60 @@ def _sequences(name: str, dims: list[int], dtype: Any, max_length: int | None) -
 def append_backward(
     loss: Variable, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> list[tuple[Parameter, Variable]]:
-    """Appends the gradients of a loss; gives each parameter with its gradient."""
+    """Appends the gradients of a loss; gives each parameter with its gradient.
+
+    Those of the parameters in ``parameter_list``, or all. Nothing goes to what is in ``no_grad_set``, or through it.
+    Each loss has gradients of its own.
+    """
     program = _program_of([loss], "append_backward")
-    without = {v if isinstance(v, str) else v.name for v in no_grad_set or ()}
-    if parameter_list is not None:
-        wanted = {v if isinstance(v, str) else v.name for v in parameter_list}
-        without |= {p.name for p in program.all_parameters()} - wanted
-    pairs = program._graph.append_backward(loss.name, sorted(without), caller())
-    return [(cast(Parameter, program.var(p)), program.var(g)) for p, g in pairs]
+    only, without = chosen(program, parameter_list, no_grad_set)
+    before = program._graph.copy()
+    try:
+        pairs = program._graph.append_backward(loss.name, only, without, caller())
+        return paired(loss, pairs, only)
+    except BaseException:
+        program._graph.restore(before)
+        raise
+
+
+def chosen(
+    program: Program, parameter_list: Sequence[Any] | None, no_grad_set: Sequence[Any] | None
+) -> tuple[list[str] | None, list[str]]:
+    """The names of the parameters that are to be learned, if they were named, and of what gets no gradient."""
+    without = [_named(v, "no_grad_set") for v in no_grad_set or ()]
+    for name in without:
+        program.var(name)
+    if parameter_list is None:
+        return None, without
+    only = list(dict.fromkeys(_named(v, "parameter_list") for v in parameter_list))
+    for name in only:
+        found = program.var(name)
+        if not isinstance(found, Parameter):
+            raise ProgramError(f"`{name}` in parameter_list is no parameter of the program", var=name)
+        if found.stop_gradient or name in without:
+            text = f"`{name}` in parameter_list gets no gradient: it is not trainable, or stops gradients"
+            raise ProgramError(f"{text}, or is in no_grad_set; leave it out of the one or the other", var=name)
+    return only, without
+
+
+def _named(v: Any, what: str) -> str:
+    if isinstance(v, (str, Variable)):
+        return v if isinstance(v, str) else v.name
+    raise TypeError(f"{what} is a list of variables or names, not of {type(v).__name__}")
+
+
+def paired(
+    loss: Variable, pairs: Sequence[tuple[str, str]], only: list[str] | None
+) -> list[tuple[Parameter, Variable]]:
+    """Parameters and gradients. Whoever names a parameter wants it to be learned."""
+    missing = sorted(set(only or ()) - {p for p, _ in pairs})
+    if missing:
+        raise LossError(
+            f"`{missing[0]}` is in parameter_list, but `{loss.name}` does not depend on it; leave it out, or minimize "
+            "the loss that does",
+            var=missing[0],
+        )
+    return [(cast(Parameter, loss.program.var(p)), loss.program.var(g)) for p, g in pairs]
 
 
 __all__ = [

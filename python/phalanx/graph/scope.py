@@ -66,18 +66,21 @@ class Scope:
         return name in self.names()
 
     def __getitem__(self, name: str) -> Array:
+        return _values.receive(self._given(name))
+
+    def _given(self, name: str) -> _values.Given:
         given = self._store.get(name)
         if given is None:
             raise StateError(f"the scope has no `{name}`; run the startup program first", var=name)
-        return _values.receive(given)
+        return given
 
     def __setitem__(self, name: str, value: Any) -> None:
         if isinstance(value, (bool, int, float, list, tuple)):
             value = np.asarray(value, dtype=self[name].dtype)
         array = np.asarray(value)
         if array.size == 1 and name in self:
-            known = self[name]
-            array = _values.as_wanted(array, known.dtype.name, known.shape)
+            code, shape, _ = self._given(name)
+            array = _values.as_wanted(array, _values.name(code), shape)
         self._store.set(name, _values.lend(array))
 
     def of_device(self, name: str, device: int) -> Array:

@@ -21,11 +21,13 @@ pub struct Options {
     pub reuse: Reuse,
     /// Looks for NaN and infinity after every operation.
     pub check_finite: bool,
+    /// Where random numbers of the runs come from, instead of the store's seed.
+    pub seed: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { reuse: Reuse::ALL, check_finite: false }
+        Options { reuse: Reuse::ALL, check_finite: false, seed: None }
     }
 }
 
@@ -103,7 +105,8 @@ impl Executor {
         self.settle(store)?;
         let index = self.plan(batch, fetch)?;
         self.feed(index, feeds);
-        let (seed, run, check_finite) = (store.seed, store.runs, self.options.check_finite);
+        let (seed, check_finite) = (self.options.seed.unwrap_or(store.seed), self.options.check_finite);
+        let run = store.runs;
         let env = Env { seed, run, first_sample: 0, loss_scale: 1.0, check_finite };
         self.steps(index, 0..self.program.ops.len(), store.buffers_mut(), env)?;
         store.runs += 1;

@@ -5,6 +5,7 @@
 use crate::{
     ir::{GraphError, Init, Op, Program, Role, Site, VarId, VarKind},
     op::{Accumulate, Every, Increment, OpKind},
+    optimizer::STEP,
 };
 use phalanx_core::DType;
 use std::collections::BTreeMap;
@@ -21,12 +22,15 @@ pub fn accumulate(program: &mut Program, runs: usize) -> Result<(), GraphError> 
     if !i64::try_from(runs).is_ok_and(|r| r > 0) {
         return Err(fails("gradients are added up over at least one run"));
     }
-    if program.find(RUN).is_some() {
+    if program.vars().any(|(_, var)| var.name.starts_with(RUN)) {
         return Err(fails("its gradients are accumulated already"));
     }
     let is_update = |op: &Op| matches!(op.role, Role::Optimize | Role::LrSched);
     let Some(first) = program.ops.iter().position(is_update) else {
         return Err(fails("it has no updates; call `minimize` first"));
+    };
+    let Some(suffix) = suffix(program) else {
+        return Err(fails("it has several optimizers; merge gradients before a second one is added"));
     };
     let grads = read(program, first);
     for (of, g) in &grads {
@@ -38,11 +42,11 @@ pub fn accumulate(program: &mut Program, runs: usize) -> Result<(), GraphError> 
     let runs = runs as i64;
     let mut next = program.clone();
     let updates = next.ops.split_off(first);
-    let count = next.scalar_state(RUN, DType::I64, 0.0, site.clone())?;
+    let count = next.scalar_state(&format!("{RUN}{suffix}"), DType::I64, 0.0, site.clone())?;
     next.append_to(Increment { by: 1 }, &[count], &[count], Role::LrSched, site.clone())?;
     let mut place = BTreeMap::new();
     for (of, g) in grads {
-        let name = next.fresh(&format!("{}.accumulated", next.var(of).name));
+        let name = next.fresh(&format!("{}.accumulated{suffix}", next.var(of).name));
         let (sig, kind) = (next.sig(g).clone(), VarKind::State(Init::Constant(0.0)));
         let sum = next.declare(&name, sig, kind, site.clone())?;
         next.append_to(Accumulate { runs }, &[sum, g, count], &[sum], Role::Optimize, site.clone())?;
@@ -60,9 +64,17 @@ pub fn accumulate(program: &mut Program, runs: usize) -> Result<(), GraphError> 
     Ok(())
 }
 
+/// What the names of the only optimizer end with: programs that share parameters have each their own sums of gradients.
+fn suffix(program: &Program) -> Option<String> {
+    let counts = |op: &&Op| op.role == Role::LrSched && matches!(op.kind, OpKind::Increment(_));
+    let mut steps = program.ops.iter().filter(counts).map(|op| &program.var(op.outputs[0]).name);
+    let suffix = steps.next().and_then(|name| name.strip_prefix(STEP)).unwrap_or_default().to_string();
+    steps.next().is_none().then_some(suffix)
+}
+
 /// The gradients that updates read, each with a variable it belongs to, in the order they are read.
 fn read(program: &Program, first: usize) -> Vec<(VarId, VarId)> {
-    let of: BTreeMap<VarId, VarId> = program.grads.iter().map(|(&of, &g)| (g, of)).collect();
+    let of: BTreeMap<VarId, VarId> = program.grads.iter().map(|&(of, g)| (g, of)).collect();
     let mut found: Vec<(VarId, VarId)> = Vec::new();
     for id in program.ops[first..].iter().flat_map(|op| &op.inputs) {
         if let Some(&of) = of.get(id).filter(|_| found.iter().all(|(_, g)| g != id)) {

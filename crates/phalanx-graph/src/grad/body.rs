@@ -1,7 +1,7 @@
 //! Gradients within a body: it goes forward and back in one program, from gradients that it takes.
 //! - GRAD-4: gradients of a body are dense, and zeros where nothing depends on what they are asked for.
 
-use super::{gathered, grad_name, walk, wanted};
+use super::{Found, grad_name, walk, wanted};
 use crate::{
     ir::{Body, GraphError, Program, Role, VarId, VarKind},
     op::{Assign, Fill, RowsToDense},
@@ -31,15 +31,16 @@ pub(crate) fn backward(
             seeds.push((id, seed));
         }
     }
-    let mut parts: Vec<Vec<VarId>> = vec![Vec::new(); program.vars.len()];
-    seeds.into_iter().for_each(|(id, seed)| parts[id.index()].push(seed));
-    walk(&mut program, n_forward, &wanted, &mut parts, "what the body gives")?;
+    let mut found = Found::default();
+    seeds.into_iter().for_each(|(id, seed)| found.push(id, seed));
+    walk(&mut program, n_forward, &wanted, &mut found, "what the body gives")?;
     let mut gives: Vec<VarId> = Vec::with_capacity(wrt.len());
     for &id in &wrt {
-        let found = gathered(&mut program, id, &mut parts)?;
-        let d = own(&mut program, id, found, &gives)?;
+        let whole = found.whole(&mut program, id)?;
+        let d = own(&mut program, id, whole, &gives)?;
         gives.push(d);
     }
+    program.grads.extend(found.whole);
     Ok(Body::new(program, gives))
 }
 

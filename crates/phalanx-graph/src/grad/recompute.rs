@@ -3,7 +3,7 @@
 //!   included, because they depend on where they are drawn and not on when.
 //! - AGAIN-2: an operation that writes to the store, or reads what a forward operation writes there, runs once.
 
-use super::append_gradients;
+use super::append_backward;
 use crate::ir::{GraphError, Op, OpId, Program, Role, Site, VarId, VarKind};
 use std::collections::BTreeMap;
 
@@ -17,8 +17,7 @@ pub fn append_backward_with(
 ) -> Result<Vec<(VarId, VarId)>, GraphError> {
     // Before anything is added, so that a wrong checkpoint leaves the program as it was.
     Stretches::new(program, program.ops.len(), checkpoints, &Site::here())?;
-    let wrt = program.trainable();
-    let pairs = append_gradients(program, loss, &wrt, without)?;
+    let pairs = append_backward(program, loss, without)?;
     recompute(program, checkpoints)?;
     Ok(pairs)
 }
@@ -30,6 +29,12 @@ pub fn append_backward_with(
 pub fn recompute(program: &mut Program, checkpoints: &[VarId]) -> Result<usize, GraphError> {
     let Some(n_forward) = program.ops.iter().position(|op| op.role == Role::Loss) else { return Ok(0) };
     let stretches = Stretches::new(program, n_forward, checkpoints, &Site::here())?;
+    // Behind an update the same operations would see other parameters.
+    let last = program.ops.iter().rposition(|op| op.role == Role::Backward).unwrap_or(0);
+    if let Some(update) = program.ops[..last].iter().find(|op| op.role == Role::Optimize) {
+        let (update, site) = (update.site.clone(), Site::here());
+        return Err(GraphError::Again { update, site });
+    }
     let rest = program.ops.split_off(n_forward);
     let mut again = Again { program, stretches, of: BTreeMap::new(), n: 0 };
     for mut op in rest {

@@ -20,9 +20,13 @@ pub enum BuildError {
     #[error("the loss is to be `{loss}`, but the program has the gradients of `{of}` ({site})")]
     OtherLoss { loss: String, of: String, site: Site },
     #[error(
-        "`{op}` at {site} updates parameters before the last gradient is there; one step has one backward and then one update"
+        "`{op}` at {site} computes a gradient with what the update at {update} has changed, but replicas update once, at the end of a step; write what follows that update as a program of its own with the same parameters, and run it after this one"
     )]
-    EarlyUpdate { op: &'static str, site: Site },
+    EarlyUpdate { op: &'static str, site: Site, update: Site },
+    #[error(
+        "gradient_scale is Customized, but the program learns from {n} losses; it can be fed for one only"
+    )]
+    ScaledLosses { n: usize },
     #[error("`{op}` at {site} reads `{var}` to update parameters, but replicas have different values of it")]
     Unreduced { op: &'static str, site: Site, var: String },
     #[error(

@@ -2,7 +2,7 @@
 
 use super::{error::BuildError, strategy::Effective};
 use crate::{
-    ir::{OpId, Program, Role, VarId},
+    ir::{OpId, Program, Role, VarId, VarKind},
     op::OpKind,
 };
 
@@ -76,7 +76,7 @@ impl Parts {
 
     /// Gradients of parameters, and statistics that are shared (SUM-1 wants them in an order that all processes have).
     fn reduce(&mut self, program: &Program) {
-        let learned: Vec<VarId> = program.trainable().iter().filter_map(|&p| program.grad(p)).collect();
+        let learned = learned(program);
         for &id in &self.body {
             let op = program.op(id);
             if matches!(op.kind, OpKind::SyncSum(_)) {
@@ -135,23 +135,32 @@ impl Parts {
     }
 }
 
-/// Everything from the first update on, and what reads its results.
+/// The gradients of parameters, of all losses.
+fn learned(program: &Program) -> Vec<VarId> {
+    let of_parameters = |(of, _): &&(VarId, VarId)| matches!(program.var(*of).kind, VarKind::Parameter(_));
+    program.grads.iter().filter(of_parameters).map(|&(_, g)| g).collect()
+}
+
+/// Updates, and what reads their results. Everything else, wherever it stands, is the network's.
 pub(super) fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
     let mut is_tail = vec![false; program.ops.len()];
-    let last_grad = program.ops.iter().rposition(|op| matches!(op.role, Role::Loss | Role::Backward));
-    let Some(last_grad) = last_grad else { return Ok(is_tail) };
-    let mut fresh = vec![false; program.vars.len()];
+    if !program.ops.iter().any(|op| op.role == Role::Loss) {
+        return Ok(is_tail);
+    }
+    let learned = learned(program);
+    let mut fresh: Vec<Option<OpId>> = vec![None; program.vars.len()];
     for (id, op) in program.ops() {
-        if id.index() < last_grad {
-            if op.role == Role::Optimize {
-                return Err(BuildError::EarlyUpdate { op: op.name(), site: op.site.clone() });
-            }
-            continue;
-        }
+        let read = op.inputs.iter().find_map(|var| fresh[var.index()]);
+        // What a script makes of gradients for an update, it makes of their sums.
+        let remakes = || op.role == Role::Forward && op.inputs.iter().any(|var| learned.contains(var));
         let updates = matches!(op.role, Role::Optimize | Role::LrSched);
-        if updates || op.inputs.iter().any(|var| fresh[var.index()]) {
+        if let Some(update) = read.filter(|_| matches!(op.role, Role::Loss | Role::Backward)) {
+            let (update, op) = (program.op(update).site.clone(), op.name());
+            return Err(BuildError::EarlyUpdate { op, site: program.op(id).site.clone(), update });
+        }
+        if updates || read.is_some() || remakes() {
             is_tail[id.index()] = true;
-            op.outputs.iter().for_each(|out| fresh[out.index()] = true);
+            op.outputs.iter().for_each(|out| fresh[out.index()] = read.or(Some(id)));
         }
     }
     Ok(is_tail)

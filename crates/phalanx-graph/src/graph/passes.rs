@@ -134,9 +134,11 @@ pub(super) fn collectives(graph: &mut Graph) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// What goes between processes goes in one order (SSA-3).
+/// What goes between processes goes in one order (SSA-3). The last of it waits for the whole network: as long as a
+/// process may still fail, no other one has all it needs for its update (PARA-2).
 fn chain_exchanges(graph: &mut Graph) {
     let processes = graph.settings.processes;
+    let held = if processes > 1 { hold_last(graph) } else { None };
     let mut last = None;
     for at in 0..graph.nodes.len() {
         let node = &mut graph.nodes[at];
@@ -146,6 +148,22 @@ fn chain_exchanges(graph: &mut Graph) {
             last = Some(at);
         }
     }
+    if let Some(held) = held {
+        graph.nodes[held].after = (0..held).collect();
+    }
+}
+
+/// Puts the last exchange of a gradient right before the update; gives its place.
+fn hold_last(graph: &mut Graph) -> Option<usize> {
+    let is_gradient = |node: &Node| match &node.kind {
+        NodeKind::Exchange { vars } => vars.iter().all(|s| s.local == s.whole),
+        kind => matches!(kind, NodeKind::Gather { .. }),
+    };
+    let last = graph.nodes.iter().rposition(is_gradient)?;
+    let gate = graph.nodes.iter().position(|node| node.kind == NodeKind::Gate);
+    let end = gate.unwrap_or(graph.nodes.len());
+    graph.nodes[last..end].rotate_left(1);
+    Some(end - 1)
 }
 
 /// Gradients that are born after one another are added up in buckets.

@@ -68,8 +68,20 @@ pub enum GraphError {
     NoGradient { op: &'static str, site: Site, var: String, loss: String },
     #[error("the loss `{loss}` does not depend on any parameter that is learned ({site})")]
     NothingToLearn { loss: String, site: Site },
-    #[error("the program has gradients already; append_backward at {site} would add them twice")]
-    BackwardTwice { site: Site },
+    #[error(
+        "`{var}` has a gradient of `{loss}` already, and {site} would add it twice; minimize a loss once, or give each optimizer parameters of its own"
+    )]
+    BackwardTwice { loss: String, var: String, site: Site },
+    #[error(
+        "the loss `{loss}` ({site}) was computed with `{var}` as it was before and after the update at {update}, so it has no gradient of either; write all of the loss before that update, or all of it after it"
+    )]
+    Stale { loss: String, var: String, update: Site, site: Site },
+    #[error(
+        "nothing can be computed again ({site}) behind the update at {update}, because parameters are others there; write what follows as a program of its own"
+    )]
+    Again { update: Site, site: Site },
+    #[error("`{var}` ({site}) cannot be updated: {why}")]
+    NotUpdated { var: String, why: &'static str, site: Site },
     #[error("`{var}` cannot be a checkpoint ({site}): no forward operation computes it")]
     Checkpoint { var: String, site: Site },
     #[error("gradients of the program cannot be accumulated ({site}): {why}")]

@@ -83,6 +83,7 @@ impl Region {
         let mut declare = |body: &mut Program, id: VarId, kind: VarKind| {
             let var = program.var(id);
             let new = body.declare(&var.name, var.sig.clone(), kind, var.site.clone())?;
+            body.vars[new.index()].stops = var.stops;
             place.insert(id, new);
             Ok::<VarId, GraphError>(new)
         };

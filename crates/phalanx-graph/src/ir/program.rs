@@ -12,8 +12,14 @@ use super::{
 };
 use crate::op::OpKind;
 use phalanx_core::DType;
-use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, collections::BTreeMap, fmt, panic::Location, sync::Arc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    panic::Location,
+    sync::Arc,
+};
 
 /// A variable of one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -129,6 +135,9 @@ pub struct Var {
     pub sig: Sig,
     pub kind: VarKind,
     pub site: Site,
+    /// Whether gradients end here, where the user has said so. By itself they end only at what is fed.
+    #[serde(skip)]
+    pub stops: Option<bool>,
 }
 
 impl Var {
@@ -165,13 +174,12 @@ impl Op {
 }
 
 /// A training or test program, written for one device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     pub(crate) vars: Vec<Var>,
     pub(crate) ops: Vec<Op>,
-    /// The gradient of each variable that has one.
-    pub(crate) grads: BTreeMap<VarId, VarId>,
+    /// Variables with their gradients: one for each loss that was differentiated. The oldest comes first.
+    pub(crate) grads: BTreeSet<(VarId, VarId)>,
     /// How many operations draw random numbers.
     pub(crate) n_streams: u32,
     names: BTreeMap<String, VarId>,
@@ -184,6 +192,49 @@ struct Parts {
     ops: Vec<Op>,
     grads: Vec<(VarId, VarId)>,
     n_streams: u32,
+}
+
+/// The same as text, where gradients that end are written down, too. In files for prediction there are none.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    vars: Vec<Var>,
+    ops: Vec<Op>,
+    grads: Vec<(VarId, VarId)>,
+    n_streams: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    stops: Vec<(VarId, bool)>,
+}
+
+impl Serialize for Program {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let parts = Parts::from(self.clone());
+        if !to.is_human_readable() {
+            return parts.serialize(to);
+        }
+        let Parts { vars, ops, grads, n_streams } = parts;
+        let stops = self.vars().filter_map(|(id, var)| Some((id, var.stops?))).collect();
+        Text { vars, ops, grads, n_streams, stops }.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Program {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Program, D::Error> {
+        let (parts, stops) = match from.is_human_readable() {
+            true => {
+                let Text { vars, ops, grads, n_streams, stops } = Text::deserialize(from)?;
+                (Parts { vars, ops, grads, n_streams }, stops)
+            }
+            false => (Parts::deserialize(from)?, Vec::new()),
+        };
+        let mut program = Program::try_from(parts).map_err(D::Error::custom)?;
+        for (id, stops) in stops {
+            let Some(var) = program.vars.get_mut(id.index()) else {
+                return Err(D::Error::custom(format!("no variable number {}", id.index())));
+            };
+            var.stops = Some(stops);
+        }
+        Ok(program)
+    }
 }
 
 impl From<Program> for Parts {
@@ -220,7 +271,7 @@ impl Program {
         Program {
             vars: Vec::new(),
             ops: Vec::new(),
-            grads: BTreeMap::new(),
+            grads: BTreeSet::new(),
             n_streams: 0,
             names: BTreeMap::new(),
         }
@@ -248,20 +299,33 @@ impl Program {
             return Some(id);
         }
         let base = self.names.get(name.strip_suffix("@GRAD")?)?;
-        self.grads.get(base).copied()
+        self.grad(*base)
     }
 
-    /// The gradient of a variable, after `append_backward`.
+    /// The gradient of a variable, after `append_backward`; of several losses, that of the first.
     pub fn grad(&self, var: VarId) -> Option<VarId> {
-        self.grads.get(&var).copied()
+        self.grads.range((var, VarId(0))..).next().filter(|(of, _)| *of == var).map(|(_, g)| *g)
     }
 
     /// All parameters that are learned, in the order they were declared.
     pub fn trainable(&self) -> Vec<VarId> {
-        self.vars()
-            .filter(|(_, v)| matches!(&v.kind, VarKind::Parameter(learn) if learn.trainable))
-            .map(|(id, _)| id)
-            .collect()
+        let learned = |v: &Var| match &v.kind {
+            VarKind::Parameter(learn) => learn.trainable && v.stops != Some(true),
+            _ => false,
+        };
+        self.vars().filter(|(_, v)| learned(v)).map(|(id, _)| id).collect()
+    }
+
+    /// Says whether gradients end at a variable, for losses that are differentiated from now on.
+    pub fn stop_gradient(&mut self, var: VarId, stops: bool) {
+        self.vars[var.index()].stops = Some(stops);
+    }
+
+    /// Says whether a parameter is learned by optimizers that are added from now on.
+    pub fn set_trainable(&mut self, var: VarId, trainable: bool) {
+        if let VarKind::Parameter(learn) = &mut self.vars[var.index()].kind {
+            learn.trainable = trainable;
+        }
     }
 
     /// Adds a variable; its name must be new.
@@ -272,7 +336,7 @@ impl Program {
         }
         verify::countable(name, &sig, &site)?;
         self.names.insert(name.to_string(), id);
-        self.vars.push(Var { name: name.to_string(), sig, kind, site });
+        self.vars.push(Var { name: name.to_string(), sig, kind, site, stops: None });
         Ok(id)
     }
 
@@ -336,10 +400,15 @@ impl Program {
     /// The same network for testing: no backward, no updates, statistics as learned, nothing dropped.
     pub fn clone_for_test(&self) -> Program {
         let mut ops = Vec::new();
+        // What is made of gradients goes with them.
+        let mut gone = vec![false; self.vars.len()];
         for op in &self.ops {
-            if op.role == Role::Forward {
+            if op.role == Role::Forward && !op.inputs.iter().any(|id| gone[id.index()]) {
                 ops.push(op.kind.operator().for_test(op).unwrap_or_else(|| op.clone()));
+                continue;
             }
+            let temps = op.outputs.iter().filter(|id| self.var(**id).kind == VarKind::Temp);
+            temps.for_each(|id| gone[id.index()] = true);
         }
         let mut used = vec![false; self.vars.len()];
         for id in ops.iter().flat_map(|o| o.inputs.iter().chain(&o.outputs)) {
@@ -348,7 +417,7 @@ impl Program {
         for (id, var) in self.vars() {
             used[id.index()] |= matches!(var.kind, VarKind::Feed | VarKind::Parameter(_));
         }
-        Program { grads: BTreeMap::new(), ..self.keeping(ops, &used) }
+        Program { grads: BTreeSet::new(), ..self.keeping(ops, &used) }
     }
 
     /// A program of these operations and the variables that stay, among which are all that the operations name.

@@ -31,7 +31,7 @@ pub(super) fn verify(program: &Program) -> Result<(), GraphError> {
             writer[id.index()] = Some(op);
         }
     }
-    for (&of, &grad) in &program.grads {
+    for &(of, grad) in &program.grads {
         for id in [of, grad] {
             if id.index() >= program.vars.len() {
                 return Err(GraphError::Unknown {

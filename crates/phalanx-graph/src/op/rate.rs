@@ -47,11 +47,19 @@ pub enum Schedule {
         width: f64,
         warmup: f64,
     },
-    /// A straight line to the first rate of what follows; its steps count on.
+    /// A straight line to `to`, or else to the first rate of what follows; its steps count on.
     Warmup {
         steps: i64,
         from: f64,
+        #[serde(default)]
+        to: Option<f64>,
         then: Box<Schedule>,
+    },
+    /// A cosine in stairs of `every` steps that comes down to 0 after so many of them, and goes up again behind that.
+    CosineStairs {
+        rate: f64,
+        every: i64,
+        stairs: f64,
     },
 }
 
@@ -79,8 +87,13 @@ impl Schedule {
                 let s = s + 1.0;
                 libm::pow(*width, -0.5) * libm::pow(s, -0.5).min(s * libm::pow(*warmup, -1.5))
             }
-            Schedule::Warmup { steps, from, then } if step < *steps => {
-                from + (then.at(*steps) - from) * s / *steps as f64
+            Schedule::CosineStairs { rate, every, stairs } => {
+                let stair = step.div_euclid((*every).max(1)) as f64;
+                rate * 0.5 * (1.0 + libm::cos(std::f64::consts::PI * stair / stairs))
+            }
+            Schedule::Warmup { steps, from, to, then } if step < *steps => {
+                let to = to.unwrap_or_else(|| then.at(*steps));
+                from + (to - from) * s / *steps as f64
             }
             Schedule::Warmup { then, .. } => then.at(step),
         }
@@ -122,8 +135,12 @@ mod tests {
     fn schedules_have_the_rates_of_their_formulas() {
         let piecewise = Schedule::Piecewise { until: vec![2, 4], values: vec![1.0, 0.5, 0.25] };
         assert_eq!([0, 1, 2, 3, 4, 9].map(|s| piecewise.at(s)), [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]);
-        let warm = Schedule::Warmup { steps: 4, from: 0.0, then: Box::new(Schedule::Constant(1.0)) };
-        assert_eq!([0, 1, 2, 4, 5].map(|s| warm.at(s)), [0.0, 0.25, 0.5, 1.0, 1.0]);
+        let warm = |to| Schedule::Warmup { steps: 4, from: 0.0, to, then: Box::new(Schedule::Constant(1.0)) };
+        assert_eq!([0, 1, 2, 4, 5].map(|s| warm(None).at(s)), [0.0, 0.25, 0.5, 1.0, 1.0]);
+        assert_eq!([0, 1, 3, 4, 5].map(|s| warm(Some(2.0)).at(s)), [0.0, 0.5, 1.5, 1.0, 1.0]);
+        let waves = Schedule::CosineStairs { rate: 1.0, every: 2, stairs: 2.0 };
+        let got = [0, 1, 2, 3, 4, 5, 6, 8].map(|s| (waves.at(s) * 1e9).round() / 1e9);
+        assert_eq!(got, [1.0, 1.0, 0.5, 0.5, 0.0, 0.0, 0.5, 1.0]);
         let stairs = Schedule::Exponential { rate: 1.0, decay: 0.5, every: 2.0, stairs: true };
         assert_eq!([0, 1, 2, 5].map(|s| stairs.at(s)), [1.0, 1.0, 0.5, 0.25]);
         assert_eq!(Schedule::Polynomial { rate: 1.0, end: 0.5, steps: 10.0, power: 1.0 }.at(20), 0.5);

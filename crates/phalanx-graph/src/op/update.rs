@@ -179,19 +179,23 @@ pub struct RmsProp {
     pub rho: f64,
     pub epsilon: f64,
     pub mu: f64,
+    /// Whether epsilon is added under the root, as Paddle does, or to the root, as PyTorch does.
+    #[serde(default)]
+    pub under_root: bool,
 }
 
 updater!(RmsProp, "rmsprop", 5, 2, &[(0, 0), (3, 1), (4, 2)], |this, call, T| {
     let (rate, rho, epsilon, mu) =
         (call.input::<T>(2)[0], T::of(this.rho), T::of(this.epsilon), T::of(this.mu));
     let (p, s, v) = (call.update::<T>(0, 0), call.update::<T>(3, 1), call.update::<T>(4, 2));
+    let (inside, outside) = if this.under_root { (epsilon, T::ZERO) } else { (T::ZERO, epsilon) };
     pieces::<T>(call, 1, |at, g| {
         fast(
             #[inline(always)]
             || {
                 for (((p, s), v), &g) in p[at..].iter_mut().zip(&mut s[at..]).zip(&mut v[at..]).zip(g) {
                     *s = rho * *s + (T::ONE - rho) * g * g;
-                    *v = mu * *v + rate * g / (s.sqrt() + epsilon);
+                    *v = mu * *v + rate * g / ((*s + inside).sqrt() + outside);
                     *p -= *v;
                 }
             },

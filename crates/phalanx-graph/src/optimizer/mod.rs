@@ -1,8 +1,8 @@
 //! Optimizers: gradients, decay, clipping, rates and updates, all as operations of the program.
 
 use crate::{
-    grad::append_backward_with,
-    ir::{GraphError, Init, Learn, Program, Role, Sig, Site, VarId, VarKind},
+    grad::{Chosen, append_backward_of, append_backward_with},
+    ir::{GraphError, Init, Learn, Program, Role, Shape, Sig, Site, VarId, VarKind},
     op::{
         Adagrad, Adam, ClipFactor, Decay, Func, Increment, LarsRate, MergeRows, Momentum, OpKind, Rate,
         RmsProp, ScaleBy, Schedule, Sgd, SquaredNorm, Unary,
@@ -19,12 +19,40 @@ pub const RATE: &str = "learning_rate";
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     Sgd,
-    Momentum { mu: f64, nesterov: bool },
-    Adam { beta1: f64, beta2: f64, epsilon: f64 },
-    AdamW { beta1: f64, beta2: f64, epsilon: f64, decay: f64 },
-    Adagrad { epsilon: f64 },
-    RmsProp { rho: f64, epsilon: f64, mu: f64 },
-    Lars { mu: f64, coefficient: f64, decay: f64 },
+    Momentum {
+        mu: f64,
+        nesterov: bool,
+    },
+    Adam {
+        beta1: f64,
+        beta2: f64,
+        epsilon: f64,
+    },
+    AdamW {
+        beta1: f64,
+        beta2: f64,
+        epsilon: f64,
+        decay: f64,
+    },
+    Adagrad {
+        epsilon: f64,
+    },
+    RmsProp {
+        rho: f64,
+        epsilon: f64,
+        mu: f64,
+    },
+    /// RMSProp with epsilon under the root: steps stay small where gradients are.
+    RmsPropUnderRoot {
+        rho: f64,
+        epsilon: f64,
+        mu: f64,
+    },
+    Lars {
+        mu: f64,
+        coefficient: f64,
+        decay: f64,
+    },
 }
 
 impl Rule {
@@ -44,19 +72,49 @@ pub enum Clip {
     GlobalNorm(f64),
 }
 
+/// What an optimizer keeps in the store is called after these: each optimizer has its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    pub step: String,
+    pub rate: String,
+    /// Behind the names of what it keeps for each parameter.
+    pub suffix: String,
+}
+
+impl Names {
+    /// With nothing behind them for the first optimizer, `""`.
+    pub fn of(label: &str) -> Names {
+        let suffix = if label.is_empty() { String::new() } else { format!("_{label}") };
+        Names { step: format!("{STEP}{suffix}"), rate: format!("{RATE}{suffix}"), suffix }
+    }
+
+    /// The first that no optimizer of this program has.
+    fn free(program: &Program) -> Names {
+        let numbered = (1..).map(|i| Names::of(&i.to_string()));
+        let free = |names: &Names| program.find(&names.step).is_none() && program.find(&names.rate).is_none();
+        [Names::of("")].into_iter().chain(numbered).find(free).expect("names never run out")
+    }
+}
+
 /// What `minimize` adds to a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimizer {
     pub rule: Rule,
     pub rate: Schedule,
-    /// L2 decay of parameters that have none of their own.
+    /// L2 decay of parameters that have none of their own. It is added to gradients that were clipped.
     pub decay: Option<f64>,
     pub clip: Option<Clip>,
+    /// Those that are free in the program, if none are given.
+    pub names: Option<Names>,
+    /// A constant rate is not computed in each step: it begins with this value in the store and can be set there. One that
+    /// is there already is taken.
+    pub is_rate_kept: bool,
 }
 
 impl Optimizer {
     pub fn new(rule: Rule, rate: f64) -> Optimizer {
-        Optimizer { rule, rate: Schedule::Constant(rate), decay: None, clip: None }
+        let rate = Schedule::Constant(rate);
+        Optimizer { rule, rate, decay: None, clip: None, names: None, is_rate_kept: false }
     }
 
     /// Appends gradients of the loss and updates of all parameters that are learned; gives both.
@@ -73,27 +131,51 @@ impl Optimizer {
         loss: VarId,
         checkpoints: &[VarId],
     ) -> Result<Vec<(VarId, VarId)>, GraphError> {
+        let pairs = match checkpoints {
+            [] => append_backward_of(program, loss, Chosen::default())?,
+            _ => append_backward_with(program, loss, &[], checkpoints)?,
+        };
+        self.apply(program, &pairs)?;
+        Ok(pairs)
+    }
+
+    /// The same for the parameters that were chosen.
+    #[track_caller]
+    pub fn minimize_of(
+        &self,
+        program: &mut Program,
+        loss: VarId,
+        chosen: Chosen<'_>,
+    ) -> Result<Vec<(VarId, VarId)>, GraphError> {
+        let pairs = append_backward_of(program, loss, chosen)?;
+        self.apply(program, &pairs)?;
+        Ok(pairs)
+    }
+
+    /// Appends updates of parameters by gradients that are there: those of `append_backward`, or what was made of them.
+    #[track_caller]
+    pub fn apply(&self, program: &mut Program, pairs: &[(VarId, VarId)]) -> Result<(), GraphError> {
         let site = Site::here();
-        let pairs = append_backward_with(program, loss, &[], checkpoints)?;
-        let dtype = program.sig(loss).dtype;
-        let mut adding = Adding { program, site, dtype, n: 0 };
-        let step = adding.program.scalar_state(STEP, DType::I64, 0.0, adding.site.clone())?;
+        check(program, pairs, &site)?;
+        let Some(&(first, _)) = pairs.first() else { return Ok(()) };
+        let names = self.names.clone().unwrap_or_else(|| Names::free(program));
+        let dtype = program.sig(first).dtype;
+        let mut adding = Adding { program, site, dtype, suffix: names.suffix.clone() };
+        let step = adding.scalar(&names.step, DType::I64, 0.0)?;
         adding.to(Increment { by: 1 }, &[step], &[step], Role::LrSched)?;
-        let rate = adding.program.scalar_state(RATE, dtype, 0.0, adding.site.clone())?;
-        let follow = Rate { schedule: self.rate.clone(), dtype };
-        adding.to(follow, &[step], &[rate], Role::LrSched)?;
+        let rate = self.rate(&mut adding, &names, step)?;
         let mut grads = Vec::with_capacity(pairs.len());
-        for &(_, g) in &pairs {
+        for &(_, g) in pairs {
             // Sparse rules want each row once.
             let is_dense = adding.program.sig(g).is_dense();
             grads.push(if is_dense { g } else { adding.op(MergeRows, &[g])? });
         }
-        for (g, &(p, _)) in grads.iter_mut().zip(&pairs) {
+        self.clip(&mut adding, pairs, &mut grads)?;
+        for (g, &(p, _)) in grads.iter_mut().zip(pairs) {
             if let Some(factor) = adding.learn(p).decay.or(self.decay) {
                 *g = adding.op(Decay { factor }, &[*g, p])?;
             }
         }
-        self.clip(&mut adding, &pairs, &mut grads)?;
         for (&(p, _), &g) in pairs.iter().zip(&grads) {
             let scale = adding.learn(p).rate;
             let rate = if scale == 1.0 {
@@ -103,7 +185,23 @@ impl Optimizer {
             };
             self.update(&mut adding, Update { p, g, rate, step })?;
         }
-        Ok(pairs)
+        Ok(())
+    }
+
+    /// The rate of each step, or the one that is kept.
+    fn rate(&self, adding: &mut Adding<'_>, names: &Names, step: VarId) -> Result<VarId, GraphError> {
+        match &self.rate {
+            Schedule::Constant(value) if self.is_rate_kept => {
+                let known = adding.program.find(&names.rate);
+                known.map_or_else(|| adding.scalar(&names.rate, adding.dtype, *value), Ok)
+            }
+            schedule => {
+                let rate = adding.scalar(&names.rate, adding.dtype, 0.0)?;
+                let follow = Rate { schedule: schedule.clone(), dtype: adding.dtype };
+                adding.to(follow, &[step], &[rate], Role::LrSched)?;
+                Ok(rate)
+            }
+        }
     }
 
     fn clip(
@@ -162,9 +260,10 @@ impl Optimizer {
                 adding.to(Adagrad { epsilon }, &[p, g, rate, s], &[p, s], Role::Optimize)
             }
             Rule::RmsProp { rho, epsilon, mu } => {
-                let (s, v) = (adding.state(p, "squares")?, adding.state(p, "velocity")?);
-                let op = RmsProp { rho, epsilon, mu };
-                adding.to(op, &[p, g, rate, s, v], &[p, s, v], Role::Optimize)
+                adding.rmsprop(RmsProp { rho, epsilon, mu, under_root: false }, first)
+            }
+            Rule::RmsPropUnderRoot { rho, epsilon, mu } => {
+                adding.rmsprop(RmsProp { rho, epsilon, mu, under_root: true }, first)
             }
             Rule::Lars { mu, coefficient, decay } => {
                 let (pn, gn) = (adding.op(SquaredNorm, &[p])?, adding.op(SquaredNorm, &[g])?);
@@ -187,12 +286,29 @@ struct Update {
     step: VarId,
 }
 
+/// Whether these are parameters, each once, with something that could be their gradients.
+fn check(program: &Program, pairs: &[(VarId, VarId)], site: &Site) -> Result<(), GraphError> {
+    for (i, &(p, _)) in pairs.iter().enumerate() {
+        let refused = |why| {
+            let var = program.var(p).name.clone();
+            Err(GraphError::NotUpdated { var, why, site: site.clone() })
+        };
+        if !matches!(program.var(p).kind, VarKind::Parameter(_)) {
+            return refused("it is no parameter");
+        }
+        if pairs[..i].iter().any(|(other, _)| *other == p) {
+            return refused("it is there twice; add its gradients up first");
+        }
+    }
+    Ok(())
+}
+
 /// Adds operations to the program.
 struct Adding<'a> {
     program: &'a mut Program,
     site: Site,
     dtype: DType,
-    n: usize,
+    suffix: String,
 }
 
 impl Adding<'_> {
@@ -204,9 +320,14 @@ impl Adding<'_> {
     }
 
     fn op(&mut self, kind: impl Into<OpKind>, inputs: &[VarId]) -> Result<VarId, GraphError> {
-        self.n += 1;
-        let name = format!("@OPTIMIZE@{}", self.n);
-        Ok(self.program.append(kind, inputs, &name, Role::Optimize, self.site.clone())?[0])
+        let name = "@OPTIMIZE@";
+        Ok(self.program.append(kind, inputs, name, Role::Optimize, self.site.clone())?[0])
+    }
+
+    /// A number in the store.
+    fn scalar(&mut self, name: &str, dtype: DType, value: f64) -> Result<VarId, GraphError> {
+        let (sig, kind) = (Sig::dense(dtype, Shape::scalar()), VarKind::State(Init::Constant(value)));
+        self.program.declare(name, sig, kind, self.site.clone())
     }
 
     fn to(
@@ -221,9 +342,14 @@ impl Adding<'_> {
 
     /// A state like the parameter, zero at first.
     fn state(&mut self, p: VarId, what: &str) -> Result<VarId, GraphError> {
-        let name = format!("{}.{what}", self.program.var(p).name);
+        let name = format!("{}.{what}{}", self.program.var(p).name, self.suffix);
         let sig = Sig::dense(self.dtype, self.program.sig(p).shape.clone());
         self.program.declare(&name, sig, VarKind::State(Init::Constant(0.0)), self.site.clone())
+    }
+
+    fn rmsprop(&mut self, op: RmsProp, [p, g, rate]: [VarId; 3]) -> Result<(), GraphError> {
+        let (s, v) = (self.state(p, "squares")?, self.state(p, "velocity")?);
+        self.to(op, &[p, g, rate, s, v], &[p, s, v], Role::Optimize)
     }
 
     fn adam(&mut self, op: Adam, [p, g, rate]: [VarId; 3], step: VarId) -> Result<(), GraphError> {

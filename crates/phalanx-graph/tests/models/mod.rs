@@ -32,7 +32,7 @@ pub struct Model {
 pub fn all() -> Vec<Model> {
     let decayed = Schedule::Exponential { rate: 0.4, decay: 0.7, every: 20.0, stairs: true };
     let tagger = Optimizer { rate: decayed, ..Optimizer::new(Rule::Sgd, 0.0) };
-    let warm = Schedule::Warmup { steps: 5, from: 0.0, then: Box::new(Schedule::Constant(0.01)) };
+    let warm = Schedule::Warmup { steps: 5, from: 0.0, to: None, then: Box::new(Schedule::Constant(0.01)) };
     let momentum = Rule::Momentum { mu: 0.9, nesterov: false };
     let (pieces, values) = (vec![30, 50], vec![0.05, 0.02, 0.01]);
     let stepwise = Schedule::Piecewise { until: pieces, values };

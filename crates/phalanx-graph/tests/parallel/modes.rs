@@ -102,13 +102,14 @@ fn updates_that_would_differ_between_replicas_are_refused() {
         exe.run(&mut store, &[("x", Feed::Split(&x))], &[Fetch::mean("loss")]).unwrap();
         assert_ne!(store.get("w").unwrap().to_f64(), [0.5]);
     }
-    // An update in the middle.
-    let (mut program, w, loss) = small();
+    // A gradient of what an update has changed.
+    let (mut program, w, _) = small();
     let rate = program.scalar_state("r", DType::F32, 0.1, site.clone()).unwrap();
-    program.append_to(Sgd, &[w, w, rate], &[w], Role::Optimize, site).unwrap();
-    append_backward(&mut program, loss, &[]).unwrap();
-    let error = ParallelExecutor::new(&program, Some("loss"), on(2)).unwrap_err();
-    assert!(matches!(error, BuildError::EarlyUpdate { op: "sgd", .. }), "{error}");
+    program.append_to(Sgd, &[w, w, rate], &[w], Role::Optimize, site.clone()).unwrap();
+    let after = program.append(Unary(Func::Square), &[w], "after", Role::Forward, site).unwrap()[0];
+    append_backward(&mut program, after, &[]).unwrap();
+    let error = ParallelExecutor::new(&program, Some("after"), on(2)).unwrap_err();
+    assert!(matches!(error, BuildError::EarlyUpdate { .. }), "{error}");
     assert_eq!(ParallelExecutor::new(&Program::new(), None, on(2)).unwrap_err(), BuildError::Empty);
 }
 

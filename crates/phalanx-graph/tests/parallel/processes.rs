@@ -2,8 +2,11 @@
 
 use crate::models::{adam, assert_same, bits, digits, network, on, train};
 use phalanx_graph::{
-    BuildStrategy, CollectiveError, Feed, Fetch, ParallelExecutor, Program, ReduceStrategy, RunError, Setup,
-    Store, Tensor, exec::Threads,
+    BuildStrategy, CollectiveError, Feed, Fetch, ParallelExecutor, Program, ReduceStrategy, Role, RunError,
+    Setup, Store, Tensor,
+    exec::Threads,
+    graph::{Node, NodeKind},
+    op::{Func, Unary},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -131,6 +134,30 @@ fn a_process_that_is_fed_wrongly_keeps_nobody_waiting_and_all_can_go_on() {
     });
     for mut store in stores {
         assert_same(&mut wanted, &mut store, "as if nothing had happened");
+    }
+}
+
+#[test]
+fn as_long_as_a_process_may_fail_the_others_do_not_update() {
+    // PARA-2: what stands behind the last gradient, in program order, still comes before the last exchange.
+    let mut program = network(Some(&adam()), &[20], false, 0.0);
+    let (scores, site) = {
+        let id = program.find("scores").unwrap();
+        (id, program.var(id).site.clone())
+    };
+    program.append(Unary(Func::Log), &[scores], "late", Role::Forward, site).unwrap();
+    for fuse_all_reduce_ops in [true, false] {
+        let build = BuildStrategy { fuse_all_reduce_ops, ..BuildStrategy::default() };
+        let collective = Arc::new(Threads::new(2, DEADLINE).remove(0));
+        let exe =
+            ParallelExecutor::new(&program, Some("loss"), Setup { build, collective, ..on(2) }).unwrap();
+        let graph = exe.graph();
+        let leaves = |node: &Node| matches!(node.kind, NodeKind::Exchange { .. });
+        let last = graph.nodes.iter().rposition(leaves).unwrap();
+        assert_eq!(graph.nodes[last + 1].kind, NodeKind::Gate);
+        assert_eq!(graph.nodes[last].after, (0..last).collect::<Vec<_>>());
+        let late = |node: &Node| graph.title(node).starts_with("log");
+        assert_eq!(graph.nodes[..last].iter().filter(|node| late(node)).count(), 2, "once for each replica");
     }
 }
 

@@ -2,7 +2,8 @@
 //! - PYRANKS-1: calls of one executor have the same names in the same order on all ranks.
 //! - PYRANKS-2: a rank that gives up a run takes part in the next call with something that fits nothing, so that everybody's run fails
 //!   there and all are as far as before.
-//! - PYRANKS-3: whoever fails there asks everybody for the reason, and the rank that gave up has left it.
+//! - PYRANKS-3: whoever fails there asks everybody for the reason, and the rank that gave up has left it: what kind of reason
+//!   it is, and words.
 
 use crate::state::{self, Running};
 use phalanx_collective::engine::{Engine, EngineError, Request, Tensor};
@@ -30,6 +31,25 @@ pub fn collective(ranks: Option<&Arc<Ranks>>) -> Arc<dyn Collective> {
     match ranks {
         Some(ranks) => ranks.clone(),
         None => Arc::new(Alone),
+    }
+}
+
+/// Why a rank does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Something is wrong, as its words say.
+    Failed,
+    /// Its loader has no more batches.
+    Ended,
+}
+
+impl Cause {
+    /// In the exchange of reasons; 0 is who has none.
+    fn code(self) -> u8 {
+        match self {
+            Cause::Failed => 1,
+            Cause::Ended => 2,
+        }
     }
 }
 
@@ -104,27 +124,52 @@ impl Ranks {
 
     /// PYRANKS-3. Everybody for whom a call did not fit comes here, and who gave up was here before.
     fn who_gave_up(&self, engine: &Engine, calls: &Calls) -> Option<CollectiveError> {
-        let asked = engine.submit(self.reason(calls, "")).and_then(|handle| handle.wait());
-        let told = asked.ok()?.tensor()?;
-        let mut rest = told.bytes();
-        for process in 0..self.n {
-            let (length, after) = rest.split_first_chunk()?;
-            let (why, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-            if !why.is_empty() {
-                let why = String::from_utf8_lossy(why).into_owned();
-                return Some(CollectiveError::Aborted { process, why });
-            }
-            rest = after;
-        }
-        None
+        let asked = engine.submit(self.reason(calls, None)).and_then(|handle| handle.wait());
+        told(asked.ok()?.tensor()?.bytes(), self.n)
     }
 
-    /// The exchange of reasons: a length and a text from each rank.
-    fn reason(&self, calls: &Calls, why: &str) -> Request {
-        let mut bytes = (why.len() as u32).to_le_bytes().to_vec();
+    /// The exchange of reasons: a code, a length and a text from each rank.
+    fn reason(&self, calls: &Calls, reason: Option<(Cause, &str)>) -> Request {
+        let (code, why) = reason.map_or((0, ""), |(cause, why)| (cause.code(), why));
+        let mut bytes = vec![code];
+        bytes.extend((why.len() as u32).to_le_bytes());
         bytes.extend(why.as_bytes());
         Request::allgather(Tensor::new(bytes)).name(self.name(calls, ", reasons"))
     }
+
+    /// PYRANKS-2. Nobody waits for the answer: the others come when they come.
+    pub fn give_up(&self, cause: Cause, why: &str) {
+        let mut calls = self.lock();
+        if calls.over {
+            return;
+        }
+        if let Some(engine) = self.engine.upgrade() {
+            let odd = Request::allreduce(Tensor::new(vec![0i8])).name(self.name(&calls, ""));
+            // If the engine does not take them, it has failed, and then on all ranks.
+            let _ = engine.submit(odd);
+            let _ = engine.submit(self.reason(&calls, Some((cause, why))));
+        }
+        calls.n_made += 1;
+        calls.over = true;
+    }
+}
+
+/// The first rank that has a reason, in what all have told.
+fn told(mut rest: &[u8], n: usize) -> Option<CollectiveError> {
+    for process in 0..n {
+        let (&code, after) = rest.split_first()?;
+        let (length, after) = after.split_first_chunk()?;
+        let (why, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        if code == Cause::Ended.code() {
+            return Some(CollectiveError::Ended { process });
+        }
+        if code != 0 {
+            let why = String::from_utf8_lossy(why).into_owned();
+            return Some(CollectiveError::Aborted { process, why });
+        }
+        rest = after;
+    }
+    None
 }
 
 impl Collective for Ranks {
@@ -173,19 +218,7 @@ impl Collective for Ranks {
         })
     }
 
-    /// PYRANKS-2. Nobody waits for the answer: the others come when they come.
     fn abort(&self, why: &str) {
-        let mut calls = self.lock();
-        if calls.over {
-            return;
-        }
-        if let Some(engine) = self.engine.upgrade() {
-            let odd = Request::allreduce(Tensor::new(vec![0i8])).name(self.name(&calls, ""));
-            // If the engine does not take them, it has failed, and then on all ranks.
-            let _ = engine.submit(odd);
-            let _ = engine.submit(self.reason(&calls, if why.is_empty() { "it gave up" } else { why }));
-        }
-        calls.n_made += 1;
-        calls.over = true;
+        self.give_up(Cause::Failed, why);
     }
 }

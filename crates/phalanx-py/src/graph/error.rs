@@ -74,7 +74,10 @@ pub fn of_program(py: Python<'_>, error: &GraphError) -> PyErr {
         | E::NotGiven { var, site }
         | E::NothingToLearn { loss: var, site } => Details::var(var).at(site),
         E::NotScalar { var, site, got } => Details::var(var).at(site).with(&"one floating-point number", got),
-        E::BackwardTwice { site } | E::Accumulate { site, .. } => Details::default().at(site),
+        E::BackwardTwice { var, site, .. } | E::Stale { var, site, .. } | E::NotUpdated { var, site, .. } => {
+            Details::var(var).at(site)
+        }
+        E::Again { site, .. } | E::Accumulate { site, .. } => Details::default().at(site),
     };
     let class = match error {
         E::NotScalar { .. } | E::NothingToLearn { .. } => "LossError",
@@ -90,7 +93,7 @@ pub fn of_build(py: Python<'_>, error: &BuildError) -> PyErr {
     let text = error.to_string();
     match error {
         E::Program(why) => of_program(py, why),
-        E::Conflicts(_) | E::UnknownPass { .. } | E::Asynchronous => {
+        E::Conflicts(_) | E::UnknownPass { .. } | E::Asynchronous | E::ScaledLosses { .. } => {
             raise(py, "StrategyError", text, Details::default())
         }
         E::LossNotNamed { of } => raise(py, "LossError", text, Details::var(of)),
@@ -101,7 +104,7 @@ pub fn of_build(py: Python<'_>, error: &BuildError) -> PyErr {
         E::LossNotScalar { loss, got, site } => {
             raise(py, "LossError", text, Details::var(loss).at(site).with(&"one number", got))
         }
-        E::EarlyUpdate { op, site } => raise(py, "ProgramError", text, Details::op(op).at(site)),
+        E::EarlyUpdate { op, site, .. } => raise(py, "ProgramError", text, Details::op(op).at(site)),
         E::Unreduced { op, site, var } => {
             let details = Details { op: Some(op.to_string()), ..Details::var(var).at(site) };
             raise(py, "ProgramError", text, details)
@@ -162,6 +165,11 @@ pub fn of_run(py: Python<'_>, error: &RunError) -> PyErr {
         RunError::Collective(CollectiveError::Aborted { process, why }) => {
             format!("rank {process} failed in this run: {why}; no parameter has changed, and all can go on")
         }
+        RunError::Collective(CollectiveError::Ended { process }) => {
+            format!(
+                "rank {process} has no more batches, so the epoch ends for all: reset() and start() again"
+            )
+        }
         _ => error.to_string(),
     };
     raise(py, class, text, details)
@@ -208,6 +216,8 @@ fn explain(error: &RunError) -> (&'static str, Details) {
             let details = Details { op: Some(op.to_string()), ..Details::var(var).at(site) };
             ("NotFiniteError", details.with(&"a finite number", value))
         }
+        // Whoever reads by loaders ends the epoch with the first rank that has none left.
+        E::Collective(CollectiveError::Ended { .. }) => ("EOFException", Details::default()),
         E::Collective(_) | E::Collectively { .. } | E::Elsewhere { .. } => {
             ("ProcessError", Details::default())
         }

@@ -88,6 +88,7 @@ pub struct GraphHogwild {
 #[pymethods]
 impl GraphHogwild {
     #[new]
+    #[pyo3(signature = (program, loss, build, exec, devices, seed=None))]
     fn new(
         py: Python<'_>,
         program: &GraphProgram,
@@ -95,6 +96,7 @@ impl GraphHogwild {
         build: Build,
         exec: Execution,
         devices: Option<usize>,
+        seed: Option<u64>,
     ) -> PyResult<GraphHogwild> {
         let ranks = collective::of_this_process(py, loss)?;
         let program = program.snapshot();
@@ -103,6 +105,7 @@ impl GraphHogwild {
             exec: exec.strategy(),
             replicas: devices,
             collective: collective::collective(ranks.as_ref()),
+            seed,
             ..Setup::default()
         };
         let made = Hogwild::new(&program, loss, setup).map_err(|why| error::of_build(py, &why))?;

@@ -1,21 +1,41 @@
 //! Optimizers, as Python names them.
 
-use phalanx_graph::{Clip, Optimizer, Rule, Schedule};
+use super::form;
+use phalanx_graph::{Clip, Names, Optimizer, Rule};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::collections::BTreeMap;
 
 /// What a rule, or a way to clip, is made with, by name.
 pub type Numbers = BTreeMap<String, f64>;
 
-/// Puts an optimizer together; every number of a rule must be given, and no other.
-pub fn optimizer(
-    rule: (&str, Numbers),
-    rate: Schedule,
+/// An optimizer, as Python writes it down. Every number of a rule must be given, and no other.
+#[derive(FromPyObject)]
+pub struct Form {
+    rule: String,
+    numbers: Numbers,
+    /// A schedule, as programs have it.
+    rate: String,
     decay: Option<f64>,
     clip: Option<(String, Numbers)>,
-) -> PyResult<Optimizer> {
-    let clip = clip.map(|(name, numbers)| self::clip(&name, numbers)).transpose()?;
-    Ok(Optimizer { rule: self::rule(rule.0, rule.1)?, rate, decay, clip })
+    /// What its own variables are called after.
+    label: String,
+    /// The name of its rate.
+    rate_name: String,
+}
+
+impl Form {
+    pub fn optimizer(self) -> PyResult<Optimizer> {
+        let clip = self.clip.map(|(name, numbers)| clip(&name, numbers)).transpose()?;
+        let names = Names { rate: self.rate_name, ..Names::of(&self.label) };
+        Ok(Optimizer {
+            rule: rule(&self.rule, self.numbers)?,
+            rate: form::read("schedule of learning rates", &self.rate)?,
+            decay: self.decay,
+            clip,
+            names: Some(names),
+            is_rate_kept: true,
+        })
+    }
 }
 
 fn rule(name: &str, numbers: Numbers) -> PyResult<Rule> {
@@ -37,7 +57,7 @@ fn rule(name: &str, numbers: Numbers) -> PyResult<Rule> {
             decay: take.number("weight_decay")?,
         },
         "adagrad" => Rule::Adagrad { epsilon: take.number("epsilon")? },
-        "rmsprop" => Rule::RmsProp {
+        "rmsprop" => Rule::RmsPropUnderRoot {
             rho: take.number("rho")?,
             epsilon: take.number("epsilon")?,
             mu: take.number("momentum")?,

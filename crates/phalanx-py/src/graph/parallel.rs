@@ -1,7 +1,7 @@
 //! Several replicas at once.
 
 use super::{
-    collective::{self, Ranks},
+    collective::{self, Cause, Ranks},
     driver::Driver,
     error,
     program::GraphProgram,
@@ -67,6 +67,7 @@ enum Out {
 #[pymethods]
 impl GraphParallelExecutor {
     #[new]
+    #[pyo3(signature = (program, loss, build, exec, devices, seed=None))]
     fn new(
         py: Python<'_>,
         program: &GraphProgram,
@@ -74,6 +75,7 @@ impl GraphParallelExecutor {
         build: Build,
         exec: Execution,
         devices: Option<usize>,
+        seed: Option<u64>,
     ) -> PyResult<GraphParallelExecutor> {
         let world = collective::of_this_process(py, loss.as_deref().unwrap_or_default())?;
         let (mut build_strategy, without) = (build.strategy()?, build.without_passes);
@@ -90,8 +92,8 @@ impl GraphParallelExecutor {
             for pass in &without {
                 passes.remove(pass)?;
             }
-            let setup =
-                Setup { build: build_strategy, exec: exec.strategy(), replicas: devices, collective, passes };
+            let (build, exec) = (build_strategy, exec.strategy());
+            let setup = Setup { build, exec, replicas: devices, collective, passes, seed };
             ParallelExecutor::new(&program, loss.as_deref(), setup)
         })?;
         let executor = made.map_err(|why: BuildError| error::of_build(py, &why))?;
@@ -156,12 +158,14 @@ impl GraphParallelExecutor {
         Ok(fetched.iter().map(|fetched| out(py, fetched)).collect())
     }
 
-    /// Tells the other ranks, who may be waiting already, that this one does not run, and why.
-    fn give_up(&self, py: Python<'_>, why: String) -> PyResult<()> {
+    /// Tells the other ranks, who may be waiting already, that this one does not run, and why: there are no more batches, or
+    /// what is said.
+    fn give_up(&self, py: Python<'_>, why: String, ended: bool) -> PyResult<()> {
         let Some(ranks) = self.ranks.clone() else { return Ok(()) };
+        let cause = if ended { Cause::Ended } else { Cause::Failed };
         self.driver.call(py, move |_| {
             ranks.begin();
-            ranks.abort(&why);
+            ranks.give_up(cause, &why);
         })
     }
 

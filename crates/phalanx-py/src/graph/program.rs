@@ -4,12 +4,12 @@ use super::{
     control::{Branch, Loop},
     error, form,
     form::Place,
-    optimizer::{Numbers, optimizer},
+    optimizer::Form,
     rewrite,
 };
 use crate::lent::dtype;
 use phalanx_graph::{
-    GraphError, Program, Role, Schedule, Sig, VarId, VarKind, accumulate, append_backward, ir::Site,
+    Chosen, GraphError, Program, Role, Sig, VarId, VarKind, accumulate, append_backward_of, ir::Site,
     op::OpKind, recompute,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
@@ -70,17 +70,35 @@ impl GraphProgram {
         py: Python<'_>,
         at: &Place,
         change: impl FnOnce(&mut Program) -> Result<T, GraphError>,
-        finish: impl FnOnce(Program) -> Result<Program, serde_json::Error>,
     ) -> PyResult<T> {
         let mut written = self.lock();
         let mut program = written.program.clone();
         let given = change(&mut program);
         let given = given
             .map_err(|why| error::of_program(py, &rewrite::place_error(why, &form::site(at.clone()))))?;
-        let placed = rewrite::place(&program, at).and_then(finish);
+        let placed = rewrite::place(&program, at);
         written.program = placed.map_err(|why| PyValueError::new_err(why.to_string()))?;
         written.version += 1;
         Ok(given)
+    }
+}
+
+/// A loss, the parameters it is for if they were named, and what gets no gradient.
+type Asked = (VarId, Option<Vec<VarId>>, Vec<VarId>);
+
+impl GraphProgram {
+    fn chosen(
+        &self,
+        py: Python<'_>,
+        loss: &str,
+        only: Option<Vec<String>>,
+        without: &[String],
+        at: &Place,
+    ) -> PyResult<Asked> {
+        let (written, site) = (self.lock(), form::site(at.clone()));
+        let only = only.map(|names| find_all(py, &written.program, &names, &site)).transpose()?;
+        let without = find_all(py, &written.program, without, &site)?;
+        Ok((find(py, &written.program, loss, &site)?, only, without))
     }
 }
 
@@ -327,20 +345,19 @@ impl GraphProgram {
         written.replace(py, |program| change.append(program, site))
     }
 
-    /// Appends the gradients of a loss; gives each parameter with its gradient.
+    /// Appends the gradients of a loss to these parameters, or all; gives each parameter with its gradient.
+    #[pyo3(signature = (loss, only, without, at))]
     fn append_backward(
         &self,
         py: Python<'_>,
         loss: &str,
+        only: Option<Vec<String>>,
         without: Vec<String>,
         at: Place,
     ) -> PyResult<Vec<(String, String)>> {
-        let site = form::site(at.clone());
-        let (loss, without) = {
-            let written = self.lock();
-            (find(py, &written.program, loss, &site)?, find_all(py, &written.program, &without, &site)?)
-        };
-        let made = self.rewrite(py, &at, |program| append_backward(program, loss, &without), Ok)?;
+        let (loss, only, without) = self.chosen(py, loss, only, &without, &at)?;
+        let chosen = Chosen { only: only.as_deref(), without: &without };
+        let made = self.rewrite(py, &at, |program| append_backward_of(program, loss, chosen))?;
         Ok(pairs(&self.lock().program, &made))
     }
 
@@ -348,35 +365,86 @@ impl GraphProgram {
     fn recompute(&self, py: Python<'_>, checkpoints: Vec<String>, at: Place) -> PyResult<usize> {
         let site = form::site(at.clone());
         let checkpoints = find_all(py, &self.lock().program, &checkpoints, &site)?;
-        self.rewrite(py, &at, |program| recompute(program, &checkpoints), Ok)
+        self.rewrite(py, &at, |program| recompute(program, &checkpoints))
     }
 
     /// Has updates act in every `runs`-th run only, on the mean of the gradients since then.
     fn accumulate(&self, py: Python<'_>, runs: usize, at: Place) -> PyResult<()> {
-        self.rewrite(py, &at, |program| accumulate(program, runs), Ok)
+        self.rewrite(py, &at, |program| accumulate(program, runs))
     }
 
     /// Appends gradients and updates; gives each parameter with its gradient.
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    #[pyo3(signature = (loss, only, without, optimizer, at))]
     fn minimize(
         &self,
         py: Python<'_>,
         loss: &str,
-        rule: &str,
-        numbers: Numbers,
-        rate: &str,
-        decay: Option<f64>,
-        clip: Option<(String, Numbers)>,
+        only: Option<Vec<String>>,
+        without: Vec<String>,
+        optimizer: Form,
         at: Place,
     ) -> PyResult<Vec<(String, String)>> {
-        let rate: Schedule = form::read("schedule of learning rates", rate)?;
-        let optimizer = optimizer((rule, numbers), rate, decay, clip)?;
-        let loss = find(py, &self.lock().program, loss, &form::site(at.clone()))?;
-        let finish = |program: Program| match optimizer.rate {
-            Schedule::Constant(rate) => rewrite::keep_rate(&program, rate),
-            _ => Ok(program),
-        };
-        let made = self.rewrite(py, &at, |program| optimizer.minimize(program, loss), finish)?;
+        let optimizer = optimizer.optimizer()?;
+        let (loss, only, without) = self.chosen(py, loss, only, &without, &at)?;
+        let chosen = Chosen { only: only.as_deref(), without: &without };
+        let made = self.rewrite(py, &at, |program| optimizer.minimize_of(program, loss, chosen))?;
         Ok(pairs(&self.lock().program, &made))
+    }
+
+    /// Appends updates of parameters by gradients that are there.
+    fn apply_gradients(
+        &self,
+        py: Python<'_>,
+        given: Vec<(String, String)>,
+        optimizer: Form,
+        at: Place,
+    ) -> PyResult<()> {
+        let (optimizer, site) = (optimizer.optimizer()?, form::site(at.clone()));
+        let (parameters, grads): (Vec<String>, Vec<String>) = given.into_iter().unzip();
+        let found = {
+            let written = self.lock();
+            let parameters = find_all(py, &written.program, &parameters, &site)?;
+            let grads = find_all(py, &written.program, &grads, &site)?;
+            parameters.into_iter().zip(grads).collect::<Vec<_>>()
+        };
+        self.rewrite(py, &at, |program| optimizer.apply(program, &found))
+    }
+
+    /// Whether gradients end at a variable, where that was said.
+    fn stops(&self, py: Python<'_>, name: &str) -> PyResult<Option<bool>> {
+        let written = self.lock();
+        let id = find(py, &written.program, name, &Site::here())?;
+        Ok(written.program.var(id).stops)
+    }
+
+    fn stop_gradient(&self, py: Python<'_>, name: &str, stops: bool) -> PyResult<()> {
+        let mut written = self.lock();
+        let id = find(py, &written.program, name, &Site::here())?;
+        written.program.stop_gradient(id, stops);
+        written.version += 1;
+        Ok(())
+    }
+
+    fn set_trainable(&self, py: Python<'_>, name: &str, trainable: bool) -> PyResult<()> {
+        let mut written = self.lock();
+        let id = find(py, &written.program, name, &Site::here())?;
+        written.program.set_trainable(id, trainable);
+        written.version += 1;
+        Ok(())
+    }
+
+    /// What a variable is for, how it begins and is learned, as programs have it written.
+    fn kind(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        let written = self.lock();
+        let id = find(py, &written.program, name, &Site::here())?;
+        let text = serde_json::to_string(&written.program.var(id).kind);
+        text.map_err(|why| PyValueError::new_err(why.to_string()))
+    }
+
+    /// Whether a variable has a gradient already.
+    fn has_gradient(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let written = self.lock();
+        let id = find(py, &written.program, name, &Site::here())?;
+        Ok(written.program.grad(id).is_some())
     }
 }

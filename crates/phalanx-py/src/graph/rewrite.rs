@@ -1,7 +1,7 @@
 //! Changes of a program that only its written form allows.
 
 use super::form;
-use phalanx_graph::{GraphError, Program, ir::Site, optimizer::RATE};
+use phalanx_graph::{GraphError, Program, ir::Site};
 use serde_json::json;
 
 /// Gives what Rust has added to a program the place in Python that asked for it (PYGRAPH-2).
@@ -13,20 +13,6 @@ pub fn place(program: &Program, at: &form::Place) -> Result<Program, serde_json:
             if is_rust {
                 part["site"] = json!(at);
             }
-        }
-    }
-    serde_json::from_value(parts)
-}
-
-/// A rate that never changes need not be computed: it is a state with this first value, so that it can be set and fed.
-pub fn keep_rate(program: &Program, rate: f64) -> Result<Program, serde_json::Error> {
-    let mut parts = serde_json::to_value(program)?;
-    if let Some(ops) = parts["ops"].as_array_mut() {
-        ops.retain(|op| op["kind"].get("Rate").is_none());
-    }
-    for var in parts["vars"].as_array_mut().into_iter().flatten() {
-        if var["name"] == RATE {
-            var["kind"] = json!({ "State": { "Constant": rate } });
         }
     }
     serde_json::from_value(parts)
@@ -50,7 +36,10 @@ pub fn place_error(mut error: GraphError, at: &Site) -> GraphError {
         | E::NotScalar { site, .. }
         | E::NoGradient { site, .. }
         | E::NothingToLearn { site, .. }
-        | E::BackwardTwice { site }
+        | E::BackwardTwice { site, .. }
+        | E::Stale { site, .. }
+        | E::Again { site, .. }
+        | E::NotUpdated { site, .. }
         | E::Checkpoint { site, .. }
         | E::Accumulate { site, .. }
         | E::SparseGradient { site, .. }

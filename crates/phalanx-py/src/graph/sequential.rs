@@ -53,8 +53,14 @@ pub struct GraphExecutor {
 #[pymethods]
 impl GraphExecutor {
     #[new]
-    fn new(py: Python<'_>, program: &GraphProgram, check_nan_inf: bool) -> PyResult<GraphExecutor> {
-        let options = Options { check_finite: check_nan_inf, ..Options::default() };
+    #[pyo3(signature = (program, check_nan_inf, seed=None))]
+    fn new(
+        py: Python<'_>,
+        program: &GraphProgram,
+        check_nan_inf: bool,
+        seed: Option<u64>,
+    ) -> PyResult<GraphExecutor> {
+        let options = Options { check_finite: check_nan_inf, seed, ..Options::default() };
         let program = program.snapshot();
         let wants = Wants::of(&program);
         let executor = Executor::new(program, options).map_err(|why| error::of_program(py, &why))?;

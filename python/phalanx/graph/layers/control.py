@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from phalanx.graph import unique_name
 from phalanx.graph._operators import as_alike, at_once
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
@@ -122,13 +123,27 @@ def cond(
     return outputs[0] if isinstance(then, Variable) else outputs
 
 
-def increment(x: Variable, value: int = 1, in_place: bool = False) -> Variable:
-    """A counter's number and ``value`` more, as a new variable: nothing here is changed in place."""
-    if in_place:
-        raise ProgramError(f"increment: `{x.name}` cannot be changed in place; use what is given back", var=x.name)
+def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
+    """A counter's number and ``value`` more: in its own place, as in Paddle, or as a new variable.
+
+    Only what lives in the scope (``create_global_var``) has a place of its own. What is computed in each run has none:
+    there ``i = increment(i, in_place=False)`` takes the new number.
+    """
+    program = _program_of([x], "increment")
     if int(value) != value:
         raise ProgramError(f"increment: counters grow by whole numbers, not by {value}", var=x.name)
-    return append("Increment", {"by": int(value)}, [x], "increment")
+    if not in_place:
+        return append("Increment", {"by": int(value)}, [x], "increment")
+    if not x.persistable:
+        at = "{}:{}".format(*caller())
+        raise ProgramError(
+            f"increment at {at}: `{x.name}` does not live in the scope and cannot be changed in place; write "
+            "i = increment(i, in_place=False), or make it with create_global_var",
+            var=x.name,
+            site=at,
+        )
+    program._append_to({"Increment": {"by": int(value)}}, [x], [x])
+    return x
 
 
 def _logical(name: str, op: str) -> Callable[..., Variable]:
@@ -157,7 +172,7 @@ def logical_not(x: Variable, name: str | None = None) -> Variable:
 def _writing(program: Program) -> Iterator[None]:
     """What is appended within it stays only if all of it could be."""
     before, inside = program._graph.copy(), dict(program._inside)
-    lengths, alike, counts = dict(program._lengths), set(program._alike), dict(program._counts)
+    lengths, alike, counts = dict(program._lengths), set(program._alike), unique_name._counted()
     startup = default_startup_program()
     begun = startup._graph.copy()
     try:
@@ -167,7 +182,8 @@ def _writing(program: Program) -> Iterator[None]:
         program._graph.restore(before)
         # Parameters of layers that are gone have no first values, either, and their names are free.
         startup._graph.restore(begun)
-        program._lengths, program._alike, program._inside, program._counts = lengths, alike, inside, counts
+        program._lengths, program._alike, program._inside = lengths, alike, inside
+        unique_name._restore(counts)
         raise
 
 

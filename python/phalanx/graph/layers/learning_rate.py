@@ -78,9 +78,11 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Learn
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> LearningRate:
-    """Half a cosine down to 0, one stair for each epoch."""
-    values = [learning_rate * 0.5 * (math.cos(math.pi * epoch / epochs) + 1) for epoch in range(epochs)]
-    return piecewise_decay([step_each_epoch * (epoch + 1) for epoch in range(epochs)], [*values, 0.0])
+    """Half a cosine down to 0, one stair for each epoch. As in Paddle it goes up again after ``epochs`` of them."""
+    form = {"rate": float(learning_rate), "every": int(step_each_epoch), "stairs": float(epochs)}
+    if form["every"] < 1 or form["stairs"] <= 0:
+        raise ProgramError(f"cosine_decay: {step_each_epoch} steps and {epochs} epochs; both must be 1 at least")
+    return LearningRate({"CosineStairs": form})
 
 
 def smooth_cosine_decay(learning_rate: float, decay_steps: int) -> LearningRate:
@@ -96,12 +98,15 @@ def noam_decay(d_model: int, warmup_steps: int) -> LearningRate:
 def linear_lr_warmup(
     learning_rate: float | LearningRate, warmup_steps: int, start_lr: float, end_lr: float | None = None
 ) -> LearningRate:
-    """A straight line from ``start_lr`` to the rate that follows."""
-    if end_lr is not None and learning_rate != end_lr:
-        raise ProgramError(
-            f"linear_lr_warmup ends at the rate that follows, {learning_rate}, not at end_lr={end_lr}; leave end_lr out"
-        )
+    """A straight line from ``start_lr`` to ``end_lr``, then ``learning_rate``, as in Paddle; its steps count on.
+
+    Without ``end_lr`` the line ends at the rate that follows.
+    """
     form = {"steps": int(warmup_steps), "from": float(start_lr), "then": schedule(learning_rate)}
+    if end_lr is not None:
+        form["to"] = float(end_lr)
+    if not all(math.isfinite(form[key]) for key in ("from", "to") if key in form) or form["steps"] < 1:
+        raise ProgramError(f"linear_lr_warmup: {warmup_steps} steps from {start_lr} to {end_lr} are no line")
     return LearningRate({"Warmup": form})
 
 

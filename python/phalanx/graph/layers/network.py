@@ -36,12 +36,11 @@ class Layer:
         self.name = name
         self.program: Program = x.program
         self.prefix = name or x.program._prefix(kind)
-        self._n: dict[str, int] = {}
 
     def parameter(self, given: Any, suffix: str, shape: Sequence[int], begin: Initializer) -> Variable:
-        n = self._n.get(suffix, 0)
-        self._n[suffix] = n + 1
-        return parameter(self.program, given, f"{self.prefix}.{suffix}_{n}", self.x.dtype, shape, begin)
+        # A layer of this name in another program has parameters of its own.
+        called = self.program._fresh(f"{self.prefix}.{suffix}") if ParamAttr._of(given).name is None else ""
+        return parameter(self.program, given, called, self.x.dtype, shape, begin)
 
     def op(self, kind: str, attrs: Any, inputs: Sequence[Variable], *, last: bool = False) -> Variable:
         return append(kind, attrs, inputs, self.kind, self.name if last else None, self.prefix)
@@ -197,9 +196,9 @@ def batch_norm(
     shift = layer.parameter(bias_attr, "b", channels, Constant(0.0))
 
     def state(given: str | None, suffix: str, value: float) -> Variable:
-        called = given or f"{layer.prefix}.{suffix}"
-        if program._graph.var(called) is not None:
-            return program.var(called)
+        if given is not None and program._graph.var(given) is not None:
+            return program.var(given)
+        called = given or (program._fresh(f"{layer.prefix}.{suffix}") if name else f"{layer.prefix}.{suffix}")
         return declare(program, called, input.dtype, channels, {"State": {"Constant": value}})
 
     mean, var = state(moving_mean_name, "mean", 0.0), state(moving_variance_name, "variance", 1.0)
@@ -266,7 +265,8 @@ def embedding(
         ids = layer.op("Reshape", {"shape": shaping.dims(ids.shape[:-1])}, [ids])
     padding = None if padding_idx is None else padding_idx + height if padding_idx < 0 else padding_idx
     begin = Normal(0.0, 0.05)
-    table = parameter(layer.program, param_attr, f"{layer.prefix}.w_0", dtype, [height, width], begin)
+    called = layer.program._fresh(f"{layer.prefix}.w") if ParamAttr._of(param_attr).name is None else ""
+    table = parameter(layer.program, param_attr, called, dtype, [height, width], begin)
     return layer.op("Embedding", {"sparse": is_sparse, "padding": padding}, [table, ids], last=True)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.graph import _values, program
+from phalanx.graph import _values, program, unique_name
 from phalanx.graph._operators import at_once
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Initializer, Xavier
@@ -37,7 +37,8 @@ def data(
     A shape with a ``-1`` or ``None`` has its batch already, so none is put before it.
     """
     has_batch = not append_batch_size or any(d is None or d < 0 for d in shape)
-    return program.data(name, shape if has_batch else [-1, *shape], dtype, lod_level, max_length=max_length)
+    whole = shape if has_batch else [-1, *shape]
+    return program.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
 
 
 def create_parameter(
@@ -51,7 +52,7 @@ def create_parameter(
     """A parameter of no layer."""
     main = default_main_program()
     begin = default_initializer or (Constant(0.0) if is_bias else Xavier())
-    given = ParamAttr(name=name) if attr is None and name is not None else attr
+    given = ParamAttr(name=name, initializer=default_initializer) if attr is None and name is not None else attr
     fallback = name or f"{main._prefix('create_parameter')}.w_0"
     return parameter(main, given, fallback, _values.name(_values.code(dtype)), shape, begin)
 
@@ -63,7 +64,8 @@ def create_global_var(
     if not persistable:
         raise ProgramError("a global variable that is not persistable is what fill_constant gives", var=name)
     main = default_main_program()
-    return declare(main, name or main._graph.fresh("global_var"), dtype, shape, {"State": {"Constant": float(value)}})
+    called = name or unique_name.generate("global_var")
+    return declare(main, called, dtype, shape, {"State": {"Constant": float(value)}})
 
 
 def dims(shape: Sequence[int]) -> list[dict[str, int]]:

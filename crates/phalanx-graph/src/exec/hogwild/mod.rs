@@ -58,6 +58,7 @@ pub struct Hogwild {
     loss: String,
     halves: Halves,
     replicas: Vec<Replica>,
+    seed: Option<u64>,
 }
 
 /// What one replica has for itself.
@@ -89,14 +90,14 @@ impl Hogwild {
         }
         let build = &settings.build;
         let reuse = Reuse { across: build.memory_optimize, in_place: build.enable_inplace };
-        let options = Options { reuse, check_finite: build.check_nan_inf };
+        let options = Options { reuse, check_finite: build.check_nan_inf, seed: setup.seed };
         let replica = |_| {
             let executor = Executor::new(halves.program.clone(), options)?;
             let loss = [Tensor::zeros(DType::F32, &[])];
             Ok(Replica { executor, own: Vec::new(), batch: Vec::new(), loss })
         };
         let replicas = (0..settings.replicas).map(replica).collect::<Result<_, BuildError>>()?;
-        Ok(Hogwild { settings, loss: loss.to_string(), halves, replicas })
+        Ok(Hogwild { settings, loss: loss.to_string(), halves, replicas, seed: setup.seed })
     }
 
     /// The strategies as they hold.
@@ -126,11 +127,11 @@ impl Hogwild {
         mut reader: impl FnMut(&mut Batch) -> Result<bool, ReaderError> + Send,
         updates: &mut Vec<Update>,
     ) -> Result<(), RunError> {
-        let Hogwild { settings, loss, halves, replicas } = self;
+        let Hogwild { settings, loss, halves, replicas, seed } = self;
         for replica in replicas.iter_mut() {
             replica.settle(store, halves)?;
         }
-        let (seed, runs) = (store.seed, store.runs);
+        let (seed, runs) = (seed.unwrap_or(store.seed), store.runs);
         let desk = Desk {
             halves,
             loss,

@@ -37,6 +37,8 @@ pub trait Collective: Send + Sync + fmt::Debug {
 pub enum CollectiveError {
     #[error("process {process} gave up: {why}")]
     Aborted { process: usize, why: String },
+    #[error("process {process} has no more batches")]
+    Ended { process: usize },
     #[error("waited {waited_ms} ms for process {process}")]
     Silent { process: usize, waited_ms: u64 },
     #[error("process {process} brings {got} bytes to {call}, this one {wanted}")]

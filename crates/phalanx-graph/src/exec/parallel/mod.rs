@@ -34,7 +34,7 @@ use crate::{
         BuildError, BuildStrategy, Circumstances, Conflicts, Effective, ExecutionStrategy, GradientScale,
         Graph, PassList, ReduceStrategy, validate,
     },
-    ir::{Program, Role, VarId, VarKind},
+    ir::{Op, Program, Role, VarId, VarKind},
     kernel::{Arena, Env, Operand, Place},
 };
 use asking::{Asked, Known};
@@ -56,6 +56,8 @@ pub struct Setup {
     /// Other processes that train the same program.
     pub collective: Arc<dyn Collective>,
     pub passes: PassList,
+    /// Where random numbers of the runs come from, instead of the store's seed.
+    pub seed: Option<u64>,
 }
 
 impl Default for Setup {
@@ -66,6 +68,7 @@ impl Default for Setup {
             replicas: None,
             collective: Arc::new(Alone),
             passes: PassList::standard(),
+            seed: None,
         }
     }
 }
@@ -109,6 +112,7 @@ pub struct ParallelExecutor {
     plans: Vec<Arc<Planned>>,
     binding: Binding,
     runs_since_drop: usize,
+    seed: Option<u64>,
     asked: Asked,
     known: Vec<Known>,
 }
@@ -124,6 +128,10 @@ impl ParallelExecutor {
             return Err(BuildError::Asynchronous);
         }
         let loss = check_loss(program, loss)?;
+        let n = program.ops.iter().filter(|op| op.role == Role::Loss).count();
+        if n > 1 && settings.build.gradient_scale == GradientScale::Customized {
+            return Err(BuildError::ScaledLosses { n });
+        }
         let mut graph = Graph::new(program.clone(), settings)?;
         let mut n_dumped = 0;
         setup.passes.apply(&mut graph, |pass, graph| {
@@ -141,6 +149,7 @@ impl ParallelExecutor {
         let mut run = Run::new(program.clone(), setup.collective, empty, threads);
         run.arenas = (0..n).map(|_| Arena::new(0)).collect();
         run.check_finite = graph.settings.build.check_nan_inf;
+        run.is_awaited = graph.settings.is_reduced();
         let learns = !graph.parts.tail.is_empty() || program.ops.iter().any(|op| op.role == Role::Loss);
         Ok(ParallelExecutor {
             binding: Binding::new(&graph),
@@ -153,6 +162,7 @@ impl ParallelExecutor {
             run: Arc::new(run),
             plans: Vec::new(),
             runs_since_drop: 0,
+            seed: setup.seed,
             asked: Asked::default(),
         })
     }
@@ -262,7 +272,7 @@ impl ParallelExecutor {
         let ended = self.run_counted(store, feeds, fetch, asked, out);
         if let Err(error) = &ended {
             // The others are on their way already.
-            self.run.collective.abort(&error.to_string());
+            self.run.tell(error);
         }
         ended
     }
@@ -395,7 +405,7 @@ impl ParallelExecutor {
         run.envs.clear();
         let mut first_sample = asked.first;
         for (r, &size) in asked.sizes.iter().enumerate() {
-            let (seed, run_number) = (store.seed, store.runs);
+            let (seed, run_number) = (self.seed.unwrap_or(store.seed), store.runs);
             let (loss_scale, check_finite) = (scale(r), run.check_finite);
             run.envs.push(Env { seed, run: run_number, first_sample, loss_scale, check_finite });
             first_sample += size;
@@ -450,11 +460,10 @@ pub(in crate::exec) fn check_loss(
     program: &Program,
     loss: Option<&str>,
 ) -> Result<Option<VarId>, BuildError> {
-    let of = program.ops.iter().find(|op| op.role == Role::Loss);
-    let has = of.map(|op| (op.inputs[0], program.var(op.inputs[0]).name.clone()));
+    let begun: Vec<&Op> = program.ops.iter().filter(|op| op.role == Role::Loss).collect();
     let Some(name) = loss else {
-        return match has {
-            Some((_, of)) => Err(BuildError::LossNotNamed { of }),
+        return match begun.first() {
+            Some(op) => Err(BuildError::LossNotNamed { of: program.var(op.inputs[0]).name.clone() }),
             None => Ok(None),
         };
     };
@@ -466,9 +475,17 @@ pub(in crate::exec) fn check_loss(
         let (loss, got, site) = (name.to_string(), var.sig.to_string(), var.site.clone());
         return Err(BuildError::LossNotScalar { loss, got, site });
     }
-    match (has, of) {
-        (Some((other, of)), Some(op)) if other != id => {
-            Err(BuildError::OtherLoss { loss: name.to_string(), of, site: op.site.clone() })
+    match begun.first() {
+        Some(op) if begun.iter().all(|op| op.inputs[0] != id) => {
+            let mut of: Vec<String> = Vec::new();
+            for op in &begun {
+                let name = program.var(op.inputs[0]).name.clone();
+                if !of.contains(&name) {
+                    of.push(name);
+                }
+            }
+            let (loss, of, site) = (name.to_string(), of.join("` and `"), op.site.clone());
+            Err(BuildError::OtherLoss { loss, of, site })
         }
         _ => Ok(Some(id)),
     }

@@ -28,6 +28,8 @@ pub(super) struct Run {
     /// One for each replica.
     pub envs: Vec<Env>,
     pub check_finite: bool,
+    /// Whether other processes wait in the middle of a run for what this one brings.
+    pub is_awaited: bool,
     pub dry: bool,
     pub trace: Option<Slots>,
     ready: Ready,
@@ -57,6 +59,7 @@ impl Run {
             shared: Arena::new(0),
             envs: Vec::new(),
             check_finite: false,
+            is_awaited: false,
             dry: false,
             trace: None,
             ready: Ready::new(n_threads),
@@ -123,10 +126,17 @@ impl Run {
         }
     }
 
+    /// Tells the others, if they wait for this process, that it fails. Who learns alone is not missed.
+    pub(super) fn tell(&self, error: &RunError) {
+        if self.is_awaited {
+            self.collective.abort(&error.to_string());
+        }
+    }
+
     fn fail(&self, task: usize, error: RunError) {
         if !self.cancelled.swap(true, Ordering::Relaxed) {
             // Others may be waiting for what this process will not bring any more.
-            if catch_unwind(AssertUnwindSafe(|| self.collective.abort(&error.to_string()))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| self.tell(&error))).is_err() {
                 self.ready.break_off();
             }
         }

@@ -1,0 +1,105 @@
+"""What can be set of a variable, and what of it a script must say elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from phalanx.graph import _values
+from phalanx.graph.errors import ProgramError
+
+if TYPE_CHECKING:
+    from phalanx.graph.program import Parameter, Variable
+
+# What the class itself sets.
+_OWN = ("program", "name", "_form")
+_REMEDIES = {
+    "persistable": "anything can be fetched; create_global_var makes what lives in the scope",
+    "trainable": "only parameters are learned",
+    "optimize_attr": "say ParamAttr(learning_rate=…) where it is declared",
+    "regularizer": "say ParamAttr(regularizer=…) where it is declared",
+    "gradient_clip_attr": "give the optimizer grad_clip=…",
+    "error_clip": "give the optimizer grad_clip=…",
+    "initializer": "say ParamAttr(initializer=…) where it is declared",
+    "shape": "layers.reshape makes another variable",
+    "dtype": "layers.cast makes another variable",
+    "lod_level": "say layers.data(lod_level=1)",
+}
+
+
+def check(var: Variable, name: str) -> None:
+    """Refuses an attribute that would change nothing."""
+    if name in _OWN and name not in var.__dict__:
+        return
+    known = getattr(type(var), name, None)
+    if isinstance(known, property) and known.fset is not None:
+        return
+    remedy = _REMEDIES.get(name)
+    if remedy is None and known is None:
+        remedy = "stop_gradient can be set, and trainable of parameters"
+    raise AttributeError(f"{name!r} of `{var.name}` cannot be set{'' if remedy is None else f': {remedy}'}")
+
+
+def _kind(var: Variable) -> Any:
+    return json.loads(var.program._graph.kind(var.name))
+
+
+def trainable(var: Parameter) -> bool:
+    """Whether a parameter is learned."""
+    return bool(_kind(var)["Parameter"]["trainable"])
+
+
+def stops(var: Variable) -> bool:
+    """Whether gradients end at a variable."""
+    said = var.program._graph.stops(var.name)
+    kind = _kind(var)
+    if isinstance(kind, dict) and "Parameter" in kind:
+        return bool(said) or not kind["Parameter"]["trainable"]
+    return said if said is not None else kind == "Feed" or isinstance(kind, dict)
+
+
+def set_trainable(var: Parameter, value: Any) -> None:
+    """Before anything learns it."""
+    _check_bool("trainable", value)
+    if value != trainable(var):
+        _check_early(var, "trainable")
+        var.program._graph.set_trainable(var.name, value)
+
+
+def set_stops(var: Variable, value: Any) -> None:
+    """Before there is a gradient that it would change."""
+    _check_bool("stop_gradient", value)
+    if value == stops(var):
+        return
+    kind = _kind(var)
+    if isinstance(kind, dict) and not value:
+        if "State" in kind:
+            text = f"`{var.name}` lives in the scope and is not learned"
+            raise ProgramError(f"{text}; use layers.create_parameter for what is", var=var.name)
+        if not kind["Parameter"]["trainable"]:
+            raise ProgramError(f"`{var.name}` is not trainable; set trainable = True", var=var.name)
+    check_flow(var.name, var.dtype, value)
+    _check_early(var, "stop_gradient")
+    var.program._graph.stop_gradient(var.name, value)
+
+
+def check_flow(name: str, dtype: Any, stops: Any) -> None:
+    """Only of floating-point numbers there are gradients."""
+    _check_bool("stop_gradient", stops)
+    if not stops and _values.name(_values.code(dtype)) not in ("float32", "float64"):
+        text = f"`{name}` is {_values.name(_values.code(dtype))}, which has no gradient"
+        raise ProgramError(f"{text}; leave stop_gradient=False out", var=name)
+
+
+def _check_bool(what: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is True or False, got {value!r}")
+
+
+def _check_early(var: Variable, what: str) -> None:
+    if var.program._graph.has_gradient(var.name):
+        raise ProgramError(
+            f"{what} of `{var.name}` is set too late: the program has its gradient already. Set it before minimize, or "
+            "give minimize a parameter_list or a no_grad_set",
+            var=var.name,
+        )
