@@ -12,8 +12,8 @@ use crate::plan::{
 use phalanx_core::{Rank, kernel::Reduction};
 use phalanx_net::{
     NetError,
-    ending::End,
     arena::{CallHeader, INLINE_BYTES, Lane, N_SLOTS, SLOT_BYTES},
+    ending::End,
     lost::Cause,
 };
 use smallvec::SmallVec;
