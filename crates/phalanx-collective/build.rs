@@ -23,8 +23,9 @@ fn main() -> io::Result<()> {
         }
     }
     writeln!(cargo, "cargo:rerun-if-changed=build.rs")?;
+    // Not PHALANX_*: Cargo shows it to tests, too, and settings that are none are refused.
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
-    writeln!(cargo, "cargo:rustc-env=PHALANX_BUILD={version}+{:016x}", digest.0)
+    writeln!(cargo, "cargo:rustc-env=BUILD_OF_PHALANX={version}+{:016x}", digest.0)
 }
 
 /// FNV-1a: not to keep forgers out, only to tell builds apart.

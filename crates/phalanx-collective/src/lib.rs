@@ -30,7 +30,7 @@ pub mod fuzzing {
 }
 
 /// Which build this is: ranks of one world must have the same.
-pub const BUILD: &str = env!("PHALANX_BUILD");
+pub const BUILD: &str = env!("BUILD_OF_PHALANX");
 
 pub use buffer::ArenaVec;
 pub use communicator::{Communicator, Scale};
