@@ -38,7 +38,7 @@ class _Reduce(enum.Enum):
 class _Scale(enum.Enum):
     """What the gradient of the loss begins with on each device.
 
-    ``CoeffNumDevice``: 1 / devices. ``One``: 1. ``Customized``: what every run is fed as ``<loss>@GRAD``.
+    ``CoeffNumDevice``: 1 / devices that have samples. ``One``: 1. ``Customized``: what every run is fed as ``<loss>@GRAD``.
     ``BySamples`` is ours: with it, n devices learn what one would learn from the whole batch, also from uneven shares.
     """
 

@@ -18,7 +18,7 @@ pub enum ReduceStrategy {
 /// What the gradient of the loss begins with in each replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientScale {
-    /// One over the number of replicas, whatever share of the samples each has.
+    /// One over the number of replicas that have samples, whatever share of them each has.
     CoeffNumDevice,
     One,
     /// Fed with every run, as `<loss>@GRAD`.

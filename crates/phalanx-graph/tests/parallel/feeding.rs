@@ -204,6 +204,25 @@ fn a_variable_of_the_store_can_be_fed() {
 }
 
 #[test]
+fn idle_replicas_take_no_weight_from_the_last_short_batch() {
+    let program = network(Some(&Optimizer::new(Rule::Sgd, 0.1)), &[8], false, 0.0);
+    let grad = |setup: Setup, n: usize| {
+        let (x, y) = digits(n, 5);
+        let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+        let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+        exe.run(&mut Store::new(1), &feeds, &[Fetch::concat("fc.w@GRAD")]).unwrap().remove(0).one().to_f64()
+    };
+    // One sample each, so that both scales weigh alike.
+    for n in [1, 2, 3] {
+        let wanted = grad(on(1), n);
+        let got = grad(scaled(GradientScale::CoeffNumDevice), n);
+        let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
+        assert!(wanted.iter().any(|v| v.abs() > 1e-4));
+        assert!(got.iter().zip(&wanted).all(close), "{n} samples on four replicas");
+    }
+}
+
+#[test]
 fn gradients_begin_with_what_the_scale_says() {
     let program = network(Some(&Optimizer::new(Rule::Sgd, 0.1)), &[8], false, 0.0);
     let grad = |setup: Setup, feeds: &[(&str, Feed<'_>)]| {

@@ -2,7 +2,7 @@
 
 use crate::models::{adam, assert_same, bits, digits, network, on, train};
 use phalanx_graph::{
-    BuildStrategy, CollectiveError, Feed, Fetch, ParallelExecutor, Program, ReduceStrategy, Role, RunError,
+    BuildStrategy, CollectiveError, Feed, Fetch, GradientScale, ParallelExecutor, Program, ReduceStrategy, Role, RunError,
     Setup, Store, Tensor,
     exec::Threads,
     graph::{Node, NodeKind},
@@ -70,6 +70,22 @@ fn two_processes_of_two_replicas_give_the_bits_of_one_process_of_four() {
             for (_, mut store) in together(&program, &build, 1, &[4, 4, 4, 4], 6) {
                 assert_same(&mut one, &mut store, "four processes of one");
             }
+        }
+    }
+}
+
+#[test]
+fn idle_replicas_of_other_processes_take_no_weight_either() {
+    let sgd = phalanx_graph::Optimizer::new(phalanx_graph::Rule::Sgd, 0.1);
+    let program = network(Some(&sgd), &[30], false, 0.0);
+    let (_, mut one) = train(&program, on(1), 4, 2);
+    let wanted = one.get("fc.w").unwrap().to_f64();
+    let build = BuildStrategy { gradient_scale: GradientScale::CoeffNumDevice, ..BuildStrategy::default() };
+    for shares in [[2, 0], [1, 1]] {
+        for (_, mut store) in together(&program, &build, 2, &shares, 4) {
+            let got = store.get("fc.w").unwrap().to_f64();
+            let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
+            assert!(got.iter().zip(&wanted).all(close), "{shares:?}");
         }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Asked {
     /// Samples of processes before this one, and of all.
     pub first: usize,
     pub total: usize,
+    /// How many replicas of all processes have samples.
+    pub busy: usize,
     /// Whether any feed counts samples.
     pub counts: bool,
 }
@@ -170,18 +172,24 @@ impl ParallelExecutor {
     pub(super) fn count(&self, asked: &mut Asked, checked: Result<(), RunError>) -> Result<(), RunError> {
         const REFUSED: u64 = u64::MAX;
         let collective = &self.run.collective;
+        let busy = asked.sizes.iter().filter(|&&n| n > 0).count();
         if collective.processes() == 1 {
             checked?;
-            (asked.first, asked.total) = (0, asked.sizes.iter().sum());
+            (asked.first, asked.total, asked.busy) = (0, asked.sizes.iter().sum(), busy);
         } else {
             let own = if checked.is_ok() { asked.sizes.iter().sum::<usize>() as u64 } else { REFUSED };
-            let all = collective.all_gather(&own.to_le_bytes())?;
-            let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(REFUSED, u64::from_le_bytes);
-            if let Some(process) = all.iter().position(|bytes| number(bytes) == REFUSED) {
+            let both = [own, busy as u64].map(u64::to_le_bytes);
+            let all = collective.all_gather(both.as_flattened())?;
+            let number = |bytes: &Vec<u8>, at: usize| {
+                let (numbers, _) = bytes.as_chunks::<8>();
+                numbers.get(at).map_or(REFUSED, |n| u64::from_le_bytes(*n))
+            };
+            if let Some(process) = all.iter().position(|bytes| number(bytes, 0) == REFUSED) {
                 return self.refused(process, checked);
             }
-            let sum = |some: &[Vec<u8>]| some.iter().map(number).sum::<u64>() as usize;
-            (asked.first, asked.total) = (sum(&all[..collective.index()]), sum(&all));
+            let sum = |some: &[Vec<u8>], at| some.iter().map(|b| number(b, at)).sum::<u64>() as usize;
+            (asked.first, asked.total) = (sum(&all[..collective.index()], 0), sum(&all, 0));
+            asked.busy = sum(&all, 1);
         }
         if asked.total == 0 && self.learns { Err(RunError::NoSamples) } else { Ok(()) }
     }

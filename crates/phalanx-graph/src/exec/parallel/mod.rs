@@ -392,7 +392,11 @@ impl ParallelExecutor {
             }
         }
         let settings = &self.graph.settings;
-        let n = settings.copies() * settings.processes;
+        // Of those that learn together, who has no samples has no part in the mean.
+        let n = match settings.build.reduce_strategy {
+            ReduceStrategy::NoReduce => settings.copies() * settings.processes,
+            _ => asked.busy.max(1),
+        };
         let scale = |r: usize| match settings.build.gradient_scale {
             GradientScale::CoeffNumDevice => 1.0 / n as f64,
             GradientScale::One => 1.0,
