@@ -12,11 +12,11 @@
 
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, Builder, Dim, Executor, Init, Learn, Optimizer, Options, Program, Rule, Store, Tensor, VarId,
-    append_gradients,
+    Act, BATCH, Builder, Dim, Executor, Init, Learn, Optimizer, Options, Program, Rule, Shape, Store, Tensor,
+    VarId, append_gradients,
     kernel::{Gemm, Mat, Size, Stream},
-    layers::ConvOptions,
-    op::{Pool, Reduction},
+    layers::{BatchNormOptions, ConvOptions, EmbeddingOptions},
+    op::{Pool, Reduction, SquaredNorm},
     plan::Reuse,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -117,6 +117,8 @@ fn case(name: &str) -> Outcome<(Run, usize)> {
     match name.split_once('_') {
         Some(("sgemm", rest)) => sgemm(rest),
         Some(("conv", rest)) => conv(rest),
+        Some((kind @ ("sum" | "squares" | "rows" | "columns" | "channels"), rest)) => sums(kind, rest),
+        Some((kind @ ("softmax" | "layernorm" | "batchnorm" | "table"), rest)) => norms(kind, rest),
         _ => Err(format!("no case is named `{name}`").into()),
     }
 }
@@ -257,4 +259,61 @@ fn conv(rest: &str) -> Outcome<(Run, usize)> {
     append_gradients(&mut program, loss, &wrt, &[])?;
     let weight = Tensor::new(&[batch, o, side, side], &random(batch * o * side * side, 5))?;
     Ok((steps(program, vec![("weight", weight)])?, batch))
+}
+
+/// Sums of what lies in memory: all of it (`sum_N`, `squares_N`), of each row or column (`rows_RxC`, `columns_RxC`), or
+/// of each channel of images (`channels_BxCxHxW`).
+fn sums(kind: &str, rest: &str) -> Outcome<(Run, usize)> {
+    let dims = numbers(rest)?;
+    let mut b = Builder::new();
+    let learn = Learn::from(Init::Uniform { low: 0.1, high: 1.1 });
+    let x = b.parameter("x", Shape(dims.iter().map(|&n| Dim::Fixed(n)).collect()), learn)?;
+    let axes: &[usize] = match kind {
+        "rows" => &[1],
+        "columns" => &[0],
+        "channels" => &[0, 2, 3],
+        _ => &[],
+    };
+    let y = match kind {
+        "squares" => b.op1(SquaredNorm, &[x])?,
+        _ => b.reduce(Reduction::Sum, x, axes, false)?,
+    };
+    b.named(y, "loss")?;
+    Ok((steps(b.finish()?, Vec::new())?, dims[0]))
+}
+
+/// Forward and backward of what has sums within: `softmax_RxC`, `layernorm_RxC`, `batchnorm_BxCxHxW`, and `table_NxHxW`,
+/// which looks N rows up in a table of H rows.
+fn norms(kind: &str, rest: &str) -> Outcome<(Run, usize)> {
+    let dims = numbers(rest)?;
+    let mut b = Builder::new();
+    let learn = || Learn::from(Init::Uniform { low: 0.1, high: 1.1 });
+    let all = |dims: &[usize]| Shape(dims.iter().map(|&n| Dim::Fixed(n)).collect());
+    let mut feeds = Vec::new();
+    let y = match (kind, &dims[..]) {
+        ("table", &[n, height, width]) => {
+            let ids = b.feed("ids", DType::I64, [n])?;
+            let drawn: Vec<i64> = random(n, 6).iter().map(|v| ((v + 0.5) * height as f32) as i64).collect();
+            feeds.push(("ids", Tensor::new(&[n], &drawn)?));
+            let table = b.parameter("table", [height, width], learn())?;
+            b.lookup(table, ids, EmbeddingOptions { sparse: false, padding: None })?
+        }
+        _ => {
+            let x = b.parameter("x", all(&dims), learn())?;
+            match kind {
+                "softmax" => b.softmax(x)?,
+                "layernorm" => b.layer_norm(x, 1)?,
+                _ => b.batch_norm(x, BatchNormOptions::default())?,
+            }
+        }
+    };
+    let shape = b.program().sig(y).shape.clone();
+    let weight = b.parameter("weight", shape, Learn { trainable: false, ..learn() })?;
+    let y = b.mul(y, weight)?;
+    let loss = b.reduce(Reduction::Sum, y, &[], false)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    let wrt = program.trainable();
+    append_gradients(&mut program, loss, &wrt, &[])?;
+    Ok((steps(program, feeds)?, dims[0]))
 }

@@ -16,7 +16,7 @@ pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned};
 pub use inner::{Inner, Spot};
 pub use number::Real;
 pub use random::Stream;
-pub use sum::{dot, fast, largest, sum, total};
+pub use sum::{DEEP, columns, dot, fast, largest, sum, sums, total, widen};
 pub use walk::{Strides, Walk, stretched, strides};
 
 use crate::ir::Site;

@@ -42,14 +42,24 @@ pub trait Real:
     fn round(self) -> Self;
     fn is_finite(self) -> bool;
 
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        if self < other { other } else { self }
-    }
+    fn ln_1p(self) -> Self;
 
     #[inline(always)]
+    #[expect(clippy::eq_op, reason = "only NaN is not equal to itself, and this is vector code")]
+    fn is_nan(self) -> bool {
+        self != self
+    }
+
+    /// NaN if either is.
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        if self < other || other.is_nan() { other } else { self }
+    }
+
+    /// NaN if either is.
+    #[inline(always)]
     fn smaller(self, other: Self) -> Self {
-        if other < self { other } else { self }
+        if other < self || other.is_nan() { other } else { self }
     }
 
     #[inline(always)]
@@ -59,7 +69,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ident, $dtype:ident, $exp:path, $ln:path, $tanh:path, $erf:path, $pow:path, $sin:path, $cos:path) => {
+    ($t:ident, $dtype:ident, $exp:path, $ln:path, $ln_1p:path, $tanh:path, $erf:path, $pow:path, $sin:path, $cos:path) => {
         impl Real for $t {
             const DTYPE: DType = DType::$dtype;
             const ZERO: $t = 0.0;
@@ -80,6 +90,10 @@ macro_rules! real {
             #[inline(always)]
             fn ln(self) -> $t {
                 $ln(self)
+            }
+            #[inline(always)]
+            fn ln_1p(self) -> $t {
+                $ln_1p(self)
             }
             #[inline(always)]
             fn tanh(self) -> $t {
@@ -128,8 +142,8 @@ macro_rules! real {
         }
     };
 }
-real!(f32, F32, exp_f32, libm::logf, tanh_f32, erf_f32, libm::powf, libm::sinf, libm::cosf);
-real!(f64, F64, libm::exp, libm::log, libm::tanh, libm::erf, libm::pow, libm::sin, libm::cos);
+real!(f32, F32, exp_f32, libm::logf, libm::log1pf, tanh_f32, erf_f32, libm::powf, libm::sinf, libm::cosf);
+real!(f64, F64, libm::exp, libm::log, libm::log1p, libm::tanh, libm::erf, libm::pow, libm::sin, libm::cos);
 
 /// e^x within 2 units in the last place, without branches, so that loops over it become vector code. What would be
 /// denormal is zero.

@@ -53,6 +53,15 @@ impl<const K: usize> Walk<K> {
         walk
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    /// Whether the innermost loop is all of it.
+    pub fn is_row(&self) -> bool {
+        self.rank == 1
+    }
+
     /// Length and strides of the innermost loop.
     pub fn row(&self) -> (usize, [usize; K]) {
         let last = self.rank - 1;
@@ -89,6 +98,27 @@ impl<const K: usize> Walk<K> {
                 at[axis] = 0;
             }
         }
+    }
+}
+
+impl Walk<2> {
+    /// The dimensions that the second tensor has, and those over which it is repeated.
+    pub fn split(&self) -> (Walk<2>, Walk<1>) {
+        let mut kept = Walk { dims: [1; MAX_RANK], strides: [[0; MAX_RANK]; 2], rank: 0, is_empty: false };
+        let mut gone = Walk { dims: [1; MAX_RANK], strides: [[0; MAX_RANK]; 1], rank: 0, is_empty: false };
+        for axis in 0..self.rank {
+            let (n, [own, other]) = (self.dims[axis], self.strides.map(|s| s[axis]));
+            if other == 0 {
+                (gone.dims[gone.rank], gone.strides[0][gone.rank]) = (n, own);
+                gone.rank += 1;
+            } else {
+                kept.dims[kept.rank] = n;
+                (kept.strides[0][kept.rank], kept.strides[1][kept.rank]) = (own, other);
+                kept.rank += 1;
+            }
+        }
+        (kept.rank, gone.rank) = (kept.rank.max(1), gone.rank.max(1));
+        (kept, gone)
     }
 }
 

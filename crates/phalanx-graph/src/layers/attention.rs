@@ -3,7 +3,7 @@
 use super::{Act, Builder, Made};
 use crate::{
     ir::VarId,
-    op::{MASKED, MaskScores},
+    op::{MASKED, MaskScores, Softmax},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Builder {
             inputs.extend(lengths);
             scores = self.op1(MaskScores { causal, ragged: lengths.is_some(), value: MASKED }, &inputs)?;
         }
-        let mut weights = self.softmax(scores)?;
+        let mut weights = self.op1(Softmax { log: false }, &[scores])?;
         if dropout > 0.0 {
             weights = self.dropout(weights, dropout)?;
         }

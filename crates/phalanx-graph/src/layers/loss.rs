@@ -61,10 +61,10 @@ impl Builder {
         Ok((both[0], both[1]))
     }
 
-    /// Which part of the labels is among the k highest scores.
+    /// Which part of the labels is among the k highest scores. NaN is above all numbers, and never right.
     #[track_caller]
     pub fn accuracy(&mut self, scores: VarId, labels: VarId, k: usize) -> Made {
-        let (_, best) = self.top_k(scores, k)?;
-        self.op1(Accuracy, &[best, labels])
+        let (top, best) = self.top_k(scores, k)?;
+        self.op1(Accuracy, &[best, labels, top])
     }
 }

@@ -10,8 +10,8 @@ mod sequence;
 use crate::{
     ir::{GraphError, Init, Learn, Program, Role, Shape, Sig, Site, VarId, VarKind},
     op::{
-        Arith, Binary, Cast, Concat, Expand, Fill, Func, MatMul, OpKind, Reduce, Reduction, Reshape, Slice,
-        Softmax, Transpose, Unary,
+        Arith, Binary, BoundedSoftmax, Cast, Concat, Expand, Fill, Func, MatMul, OpKind, Reduce, Reduction,
+        Reshape, Slice, Transpose, Unary,
     },
 };
 use phalanx_core::DType;
@@ -196,9 +196,11 @@ impl Builder {
         self.reduce(Reduction::Mean, x, &[], false)
     }
 
+    /// Probabilities, none of them zero: a score more than 64 below the largest counts as if it were 64 below it, as in
+    /// Paddle, so that a loss of the right class stays finite and has a slope.
     #[track_caller]
     pub fn softmax(&mut self, x: VarId) -> Made {
-        self.op1(Softmax { log: false }, &[x])
+        self.op1(BoundedSoftmax, &[x])
     }
 
     #[track_caller]

@@ -3,7 +3,7 @@
 use super::{Act, Builder, Made};
 use crate::{
     ir::{Dim, GraphError, Init, Learn, Misfit, Shape, Site, VarId},
-    op::{Arith, BatchNorm, Binary, Conv2d, Dropout, Embedding, LayerNorm, Pool, Pool2d, Samples},
+    op::{Arith, BatchNorm, Binary, Conv2d, Dropout, Embedding, LayerNorm, Pool, Pool2d, Samples, Softmax},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,10 @@ impl Builder {
     pub fn conv2d(&mut self, x: VarId, options: ConvOptions) -> Made {
         let channels = self.width("conv2d", x, 1)?;
         let ConvOptions { filters, kernel: [kh, kw], stride, padding, groups, bias, act } = options;
-        let w = self.parameter("conv.w", [filters, channels / groups.max(1), kh, kw], Init::Msra)?;
+        // As in Paddle, filters of groups begin as those that see all channels do.
+        let std = libm::sqrt(2.0 / (channels * kh * kw).max(1) as f64);
+        let init = if groups > 1 { Init::Normal { mean: 0.0, std } } else { Init::Msra };
+        let w = self.parameter("conv.w", [filters, channels / groups.max(1), kh, kw], init)?;
         let mut y = self.op1(Conv2d { stride, padding, dilation: [1, 1], groups }, &[x, w])?;
         if bias {
             let b = self.parameter("conv.b", [filters], Init::Constant(0.0))?;
@@ -160,7 +163,7 @@ impl Builder {
         if let Some(mask) = mask {
             scores = self.add(scores, mask)?;
         }
-        let weights = self.softmax(scores)?;
+        let weights = self.op1(Softmax { log: false }, &[scores])?;
         let mixed = self.matmul(weights, v, false, false)?;
         let mixed = self.transpose(mixed, &[0, 2, 1, 3])?;
         let mixed = self.reshape(mixed, [batch, time.into(), width.into()])?;

@@ -5,7 +5,7 @@ use super::{Func, Operator, Unary, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Shape, Sig, VarId},
-    kernel::{Call, KernelError, Pair, Real, Walk, fast, real, stretched, strides, sum},
+    kernel::{Call, KernelError, Pair, Real, Walk, fast, real, stretched, strides, sums},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
@@ -167,8 +167,8 @@ fn zip<T: Real>(walk: Walk<2>, x: Pair<'_, T>, y: &[T], f: impl Fn(T, T) -> T + 
     );
 }
 
-/// The gradient where this operand of a maximum or minimum was taken (the first, if equal), else zero: from `x`, `y`
-/// and the gradient.
+/// The gradient where this operand of a maximum or minimum was taken, half of it where both are equal, else zero: from
+/// `x`, `y` and the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pick {
     pub less: bool,
@@ -194,12 +194,14 @@ impl Operator for Pick {
         let (n, [_, step]) = walk.row();
         real!(call.dtype(0), T => {
             let (x, y) = (call.input::<T>(0), call.input::<T>(1));
-            let out = call.update::<T>(2, 0);
+            let (out, half) = (call.update::<T>(2, 0), T::of(0.5));
             walk.each(|[o, b]| {
                 for i in 0..n {
                     let (a, b) = (x[o + i], y[b + i * step]);
-                    let first = if self.less { a <= b } else { a >= b };
-                    if first != self.first {
+                    let (own, other) = if self.first { (a, b) } else { (b, a) };
+                    if own == other {
+                        out[o + i] = out[o + i] * half;
+                    } else if if self.less { own > other } else { own < other } {
                         out[o + i] = T::ZERO;
                     }
                 }
@@ -236,31 +238,9 @@ impl Operator for SumTo {
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let (dims, to) = (call.dims(0), call.out_dims(0));
         let walk = Walk::new(dims, [strides(dims), stretched(to, dims, self.axis)]);
-        real!(call.dtype(0), T => add_up(walk, call.input::<T>(0), call.output::<T>(0)));
+        real!(call.dtype(0), T => sums(walk, call.input::<T>(0), call.output::<T>(0), |s| s));
         Ok(())
     }
-}
-
-/// Adds every element of `x` to its place in `out`, which begins at zero.
-pub(super) fn add_up<T: Real>(walk: Walk<2>, x: &[T], out: &mut [T]) {
-    out.fill(T::ZERO);
-    let (n, [_, step]) = walk.row();
-    fast(
-        #[inline(always)]
-        || {
-            walk.each(
-                #[inline(always)]
-                |[i, o]| {
-                    let x = &x[i..i + n];
-                    match step {
-                        0 => out[o] += sum(x),
-                        1 => out[o..o + n].iter_mut().zip(x).for_each(|(o, &v)| *o += v),
-                        _ => out[o..].iter_mut().step_by(step).zip(x).for_each(|(o, &v)| *o += v),
-                    }
-                },
-            );
-        },
-    );
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

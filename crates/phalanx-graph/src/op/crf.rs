@@ -49,7 +49,7 @@ impl<'a, T: Real> Weights<'a, T> {
 /// log(sum(exp(values))), without overflow.
 fn log_sum<T: Real>(values: impl Iterator<Item = T> + Clone) -> T {
     let top = values.clone().fold(T::LOWEST, T::larger);
-    top + values.fold(T::ZERO, |sum, v| sum + (v - top).exp()).ln()
+    top + T::of(values.fold(0.0, |sum, v| sum + (v - top).exp().wide())).ln()
 }
 
 fn tag(input: usize, at: usize, value: i64, tags: usize) -> Result<usize, KernelError> {
@@ -90,11 +90,11 @@ impl Operator for LinearChainCrf {
             ragged.blank(sums, T::ZERO);
             for (s, cost) in cost.iter_mut().enumerate() {
                 let (from, rows) = (s * time, s * time..s * time + ragged.len(s));
-                let mut score = T::ZERO;
+                let mut score = 0.0;
                 for row in rows.clone() {
                     let now = tag(2, row, labels[row], tags)?;
-                    score += x[row * tags + now];
-                    score += if row == from { w.begin()[now] } else { w.from(labels[row - 1] as usize)[now] };
+                    let go = if row == from { w.begin() } else { w.from(labels[row - 1] as usize) };
+                    score += x[row * tags + now].wide() + go[now].wide();
                 }
                 for row in rows.clone() {
                     let (past, now) = sums.split_at_mut(row * tags);
@@ -109,8 +109,9 @@ impl Operator for LinearChainCrf {
                     true => T::ZERO,
                     false => {
                         let last = rows.end - 1;
-                        score += w.end()[labels[last] as usize];
-                        log_sum((0..tags).map(|j| sums[last * tags + j] + w.end()[j])) - score
+                        score += w.end()[labels[last] as usize].wide();
+                        let all = log_sum((0..tags).map(|j| sums[last * tags + j] + w.end()[j]));
+                        T::of(all.wide() - score)
                     }
                 };
             }
@@ -158,7 +159,7 @@ impl Operator for LinearChainCrfGrad {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        2 * dims[0][2] * element
+        2 * dims[0][2] * element.max(size_of::<f64>()) + (2 + dims[0][2]) * dims[0][2] * size_of::<f64>()
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
@@ -169,9 +170,10 @@ impl Operator for LinearChainCrfGrad {
             let (x, w) = (call.input::<T>(0), Weights { tags, all: call.input::<T>(1) });
             let (sums, d) = (call.input::<T>(3), call.input::<T>(4));
             let (dx, dw) = (call.output::<T>(0), call.output::<T>(1));
-            let (after, next) = call.workspace::<T>().split_at_mut(tags);
+            let (wide, rest) = call.workspace::<f64>().split_at_mut(dw.len());
+            let (after, next) = bytemuck::cast_slice_mut::<f64, T>(rest).split_at_mut(tags);
             ragged.blank(dx, T::ZERO);
-            dw.fill(T::ZERO);
+            wide.fill(0.0);
             for s in (0..n).filter(|&s| ragged.len(s) > 0) {
                 let (first, last) = (s * time, s * time + ragged.len(s) - 1);
                 let all = log_sum((0..tags).map(|j| sums[last * tags + j] + w.end()[j]));
@@ -184,10 +186,10 @@ impl Operator for LinearChainCrfGrad {
                         let share = d[s] * if j == now { chance - T::ONE } else { chance };
                         dx[row * tags + j] = share;
                         if row == last {
-                            dw[tags + j] += share;
+                            wide[tags + j] += share.wide();
                         }
                         if row == first {
-                            dw[j] += share;
+                            wide[j] += share.wide();
                         }
                     }
                     if row == first {
@@ -199,13 +201,14 @@ impl Operator for LinearChainCrfGrad {
                         for j in 0..tags {
                             let chance = (sum + go[j] + x_now[j] + after[j] - all).exp();
                             let share = if (i, j) == (past, now) { chance - T::ONE } else { chance };
-                            dw[(2 + i) * tags + j] += d[s] * share;
+                            wide[(2 + i) * tags + j] += (d[s] * share).wide();
                         }
                         next[i] = log_sum((0..tags).map(|j| go[j] + x_now[j] + after[j]));
                     }
-                    after.copy_from_slice(next);
+                    after.copy_from_slice(&next[..tags]);
                 }
             }
+            dw.iter_mut().zip(wide).for_each(|(d, w)| *d = T::of(*w));
         });
         Ok(())
     }

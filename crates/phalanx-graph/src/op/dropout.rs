@@ -78,9 +78,9 @@ impl Operator for Dropout {
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         check::count(inputs, 1)?;
-        if !(0.0..1.0).contains(&self.probability) {
+        if !(0.0..=1.0).contains(&self.probability) {
             let got = self.probability.to_string();
-            return Err(Misfit::Attribute { name: "probability", wanted: "at least 0 and less than 1", got });
+            return Err(Misfit::Attribute { name: "probability", wanted: "a number from 0 to 1", got });
         }
         let x = check::real(inputs, 0)?;
         if self.samples != Samples::of(&x.shape) {

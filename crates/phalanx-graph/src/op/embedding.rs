@@ -1,6 +1,6 @@
 //! Rows of a table by number, with dense or sparse gradients.
 
-use super::{Operator, check};
+use super::{Operator, check, scatter};
 use crate::{
     grad::Grad,
     ir::{Form, GraphError, Misfit, Shape, Sig},
@@ -97,6 +97,10 @@ impl Operator for EmbeddingGrad {
         "embedding_grad"
     }
 
+    fn workspace(&self, dims: &[&[usize]], _element: usize) -> usize {
+        scatter::workspace(self.height, dims[0].iter().product(), dims[1].last().copied().unwrap_or(1))
+    }
+
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         let d = looked_up(inputs)?;
         Ok(vec![Sig::dense(d.dtype, Shape(vec![self.height.into(), d.shape.dims()[1]]))])
@@ -105,14 +109,11 @@ impl Operator for EmbeddingGrad {
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let width = call.out_dims(0)[1];
         let ids = call.input::<i64>(0);
+        let scratch = call.workspace();
         real!(call.dtype(1), T => {
             let (d, out) = (call.input::<T>(1), call.output::<T>(0));
-            out.fill(T::ZERO);
-            for (at, (&id, d)) in ids.iter().zip(d.chunks_exact(width.max(1))).enumerate() {
-                if let Some(r) = row(0, at, id, self.height, self.padding)? {
-                    out[r * width..(r + 1) * width].iter_mut().zip(d).for_each(|(o, &v)| *o += v);
-                }
-            }
+            let to = |at: usize| row(0, at, ids[at], self.height, self.padding);
+            scatter::scatter((d, out), [self.height, ids.len(), width], to, scratch)?;
         });
         Ok(())
     }

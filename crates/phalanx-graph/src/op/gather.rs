@@ -1,6 +1,6 @@
 //! Rows by number, and numbers as rows.
 
-use super::{Operator, check};
+use super::{Operator, check, scatter};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
@@ -73,16 +73,19 @@ impl Operator for GatherGrad {
         Ok(vec![inputs[0].clone()])
     }
 
+    fn workspace(&self, dims: &[&[usize]], _element: usize) -> usize {
+        scatter::workspace(dims[0][0], dims[1].iter().product(), dims[0][1..].iter().product())
+    }
+
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let limit = call.dims(0)[0];
         let width = call.dims(0)[1..].iter().product::<usize>();
         let ids = call.input::<i64>(1);
+        let scratch = call.workspace();
         real!(call.dtype(0), T => {
             let (d, out) = (call.input::<T>(2), call.output::<T>(0));
-            out.fill(T::ZERO);
-            for (at, (&id, d)) in ids.iter().zip(d.chunks_exact(width.max(1))).enumerate() {
-                out[place(at, id, limit)? * width..][..width].iter_mut().zip(d).for_each(|(o, &v)| *o += v);
-            }
+            let to = |at: usize| place(at, ids[at], limit).map(Some);
+            scatter::scatter((d, out), [limit, ids.len(), width], to, scratch)?;
         });
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, fast, real},
+    kernel::{Call, KernelError, Real, columns, fast, real},
 };
 use serde::{Deserialize, Serialize};
 
@@ -176,10 +176,18 @@ impl GruGrad {
             dh.iter_mut().zip(&*earlier).for_each(|(d, &e)| *d += e);
         }
         sizes.weights(said, before, dw, scratch);
-        db.fill(T::ZERO);
-        for row in said.chunks_exact(3 * h) {
-            db.iter_mut().zip(row).for_each(|(d, &v)| *d += v);
-        }
+        fast(
+            #[inline(always)]
+            || {
+                columns(
+                    said,
+                    n * time,
+                    #[inline(always)]
+                    |row| row * 3 * h,
+                    db,
+                );
+            },
+        );
         Ok(())
     }
 }

@@ -36,7 +36,12 @@ fn label(at: usize, value: i64, n: usize, ignored: Option<i64>) -> Result<Option
     }
 }
 
-/// From probabilities and class numbers: minus the logarithm of the right class's.
+/// The loss of a probability of zero, as in Paddle.
+const MOST: f64 = 1e20;
+/// Slopes are those of no smaller probability: one over it is still an f32.
+const LEAST: f64 = 1e-30;
+
+/// From probabilities and class numbers: minus the logarithm of the right class's, at most [`MOST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrossEntropy {
     pub ignored: Option<i64>,
@@ -58,7 +63,7 @@ impl Operator for CrossEntropy {
         real!(call.dtype(0), T => {
             let (p, out) = (call.input::<T>(0), call.output::<T>(0));
             for (i, (o, &l)) in out.iter_mut().zip(labels).enumerate() {
-                *o = label(i, l, n, self.ignored)?.map_or(T::ZERO, |c| -p[i * n + c].ln());
+                *o = label(i, l, n, self.ignored)?.map_or(T::ZERO, |c| (-p[i * n + c].ln()).smaller(T::of(MOST)));
             }
         });
         Ok(())
@@ -94,7 +99,7 @@ impl Operator for CrossEntropyGrad {
             out.fill(T::ZERO);
             for (i, &l) in labels.iter().enumerate() {
                 if let Some(c) = label(i, l, n, self.of.ignored)? {
-                    out[i * n + c] = -d[i] / p[i * n + c];
+                    out[i * n + c] = -d[i] / p[i * n + c].larger(T::of(LEAST));
                 }
             }
         });
@@ -228,7 +233,7 @@ impl Operator for SigmoidCrossEntropy {
             for ((o, &x), &t) in out.iter_mut().zip(x).zip(t) {
                 *o = match derivative {
                     true => x.sigmoid() - t,
-                    false => x.larger(T::ZERO) - x * t + (T::ONE + (-x.abs()).exp()).ln(),
+                    false => x.larger(T::ZERO) - x * t + (-x.abs()).exp().ln_1p(),
                 };
             }
         });

@@ -3,12 +3,17 @@
 use super::{Operator, check};
 use crate::{
     ir::{Dim, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, real},
+    kernel::{Call, KernelError, Real, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
 
-/// The k largest of the last axis and where they were; of equals the first comes first.
+/// Whether one score comes before another: NaN before all numbers, as in PyTorch.
+fn is_above<T: Real>(a: T, b: T) -> bool {
+    a > b || (a.is_nan() && !b.is_nan())
+}
+
+/// The k largest of the last axis and where they were; of equals the first comes first, and NaN before all numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopK {
     pub k: usize,
@@ -46,7 +51,7 @@ impl Operator for TopK {
                     let free = |i: usize, at: &[i64]| !at[..found].contains(&(i as i64));
                     let mut best = None;
                     for (i, &v) in row.iter().enumerate() {
-                        if free(i, at) && best.is_none_or(|(_, b)| v > b) {
+                        if free(i, at) && best.is_none_or(|(_, b)| is_above(v, b)) {
                             best = Some((i, v));
                         }
                     }
@@ -59,7 +64,7 @@ impl Operator for TopK {
     }
 }
 
-/// Where the largest of the last axis is.
+/// Where the largest of the last axis is, or its first NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgMax;
 
@@ -81,7 +86,7 @@ impl Operator for ArgMax {
             for (row, at) in x.chunks_exact(n).zip(at) {
                 let mut best = 0;
                 for i in 1..n {
-                    if row[i] > row[best] {
+                    if is_above(row[i], row[best]) {
                         best = i;
                     }
                 }
@@ -92,7 +97,8 @@ impl Operator for ArgMax {
     }
 }
 
-/// Which part of the labels is among the k candidates: `[n, k]` and `[n]` or `[n, 1]`.
+/// Which part of the labels is among the k candidates: `[n, k]` and `[n]` or `[n, 1]`. With the candidates' scores `[n, k]`
+/// one whose score is NaN is never right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accuracy;
 
@@ -102,8 +108,13 @@ impl Operator for Accuracy {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        check::count(inputs, 2)?;
+        if inputs.len() != 3 {
+            check::count(inputs, 2)?;
+        }
         let (top, labels) = (check::index(inputs, 0)?, check::index(inputs, 1)?);
+        if inputs.len() == 3 {
+            check::shaped(inputs, 2, check::real(inputs, 2)?.dtype, &top.shape)?;
+        }
         check::rank(inputs, 0, 2, "2 ([n, k])")?;
         if labels.shape.volume() != Some(top.shape.dims()[0]) {
             return Err(Misfit::Pair { a: top.shape.clone(), b: labels.shape.clone() });
@@ -114,7 +125,14 @@ impl Operator for Accuracy {
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let k = call.dims(0)[1];
         let (top, labels, out) = (call.input::<i64>(0), call.input::<i64>(1), call.output::<f32>(0));
-        let right = top.chunks_exact(k.max(1)).zip(labels).filter(|(top, l)| top.contains(l)).count();
+        let right = |is_number: &dyn Fn(usize) -> bool| {
+            let hit = |i: usize| top[i * k..(i + 1) * k].iter().position(|t| *t == labels[i]);
+            (0..labels.len()).filter(|&i| hit(i).is_some_and(|at| is_number(i * k + at))).count()
+        };
+        let right = match call.n_inputs() {
+            2 => right(&|_| true),
+            _ => real!(call.dtype(2), T => right(&|at| !call.input::<T>(2)[at].is_nan())),
+        };
         out[0] = right as f32 / labels.len().max(1) as f32;
         Ok(())
     }

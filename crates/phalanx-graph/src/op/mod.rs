@@ -25,6 +25,7 @@ mod rate;
 mod reduce;
 mod rnn;
 mod rows;
+mod scatter;
 mod sequence;
 mod softmax;
 mod sync_norm;
@@ -63,7 +64,7 @@ pub use reduce::{Reduce, ReduceGrad, Reduction};
 pub use rows::{MergeRows, RowsToDense};
 pub(crate) use sequence::MASKED;
 pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, SequencePool, SequencePoolGrad};
-pub use softmax::{Softmax, SoftmaxGrad};
+pub use softmax::{BoundedSoftmax, Softmax, SoftmaxGrad};
 pub use sync_norm::{
     ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncNormStats, SyncSum,
 };
@@ -155,4 +156,6 @@ operators! {
     SequencePool, SequencePoolGrad, SequenceExpand, SequenceMask, MaskScores,
     Every, Accumulate, Logical, While, WhileGrad, Cond, CondGrad,
     Sgd, Momentum, Adam, Adagrad, RmsProp, LarsRate, SquaredNorm, ClipFactor, ScaleBy, Decay, Rate,
+    // Programs are written down with the number of an operation: new ones come last.
+    BoundedSoftmax,
 }

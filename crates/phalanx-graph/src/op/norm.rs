@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Op, Shape, Sig},
-    kernel::{Call, KernelError, Real, dot, fast, real, sum, total},
+    kernel::{Call, DEEP, KernelError, Real, dot, fast, real, sum, total, widen},
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,29 +29,28 @@ fn runs(dims: &[usize], c: usize) -> impl Iterator<Item = std::ops::Range<usize>
 }
 
 /// The sum of the squares of the distances from `m`.
-fn spread<T: Real>(x: &[T], m: T) -> T {
+pub(super) fn spread<T: Real>(x: &[T], m: T) -> f64 {
     fast(
         #[inline(always)]
         || {
             total(
-                x.len(),
+                [x],
                 #[inline(always)]
-                |i| (x[i] - m) * (x[i] - m),
+                |[x]| (x - m) * (x - m),
             )
         },
     )
 }
 
 /// The sum of the distances from `m`, times `d`.
-fn along<T: Real>(x: &[T], m: T, d: &[T]) -> T {
-    let d = &d[..x.len()];
+pub(super) fn along<T: Real>(x: &[T], m: T, d: &[T]) -> f64 {
     fast(
         #[inline(always)]
         || {
             total(
-                x.len(),
+                [x, d],
                 #[inline(always)]
-                |i| (x[i] - m) * d[i],
+                |[x, d]| (x - m) * d,
             )
         },
     )
@@ -84,11 +83,11 @@ impl Operator for BatchNorm {
             let y = call.output::<T>(0);
             let (mean, var) = (call.update::<T>(3, 1), call.update::<T>(4, 2));
             let (batch_mean, batch_inv) = (call.output::<T>(3), call.output::<T>(4));
-            let count = T::of((x.len() / dims[1].max(1)) as f64);
+            let count = (x.len() / dims[1].max(1)) as f64;
             let keep = T::of(self.momentum);
             for c in 0..dims[1] {
-                let m = runs(dims, c).fold(T::ZERO, |s, r| s + fast(#[inline(always)] || sum(&x[r]))) / count;
-                let v = runs(dims, c).fold(T::ZERO, |s, r| s + spread(&x[r], m)) / count;
+                let m = T::of(runs(dims, c).map(|r| fast(#[inline(always)] || sum(&x[r]))).sum::<f64>() / count);
+                let v = T::of(runs(dims, c).map(|r| spread(&x[r], m)).sum::<f64>() / count);
                 let inv = T::ONE / (v + T::of(self.epsilon)).sqrt();
                 mean[c] = keep * mean[c] + (T::ONE - keep) * m;
                 var[c] = keep * var[c] + (T::ONE - keep) * v;
@@ -188,8 +187,8 @@ impl Operator for BatchNormGrad {
             let count = T::of((x.len() / dims[1].max(1)) as f64);
             for c in 0..dims[1] {
                 let (m, i) = (mean[c], inv[c]);
-                let level = runs(dims, c).fold(T::ZERO, |s, r| s + fast(#[inline(always)] || sum(&dy[r])));
-                let slant = runs(dims, c).fold(T::ZERO, |s, r| s + along(&x[r.clone()], m, &dy[r])) * i;
+                let level = T::of(runs(dims, c).map(|r| fast(#[inline(always)] || sum(&dy[r]))).sum());
+                let slant = T::of(runs(dims, c).map(|r| along(&x[r.clone()], m, &dy[r])).sum()) * i;
                 (dscale[c], dshift[c]) = (slant, level);
                 let (a, mean_level, mean_slant) = (scale[c] * i, level / count, i * slant / count);
                 for r in runs(dims, c) {
@@ -238,12 +237,12 @@ impl Operator for LayerNorm {
         real!(call.dtype(0), T => {
             let [x, scale, shift] = [0, 1, 2].map(|i| call.input::<T>(i));
             let (y, mean, inv) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
-            let count = T::of(n as f64);
+            let count = n as f64;
             let epsilon = T::of(self.epsilon);
             fast(#[inline(always)] || {
                 for (row, (x, y)) in x.chunks_exact(n.max(1)).zip(y.chunks_exact_mut(n.max(1))).enumerate() {
-                    let m = sum(x) / count;
-                    let v = total(n, #[inline(always)] |i| (x[i] - m) * (x[i] - m)) / count;
+                    let m = T::of(sum(x) / count);
+                    let v = T::of(total([x], #[inline(always)] |[x]| (x - m) * (x - m)) / count);
                     let i = T::ONE / (v + epsilon).sqrt();
                     (mean[row], inv[row]) = (m, i);
                     for (((y, &x), &scale), &shift) in y.iter_mut().zip(x).zip(scale).zip(shift) {
@@ -288,21 +287,29 @@ impl Operator for LayerNormGrad {
         Ok(vec![inputs[0].clone(), each.clone(), each])
     }
 
+    fn workspace(&self, dims: &[&[usize]], _element: usize) -> usize {
+        2 * dims[0][self.axis..].iter().product::<usize>() * size_of::<f64>()
+    }
+
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let n: usize = call.dims(0)[self.axis..].iter().product();
+        let wide: &mut [f64] = call.workspace();
+        wide.fill(0.0);
         real!(call.dtype(0), T => {
             let [x, scale, mean, inv, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<T>(i));
             let (dx, dscale, dshift) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+            // As in TOTAL-1: what a few rows add up to in f32 goes into sums in f64.
+            let (wide_scale, wide_shift) = wide.split_at_mut(n);
             dscale.fill(T::ZERO);
             dshift.fill(T::ZERO);
-            let count = T::of(n as f64);
+            let count = n as f64;
             let width = n.max(1);
             let scale = &scale[..n];
             let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
             fast(#[inline(always)] || for (row, ((x, d), o)) in rows.enumerate() {
                 let (m, i) = (mean[row], inv[row]);
-                let level = dot(d, scale) / count;
-                let slant = total(n, #[inline(always)] |k| d[k] * scale[k] * ((x[k] - m) * i)) / count;
+                let level = T::of(dot(d, scale) / count);
+                let slant = T::of(total([d, scale, x], #[inline(always)] |[d, scale, x]| d * scale * ((x - m) * i)) / count);
                 let sums = dscale.iter_mut().zip(dshift.iter_mut());
                 for (((x, d), o), ((&scale, dscale), dshift)) in x.iter().zip(d).zip(o).zip(scale.iter().zip(sums).map(#[inline(always)] |(s, (a, b))| ((s, a), b))) {
                     let normal = (*x - m) * i;
@@ -310,7 +317,15 @@ impl Operator for LayerNormGrad {
                     *dshift += *d;
                     *o = i * (*d * scale - level - normal * slant);
                 }
+                if row % DEEP == DEEP - 1 {
+                    widen(dscale, wide_scale);
+                    widen(dshift, wide_shift);
+                }
             });
+            widen(dscale, wide_scale);
+            widen(dshift, wide_shift);
+            dscale.iter_mut().zip(wide_scale).for_each(|(d, w)| *d = T::of(*w));
+            dshift.iter_mut().zip(wide_shift).for_each(|(d, w)| *d = T::of(*w));
         });
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Real, fast, real},
+    kernel::{Call, KernelError, Real, fast, real, sum},
 };
 use serde::{Deserialize, Serialize};
 
@@ -94,8 +94,11 @@ impl Operator for Pool2d {
                     y[at] = match self.op {
                         Pool::Max => lines.flatten().fold(T::LOWEST, |m, &v| m.larger(v)),
                         Pool::Mean => {
-                            let total = lines.flatten().fold(T::ZERO, |s, &v| s + v);
-                            total / T::of(((y1 - y0) * (x1 - x0)) as f64)
+                            let total = match x1 - x0 < 16 {
+                                true => lines.flatten().fold(0.0, |s, &v| s + v.wide()),
+                                false => lines.map(|line| fast(#[inline(always)] || sum(line))).sum(),
+                            };
+                            T::of(total / ((y1 - y0) * (x1 - x0)) as f64)
                         }
                     };
                 });
@@ -118,7 +121,7 @@ fn halve<T: Real>(x: &[T], y: &mut [T], width: usize) {
                 let (upper, lower) = rows.split_at(width);
                 let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
                 for (y, (&[a, b], &[c, d])) in y.iter_mut().zip(pairs) {
-                    *y = T::LOWEST.larger(a).larger(b).larger(c).larger(d);
+                    *y = a.larger(b).larger(c).larger(d);
                 }
             }
         },
@@ -137,7 +140,11 @@ fn halve_grad<T: Real>([x, y, dy]: [&[T]; 3], dx: &mut [T], width: usize) {
                 let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
                 let to = up.as_chunks_mut::<2>().0.iter_mut().zip(low.as_chunks_mut::<2>().0);
                 for (((&[a, b], &[c, d]), (up, low)), (&y, &g)) in pairs.zip(to).zip(y.iter().zip(dy)) {
-                    let is = [a == y, b == y, c == y, d == y];
+                    // Where one is NaN the largest is, too.
+                    let is = [a, b, c, d].map(
+                        #[inline(always)]
+                        |v| (v == y) | v.is_nan(),
+                    );
                     let pick = |i: bool| if i { g } else { T::ZERO };
                     *up = [pick(is[0]), pick(is[1] & !is[0])];
                     *low = [pick(is[2] & !is[0] & !is[1]), pick(is[3] & !is[0] & !is[1] & !is[2])];
@@ -147,7 +154,7 @@ fn halve_grad<T: Real>([x, y, dy]: [&[T]; 3], dx: &mut [T], width: usize) {
     );
 }
 
-/// From input, output and its gradient; a maximum gives it to the first that reached it.
+/// From input, output and its gradient; a maximum gives it to the first that reached it, or to the first NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool2dGrad {
     pub pool: Pool2d,
@@ -185,7 +192,8 @@ impl Operator for Pool2dGrad {
                     let mut places = (y0..y1).flat_map(|r| r * d[3] + x0..r * d[3] + x1);
                     match self.pool.op {
                         Pool::Max => {
-                            if let Some(p) = places.find(|&p| x[p] == y[at]) {
+                            let is = |p: &usize| x[*p] == y[at] || x[*p].is_nan();
+                            if let Some(p) = places.find(is) {
                                 dx[p] += dy[at];
                             }
                         }
@@ -206,14 +214,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_equals_gets_the_gradient_and_nan_is_passed_over() {
+    fn the_first_of_equals_gets_the_gradient_and_nan_counts_as_the_largest() {
         let x = [1.0, 3.0, 5.0, 5.0, 3.0, 2.0, 5.0, f32::NAN, 0.0, 0.0, -1.0, -2.0, 0.0, 0.0, -4.0, -1.5];
         let mut y = [0.0; 4];
         halve(&x, &mut y, 4);
-        assert_eq!(y, [3.0, 5.0, 0.0, -1.0]);
+        assert!(y[1].is_nan());
+        assert_eq!([y[0], y[2], y[3]], [3.0, 0.0, -1.0]);
         let mut dx = [f32::NAN; 16];
         halve_grad([&x, &y, &[1.0, 2.0, 3.0, 4.0]], &mut dx, 4);
-        let wanted = [0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let wanted = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0];
         assert_eq!(dx, wanted);
     }
 }

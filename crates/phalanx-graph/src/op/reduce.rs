@@ -1,10 +1,10 @@
 //! Sums, means and extremes along axes.
 
-use super::{Arith, Binary, Operator, Reshape, binary::add_up, check};
+use super::{Arith, Binary, Operator, Reshape, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, MAX_RANK, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, Strides, Walk, real, strides},
+    kernel::{Call, KernelError, Real, Strides, Walk, real, strides, sums},
 };
 use serde::{Deserialize, Serialize};
 
@@ -80,12 +80,8 @@ impl Operator for Reduce {
         real!(call.dtype(0), T => {
             let (x, out) = (call.input::<T>(0), call.output::<T>(0));
             match self.op {
-                Reduction::Sum => add_up(walk, x, out),
-                Reduction::Mean => {
-                    add_up(walk, x, out);
-                    let n = T::of(count as f64);
-                    out.iter_mut().for_each(|o| *o /= n);
-                }
+                Reduction::Sum => sums(walk, x, out, |s| s),
+                Reduction::Mean => sums(walk, x, out, |s| s / count as f64),
                 Reduction::Max => extreme(walk, x, out, T::LOWEST, T::larger),
                 Reduction::Min => extreme(walk, x, out, -T::LOWEST, T::smaller),
             }
@@ -100,7 +96,6 @@ impl Operator for Reduce {
         match self.op {
             Reduction::Sum | Reduction::Mean => grad.give(0, ReduceGrad { reduce: self.clone() }, &[x, dy]),
             Reduction::Max | Reduction::Min => {
-                // All that equal the extreme get the gradient: like subgradients elsewhere, ties are not split.
                 let (wide_y, wide_dy) = (grad.emit(kept.clone(), &[y])?, grad.emit(kept, &[dy])?);
                 let ones = grad.emit(ReduceGrad { reduce: self.clone() }, &[x, wide_y])?;
                 grad.give(0, Binary { op: Arith::Mul, axis: 0 }, &[ones, wide_dy])
@@ -120,7 +115,8 @@ fn extreme<T: Real>(walk: Walk<2>, x: &[T], out: &mut [T], begin: T, f: impl Fn(
     });
 }
 
-/// For a sum or mean, the gradient spread over what was added up; for an extreme, one where the input equals it.
+/// For a sum or mean, the gradient spread over what was added up; for an extreme, one shared by all that equal it, zero for
+/// the others. Nothing equals NaN: there all are NaN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReduceGrad {
     pub reduce: Reduce,
@@ -141,21 +137,40 @@ impl Operator for ReduceGrad {
         Ok(vec![x.clone()])
     }
 
+    fn workspace(&self, dims: &[&[usize]], _element: usize) -> usize {
+        match self.reduce.op {
+            Reduction::Sum | Reduction::Mean => 0,
+            Reduction::Max | Reduction::Min => dims[1].iter().product::<usize>() * size_of::<u64>(),
+        }
+    }
+
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let (walk, count) = self.reduce.walk(call.dims(0));
         let (n, [_, step]) = walk.row();
         real!(call.dtype(0), T => {
             let (x, y, out) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
-            let spread = matches!(self.reduce.op, Reduction::Sum | Reduction::Mean);
-            let share = if self.reduce.op == Reduction::Mean { T::ONE / T::of(count as f64) } else { T::ONE };
+            if matches!(self.reduce.op, Reduction::Sum | Reduction::Mean) {
+                let mean = self.reduce.op == Reduction::Mean;
+                let share = if mean { T::ONE / T::of(count as f64) } else { T::ONE };
+                walk.each(|[i, o]| {
+                    for k in 0..n {
+                        out[i + k] = y[o + k * step] * share;
+                    }
+                });
+                return Ok(());
+            }
+            let equals: &mut [u64] = call.workspace();
+            equals.fill(0);
             walk.each(|[i, o]| {
                 for k in 0..n {
-                    let y = y[o + k * step];
-                    out[i + k] = match spread {
-                        true => y * share,
-                        false if x[i + k] == y => T::ONE,
-                        false => T::ZERO,
-                    };
+                    equals[o + k * step] += u64::from(x[i + k] == y[o + k * step]);
+                }
+            });
+            walk.each(|[i, o]| {
+                for k in 0..n {
+                    let at = o + k * step;
+                    let own = if x[i + k] == y[at] { T::ONE } else { T::ZERO };
+                    out[i + k] = own / T::of(equals[at] as f64);
                 }
             });
         });

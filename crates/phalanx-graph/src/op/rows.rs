@@ -3,7 +3,7 @@
 use super::{Operator, check};
 use crate::{
     ir::{Form, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, KernelError, Real, columns, fast, real},
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,24 +40,38 @@ impl Operator for MergeRows {
             let (out_rows, out) = call.rows_out::<T>(0);
             out_rows.fill(-1);
             out.fill(T::ZERO);
-            // Row and place in one key: equal rows stay in the order they came, whatever the sort does. Empty places
-            // have the largest key.
-            for (place, (key, &row)) in order.iter_mut().zip(rows).enumerate() {
-                *key = [row as u64, place as u64];
-            }
-            order.sort_unstable();
-            let (mut at, mut last) = (0, None);
-            for &[row, place] in order.iter().take_while(|k| k[0] != u64::MAX) {
-                if last != Some(row) {
-                    at += usize::from(last.is_some());
-                    last = Some(row);
-                    out_rows[at] = row as i64;
-                }
-                let from = &values[place as usize * width..][..width];
-                out[at * width..][..width].iter_mut().zip(from).for_each(|(o, &v)| *o += v);
-            }
+            merge(rows, (values, width), order, |at, row, sum| {
+                out_rows[at] = row as i64;
+                sum(&mut out[at * width..][..width]);
+            });
         });
         Ok(())
+    }
+}
+
+/// Shows each row that there is, ascending, with its place among them and who adds up its values, in the order they came.
+fn merge<T: Real>(
+    rows: &[i64],
+    (values, width): (&[T], usize),
+    order: &mut [[u64; 2]],
+    mut see: impl FnMut(usize, usize, &dyn Fn(&mut [T])),
+) {
+    // Row and place in one key: equal rows stay in the order they came, whatever the sort does. Empty places have the
+    // largest key.
+    for (place, (key, &row)) in order.iter_mut().zip(rows).enumerate() {
+        *key = [row as u64, place as u64];
+    }
+    order.sort_unstable();
+    let used = order.iter().take_while(|k| k[0] != u64::MAX).count();
+    for (at, same) in order[..used].chunk_by(|a, b| a[0] == b[0]).enumerate() {
+        let place = |i: usize| same[i][1] as usize * width;
+        see(at, same[0][0] as usize, &|out: &mut [T]| match same.len() {
+            1 => out.copy_from_slice(&values[place(0)..][..width]),
+            n => fast(
+                #[inline(always)]
+                || columns(values, n, place, out),
+            ),
+        });
     }
 }
 
@@ -78,16 +92,17 @@ impl Operator for RowsToDense {
         Ok(vec![Sig::dense(x.dtype, Shape(dims))])
     }
 
+    fn workspace(&self, dims: &[&[usize]], _element: usize) -> usize {
+        2 * dims[0][0] * size_of::<u64>()
+    }
+
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let width = call.dims(0)[1..].iter().product::<usize>();
+        let order: &mut [[u64; 2]] = call.workspace();
         real!(call.dtype(0), T => {
             let ((rows, values), out) = (call.rows::<T>(0), call.output::<T>(0));
             out.fill(T::ZERO);
-            for (&row, values) in rows.iter().zip(values.chunks_exact(width.max(1))) {
-                if let Ok(row) = usize::try_from(row) {
-                    out[row * width..][..width].iter_mut().zip(values).for_each(|(o, &v)| *o += v);
-                }
-            }
+            merge(rows, (values, width), order, |_, row, sum| sum(&mut out[row * width..][..width]));
         });
         Ok(())
     }

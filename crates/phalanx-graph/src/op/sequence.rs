@@ -7,7 +7,7 @@ use super::{
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, KernelError, Real, columns, fast, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
@@ -69,9 +69,9 @@ impl Operator for SequencePool {
                         }
                     }
                     SequenceOp::Sum | SequenceOp::Mean => {
-                        for row in rows.chunks_exact(width.max(1)) {
-                            out.iter_mut().zip(row).for_each(|(o, &v)| *o += v);
-                        }
+                        fast(#[inline(always)] || {
+                            columns(rows, ragged.len(s), #[inline(always)] |t| t * width, out);
+                        });
                         if self.op == SequenceOp::Mean {
                             let len = T::of(ragged.len(s) as f64);
                             out.iter_mut().for_each(|o| *o /= len);
@@ -129,7 +129,8 @@ impl Operator for SequencePoolGrad {
                     SequenceOp::Max => for (j, &d) in d.iter().enumerate() {
                         let mut best = 0;
                         for t in 1..len {
-                            if x[t * width + j] > x[best * width + j] {
+                            let (now, most) = (x[t * width + j], x[best * width + j]);
+                            if now > most || (now.is_nan() && !most.is_nan()) {
                                 best = t;
                             }
                         }

@@ -42,7 +42,7 @@ impl Operator for Softmax {
                 for row in out.chunks_exact_mut(n.max(1)) {
                     if self.log {
                         let top = largest(row);
-                        let log = top + total(row.len(), #[inline(always)] |i| (row[i] - top).exp()).ln();
+                        let log = top + T::of(total([&*row], #[inline(always)] |[v]| (v - top).exp())).ln();
                         row.iter_mut().for_each(|v| *v -= log);
                     } else {
                         let part = T::ONE / normalise(row);
@@ -63,12 +63,61 @@ impl Operator for Softmax {
     }
 }
 
+/// No score of a bounded softmax counts as farther below the largest than this, as in Paddle: no probability is zero, so
+/// that its logarithm has a slope.
+const FLOOR: f64 = -64.0;
+
+/// Over the last axis, for probabilities that a loss takes the logarithm of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoundedSoftmax;
+
+impl Operator for BoundedSoftmax {
+    fn name(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        Softmax { log: false }.infer(inputs)
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let n = call.dims(0).last().copied().unwrap_or(1);
+        real!(call.dtype(0), T => {
+            let (out, floor) = (call.update::<T>(0, 0), T::of(FLOOR));
+            fast(#[inline(always)] || {
+                for row in out.chunks_exact_mut(n.max(1)) {
+                    let top = largest(row);
+                    row.iter_mut().for_each(|v| *v = at_least(*v - top, floor));
+                    row.iter_mut().for_each(|v| *v = v.exp());
+                    let part = T::ONE / T::of(sum(row));
+                    row.iter_mut().for_each(|v| *v *= part);
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        grad.give(0, SoftmaxGrad { log: false }, &[grad.y(0), grad.dy(0)])
+    }
+
+    fn shares(&self) -> &'static [(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+/// At least `floor`; NaN stays.
+#[inline(always)]
+fn at_least<T: Real>(v: T, floor: T) -> T {
+    if v < floor { floor } else { v }
+}
+
 /// Replaces a row by exp(x - its largest); gives their sum.
 #[inline(always)]
 pub(super) fn normalise<T: Real>(row: &mut [T]) -> T {
     let top = largest(row);
     row.iter_mut().for_each(|v| *v = (*v - top).exp());
-    sum(row)
+    T::of(sum(row))
 }
 
 /// From output and its gradient.
@@ -95,10 +144,10 @@ impl Operator for SoftmaxGrad {
             fast(#[inline(always)] || {
                 for (y, d) in y.chunks_exact(n).zip(dx.chunks_exact_mut(n)) {
                     if self.log {
-                        let all = sum(d);
+                        let all = T::of(sum(d));
                         d.iter_mut().zip(y).for_each(|(d, &y)| *d -= y.exp() * all);
                     } else {
-                        let along = dot(y, d);
+                        let along = T::of(dot(y, d));
                         d.iter_mut().zip(y).for_each(|(d, &y)| *d = y * (*d - along));
                     }
                 }

@@ -1,10 +1,13 @@
 //! Batch norm in pieces, between which replicas add up their statistics. `graph::sync_norm` puts them in the place of
 //! the whole one; alone, they compute the same.
 
-use super::{Operator, check};
+use super::{
+    Operator, check,
+    norm::{along, spread},
+};
 use crate::{
     ir::{Dim, Misfit, Sig},
-    kernel::{Call, KernelError, Pair, Real, real, sum},
+    kernel::{Call, KernelError, Pair, Real, fast, real, sum},
 };
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -81,7 +84,7 @@ impl Operator for ChannelSum {
         real!(call.dtype(0), T => {
             let (x, out) = (call.input::<T>(0), call.output::<T>(0));
             for (c, out) in out[..dims[1]].iter_mut().enumerate() {
-                *out = runs(dims, c).fold(T::ZERO, |s, r| s + sum(&x[r]));
+                *out = T::of(runs(dims, c).map(|r| fast(#[inline(always)] || sum(&x[r]))).sum());
             }
             out[dims[1]] = T::of((x.len() / dims[1].max(1)) as f64);
         });
@@ -109,8 +112,7 @@ impl Operator for ChannelSquares {
             let (x, sums, out) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             for c in 0..dims[1] {
                 let m = sums[c] / sums[dims[1]];
-                let square = |r: Range<usize>| x[r].iter().fold(T::ZERO, |s, &v| s + (v - m) * (v - m));
-                out[c] = runs(dims, c).fold(T::ZERO, |s, r| s + square(r));
+                out[c] = T::of(runs(dims, c).map(|r| spread(&x[r], m)).sum());
             }
         });
         Ok(())
@@ -219,11 +221,8 @@ impl Operator for SyncNormSlopes {
             let (dscale, dshift, both) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
             for c in 0..n {
                 let m = mean[c];
-                let along = |r: Range<usize>| {
-                    x[r.clone()].iter().zip(&dy[r]).fold(T::ZERO, |s, (&x, &d)| s + (x - m) * d)
-                };
-                dshift[c] = runs(dims, c).fold(T::ZERO, |s, r| s + sum(&dy[r]));
-                dscale[c] = runs(dims, c).fold(T::ZERO, |s, r| s + along(r)) * inv[c];
+                dshift[c] = T::of(runs(dims, c).map(|r| fast(#[inline(always)] || sum(&dy[r]))).sum());
+                dscale[c] = T::of(runs(dims, c).map(|r| along(&x[r.clone()], m, &dy[r])).sum()) * inv[c];
                 (both[c], both[n + c]) = (dscale[c], dshift[c]);
             }
         });

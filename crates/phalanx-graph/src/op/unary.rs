@@ -133,7 +133,7 @@ impl Func {
             Func::Tanh => x.tanh(),
             Func::Sigmoid => x.sigmoid(),
             Func::HardSigmoid => (x * T::of(0.2) + T::of(0.5)).larger(T::ZERO).smaller(one),
-            Func::Softplus => x.larger(T::ZERO) + (one + (-x.abs()).exp()).ln(),
+            Func::Softplus => x.larger(T::ZERO) + (-x.abs()).exp().ln_1p(),
             Func::Softsign => x / (one + x.abs()),
             Func::Gelu => T::of(0.5) * x * (one + (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf()),
             Func::Erf => x.erf(),
@@ -216,6 +216,8 @@ impl Func {
             Func::Sin => v.cos(),
             Func::Cos => -v.sin(),
             Func::Scale { a, .. } => T::of(a),
+            // Zero times infinity would be no number where `v` is zero, and x^0 is constant there too.
+            Func::Pow { by } if by == 0.0 => zero,
             Func::Pow { by } => T::of(by) * v.pow(T::of(by - 1.0)),
             Func::Clip { low, high } => step(v >= T::of(low) && v <= T::of(high)),
             Func::Sign | Func::Floor | Func::Ceil | Func::Round => zero,

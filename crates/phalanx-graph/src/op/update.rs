@@ -256,14 +256,14 @@ impl Operator for SquaredNorm {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         real!(call.dtype(0), T => {
-            let mut total = T::ZERO;
+            let mut total = 0.0;
             for slot in 0..call.n_inputs() {
                 // Each tensor's own sum first, so that it does not depend on the others.
-                let mut own = T::ZERO;
+                let mut own = 0.0;
                 pieces::<T>(call, slot, |_, g| own += fast(#[inline(always)] || dot(g, g)));
                 total += own;
             }
-            call.output::<T>(0)[0] = total;
+            call.output::<T>(0)[0] = T::of(total);
         });
         Ok(())
     }

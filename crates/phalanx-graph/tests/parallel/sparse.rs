@@ -110,12 +110,14 @@ fn rows_that_many_replicas_have_are_added_in_the_order_of_samples() {
         let slopes: Vec<f32> =
             (0..6 * n).map(|i| ((dice.uniform(5000 + i as u64) - 0.5) * size(i)) as f32).collect();
         let sum = |order: &mut dyn Iterator<Item = usize>| {
-            let mut sums = [0f32; 15];
-            for at in order {
-                let row = ids[at] as usize;
-                (0..3).for_each(|k| sums[3 * row + k] += slopes[3 * at + k]);
-            }
-            sums.map(|s| (0.0 - s).to_bits())
+            let mut rows: [Vec<usize>; 5] = Default::default();
+            order.for_each(|at| rows[ids[at] as usize].push(at));
+            std::array::from_fn::<u32, 15, _>(|i| {
+                // Sixteen rows at a time in f32, and these sums in f64: TOTAL-1.
+                let sixteen = |few: &[usize]| few.iter().fold(0f32, |s, at| s + slopes[3 * at + i % 3]);
+                let sum = rows[i / 3].chunks(16).fold(0f64, |s, few| s + f64::from(sixteen(few)));
+                (0.0 - sum as f32).to_bits()
+            })
         };
         let wanted = sum(&mut (0..2 * n));
         assert_ne!(wanted, sum(&mut (0..2 * n).rev()), "the order matters");
