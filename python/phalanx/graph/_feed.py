@@ -54,7 +54,7 @@ def _array(program: Program, name: str, value: Any) -> Array:
             array = _values.as_wanted(array, _values.name(found[0]), found[1])
         if array.dtype.name not in TYPES:
             text = f"`{name}` wants {wanted}, got an array of {array.dtype}"
-            hint = "" if found is None else f"; {_convert(name, _values.name(found[0]))}"
+            hint = "" if found is None else f"; {_remedy(name, _values.name(found[0]))}"
             raise FeedTypeError(text + hint, var=name, wanted=wanted, got=str(array.dtype))
         return array
     got = type(value).__name__
@@ -64,6 +64,15 @@ def _array(program: Program, name: str, value: Any) -> Array:
 
 def _convert(name: str, dtype: str) -> str:
     return f'feed `{name}` as array.astype("{dtype}")'
+
+
+def _remedy(name: str, dtype: str) -> str:
+    """What to do about an array whose type cannot be fed."""
+    if dtype in ("float16", "bfloat16"):
+        return f"nothing is computed in {dtype}: declare `{name}` as float32, which takes arrays of float16, too"
+    if dtype == "bool":
+        return f'declare `{name}` as uint8, feed array.astype("uint8"), and take layers.cast({name}, "bool") of it'
+    return _convert(name, dtype)
 
 
 def _one(program: Program, name: Any, value: Any) -> tuple[str, str, list[Lent]]:

@@ -40,6 +40,7 @@ _ALL = {
 _FIRST = {
     "ArgMax",
     "BatchNormFixed",
+    "BoundedSoftmax",
     "CrfDecoding",
     "Expand",
     "Gru",
@@ -57,7 +58,7 @@ _FIRST = {
     "Transpose",
 }
 _RECURRENT = ("Gru", "Lstm")
-_OF_LAST_AXIS = ("ArgMax", "CrossEntropy", "Softmax", "SoftmaxCrossEntropy", "TopK")
+_OF_LAST_AXIS = ("ArgMax", "BoundedSoftmax", "CrossEntropy", "Softmax", "SoftmaxCrossEntropy", "TopK")
 
 
 def _sources(kind: str, attrs: Any, inputs: Sequence[Shaped]) -> Sequence[Shaped]:
@@ -107,7 +108,8 @@ def _remedy(kind: str, attrs: Any, x: Shaped) -> str | None:
             return 'take sequence_pool(x * -1.0, "max") * -1.0 of each sequence first'
         return f"take sequence_pool(x, {way}) of each sequence first"
     if kind in _OF_LAST_AXIS and len(x.shape) == 2:
-        return "take sequence_softmax" if kind == "Softmax" else "give elements a width, or take sequence_pool first"
+        is_softmax = kind in ("BoundedSoftmax", "Softmax")
+        return "take sequence_softmax" if is_softmax else "give elements a width, or take sequence_pool first"
     if kind == "LayerNorm" and attrs["axis"] < 2:
         return "say begin_norm_axis=2, for each element by itself"
     if kind == "BatchNorm":

@@ -118,9 +118,18 @@ def activate(x: Variable, act: str | None, name: str | None = None) -> Variable:
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
-    """Numbers of the last axis as probabilities."""
+    """Numbers of the last axis as probabilities.
+
+    None of them is zero, as in Paddle: a number more than 64 below the largest counts as if it were 64 below it, so that
+    ``cross_entropy`` has a slope everywhere.
+    """
     _last(input, axis, "softmax")
-    return append("Softmax", {"log": False}, [input], "softmax", name)
+    return append("BoundedSoftmax", None, [input], "softmax", name)
+
+
+def weights(input: Variable) -> Variable:
+    """Numbers of the last axis as weights; what is masked has none."""
+    return append("Softmax", {"log": False}, [input], "softmax")
 
 
 def log_softmax(input: Variable, axis: int = -1, name: str | None = None) -> Variable:

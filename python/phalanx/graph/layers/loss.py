@@ -26,7 +26,7 @@ def _hard(soft_label: bool, op: str) -> None:
 def cross_entropy(
     input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
 ) -> Variable:
-    """From probabilities and class numbers: minus the logarithm of the right class's."""
+    """From probabilities and class numbers: minus the logarithm of the right class's, at most 1e20."""
     _hard(soft_label, "cross_entropy")
     return append("CrossEntropy", {"ignored": int(ignore_index)}, [input, label], "cross_entropy", name)
 
@@ -97,22 +97,22 @@ def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
-    """The k highest of the last axis, and where they are."""
+    """The k highest of the last axis, and where they are. NaN is above all numbers."""
     values, indices = append_all("TopK", {"k": int(k)}, [input], "top_k", name)
     return values, indices
 
 
 def argmax(x: Variable, axis: int = -1) -> Variable:
-    """Where the highest of the last axis is."""
+    """Where the highest of the last axis is, or its first NaN."""
     if axis not in (-1, len(x.shape) - 1):
         raise ProgramError(f"argmax takes the last axis only, not axis {axis} of {x!r}; transpose it", op="argmax")
     return append("ArgMax", None, [x], "argmax")
 
 
 def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = None) -> Variable:
-    """Which part of the labels is among the k highest scores."""
-    _, best = topk(input, k)
-    return append("Accuracy", None, [best, label], "accuracy", name)
+    """Which part of the labels is among the k highest scores. NaN is above all numbers, and never right."""
+    scores, best = topk(input, k)
+    return append("Accuracy", None, [best, label, scores], "accuracy", name)
 
 
 __all__ = [

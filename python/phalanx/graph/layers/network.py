@@ -118,7 +118,10 @@ def conv2d(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Filters over images ``[n, c, h, w]``."""
+    """Filters over images ``[n, c, h, w]``.
+
+    They begin around zero with a deviation of ``sqrt(2 / (c * filter height * filter width))``, of groups, too.
+    """
     _images("conv2d", data_format)
     layer = Layer("conv2d", input, name)
     n_groups = groups or 1
@@ -127,7 +130,10 @@ def conv2d(
         raise ProgramError(
             f"conv2d: {channels} channels and {num_filters} filters have no {n_groups} groups", op="conv2d"
         )
-    w = layer.parameter(param_attr, "w", [num_filters, channels // n_groups, *_pair(filter_size)], MSRA())
+    size = _pair(filter_size)
+    # As Paddle's: filters of groups begin as those that see all channels do.
+    begin = MSRA() if n_groups == 1 else Normal(0.0, math.sqrt(2.0 / max(channels * math.prod(size), 1)))
+    w = layer.parameter(param_attr, "w", [num_filters, channels // n_groups, *size], begin)
     form = {"stride": _pair(stride), "padding": _pair(padding), "dilation": _pair(dilation), "groups": n_groups}
     has_bias = bias_attr is not False
     y = layer.op("Conv2d", form, [input, w], last=not has_bias and act is None)
@@ -278,7 +284,7 @@ def dropout(
     name: str | None = None,
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Variable:
-    """Zeroes elements with a probability.
+    """Zeroes elements with a probability, from 0 to 1; of 1 zeros are left, and nothing is learned through them.
 
     ``downgrade_in_infer`` scales by what is left when testing, ``upscale_in_train`` divides by it when training. Which
     elements it are comes from the seed of the scope, and does not depend on the number of devices.
@@ -329,7 +335,7 @@ def attention(
         # It replaces scores and does not add to them: whatever lies behind an end, it must not show.
         form = {"causal": False, "ragged": True, "value": MASKED}
         scores = append("MaskScores", form, [scores, input.lengths], "attention")
-    mixed = arithmetic.matmul(arithmetic.softmax(scores), v)
+    mixed = arithmetic.matmul(arithmetic.weights(scores), v)
     mixed = shaping.dims_as(shaping.transpose(mixed, [0, 2, 1, 3]), [n, time, width])
     out = fc(mixed, width, num_flatten_dims=2, param_attr=param_attr, name=name)
     if input.lengths is not None:

@@ -240,7 +240,7 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
         )
     scores = shaping.dims_as(input, [shape[0], 1, 1, shape[1]])
     scores = append("MaskScores", {"causal": False, "ragged": True, "value": MASKED}, [scores, lengths], op)
-    weights = shaping.dims_as(arithmetic.softmax(scores), shape[:2])
+    weights = shaping.dims_as(arithmetic.weights(scores), shape[:2])
     kept = arithmetic.elementwise_mul(weights, sequence_mask(lengths, shape[1], input.dtype))
     out = (
         shaping.assign(kept, name)

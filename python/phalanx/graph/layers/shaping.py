@@ -188,17 +188,28 @@ def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) ->
         return append("Concat", {"axis": _axis(inputs[0], axis, "concat") if inputs else 0}, inputs, "concat", name)
 
 
-def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """With new axes of size 1 in these places."""
+def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
+    """With new axes of size 1 in these places, one after another; -1 is behind the last.
+
+    >>> from phalanx import graph
+    >>> with graph.program_guard(graph.Program()):
+    ...     x = graph.data("x", [None, 4])
+    ...     unsqueeze(x, [-1]).shape, unsqueeze(x, [1, -1]).shape
+    ((-1, 4, 1), (-1, 1, 4, 1))
+    """
     shape = list(input.shape)
-    for axis in sorted(axes):
-        shape.insert(axis, 1)
+    for axis in [axes] if isinstance(axes, int) else axes:
+        places = len(shape) + 1
+        if not -places <= axis < places:
+            raise ProgramError(f"unsqueeze: {input!r} has no place {axis} for an axis", op="unsqueeze", var=input.name)
+        shape.insert(axis % places, 1)
     return append("Reshape", {"shape": dims(shape)}, [input], "unsqueeze", name)
 
 
-def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """Without these axes, which must be of size 1."""
-    gone = {_axis(input, axis, "squeeze") for axis in axes}
+def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
+    """Without these axes, which must be of size 1; if none is named, without all of that size."""
+    given = [axes] if isinstance(axes, int) else list(axes)
+    gone = {_axis(input, axis, "squeeze") for axis in given or [i for i, d in enumerate(input.shape) if d == 1]}
     if any(input.shape[axis] != 1 for axis in gone):
         raise ProgramError(
             f"squeeze: not all of the axes {sorted(gone)} of {input!r} are 1", op="squeeze", var=input.name
