@@ -31,7 +31,8 @@ fn borrowed<'a>(feeds: &'a [(&'static str, Tensor)]) -> Vec<(&'a str, &'a Tensor
 
 /// Steps with batches of 16, 17 and 18 in turn.
 fn train(model: &Model, program: Program, reuse: Reuse, steps: u64) -> Trained {
-    let mut executor = Executor::new(program, Options { reuse, check_finite: true, ..Options::default() }).unwrap();
+    let mut executor =
+        Executor::new(program, Options { reuse, check_finite: true, ..Options::default() }).unwrap();
     let mut store = Store::new(11);
     let mut losses = Vec::new();
     for step in 0..steps {

@@ -200,7 +200,7 @@ impl Operator for Pick {
                     let (a, b) = (x[o + i], y[b + i * step]);
                     let (own, other) = if self.first { (a, b) } else { (b, a) };
                     if own == other {
-                        out[o + i] = out[o + i] * half;
+                        out[o + i] *= half;
                     } else if if self.less { own > other } else { own < other } {
                         out[o + i] = T::ZERO;
                     }

@@ -217,7 +217,7 @@ impl Func {
             Func::Cos => -v.sin(),
             Func::Scale { a, .. } => T::of(a),
             // Zero times infinity would be no number where `v` is zero, and x^0 is constant there too.
-            Func::Pow { by } if by == 0.0 => zero,
+            Func::Pow { by: 0.0 } => zero,
             Func::Pow { by } => T::of(by) * v.pow(T::of(by - 1.0)),
             Func::Clip { low, high } => step(v >= T::of(low) && v <= T::of(high)),
             Func::Sign | Func::Floor | Func::Ceil | Func::Round => zero,

@@ -2,8 +2,8 @@
 
 use crate::models::{adam, assert_same, bits, digits, network, on, train};
 use phalanx_graph::{
-    BuildStrategy, CollectiveError, Feed, Fetch, GradientScale, ParallelExecutor, Program, ReduceStrategy, Role, RunError,
-    Setup, Store, Tensor,
+    BuildStrategy, CollectiveError, Feed, Fetch, GradientScale, ParallelExecutor, Program, ReduceStrategy,
+    Role, RunError, Setup, Store, Tensor,
     exec::Threads,
     graph::{Node, NodeKind},
     op::{Func, Unary},
