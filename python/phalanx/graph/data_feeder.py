@@ -18,7 +18,7 @@ import numpy as np
 from phalanx.graph import _values, lod
 from phalanx.graph._values import Array
 from phalanx.graph.errors import FeedError, FeedTypeError
-from phalanx.graph.places import CPUPlace
+from phalanx.graph.places import CPUPlace, only_cpu
 from phalanx.graph.program import Program, Variable, default_main_program
 
 
@@ -138,6 +138,7 @@ class DataFeeder:
     def __init__(
         self, feed_list: Sequence[Variable | str], place: CPUPlace | None = None, program: Program | None = None
     ) -> None:
+        only_cpu(place)
         main = program or default_main_program()
         self._slots = [Slot.of(main.var(v) if isinstance(v, str) else v) for v in feed_list]
 

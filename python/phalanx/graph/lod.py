@@ -19,6 +19,7 @@ import numpy as np
 from phalanx.graph import _values
 from phalanx.graph._values import Array
 from phalanx.graph.errors import FeedError
+from phalanx.graph.places import only_cpu
 
 LEVELS = "sequences of sequences are not supported; one level of lengths is"
 
@@ -44,6 +45,7 @@ class LoDTensor:
 
     def set(self, array: Any, place: Any = None) -> None:
         """Gives it other rows."""
+        only_cpu(place)
         self._rows = np.asarray(array)
 
     def set_recursive_sequence_lengths(self, recursive_seq_lens: Sequence[Sequence[int]]) -> None:
@@ -88,6 +90,7 @@ def _one_level(recursive_seq_lens: Any) -> list[int]:
 
 def create_lod_tensor(data: Any, recursive_seq_lens: Any, place: Any = None) -> LoDTensor:
     """From all rows and the lengths ``[[3, 2, …]]``, or from a list of sequences, whose lengths must be these."""
+    only_cpu(place)
     lengths = _one_level(recursive_seq_lens)
     if isinstance(data, LoDTensor):
         data = np.asarray(data)
@@ -106,6 +109,7 @@ def create_random_int_lodtensor(
     recursive_seq_lens: Any, base_shape: Sequence[int], place: Any, low: int, high: int
 ) -> LoDTensor:
     """Random whole numbers from ``low`` to ``high``, both included, in sequences of these lengths."""
+    only_cpu(place)
     lengths = _one_level(recursive_seq_lens)
     return LoDTensor(np.random.randint(low, high + 1, [sum(lengths), *base_shape], dtype="int64"), lengths)
 

@@ -116,7 +116,9 @@ class Optimizer:
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Sequence[Any] | None = None,
     ) -> Pairs:
-        """Only the gradients; gives each parameter with its gradient."""
+        """Only the gradients; gives each parameter with its gradient. Updates, not gradients, go to a startup program."""
+        if startup_program is not None and not isinstance(startup_program, Program):
+            raise TypeError(f"startup_program is a Program, not {type(startup_program).__name__}")
         return append_backward(loss, parameter_list, no_grad_set)
 
     def minimize(

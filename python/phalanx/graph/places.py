@@ -41,6 +41,12 @@ def no_cuda(use_cuda: bool) -> None:
         raise StrategyError(f"use_cuda=True: {_CUDA}")
 
 
+def only_cpu(place: object) -> None:
+    """Refuses what is no place."""
+    if place is not None and not isinstance(place, CPUPlace):
+        raise StrategyError(f"place is CPUPlace() or left out, not {place!r}", var="place", got=repr(place))
+
+
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
     """So many devices; as many as ``CPU_NUM`` says, or one for each core."""
     if device_count is None:

@@ -252,6 +252,8 @@ def save(program: Program | CompiledProgram, model_path: str | os.PathLike[str])
 
 def load(program: Program | CompiledProgram, model_path: str | os.PathLike[str], executor: Any = None) -> None:
     """Reads what :func:`save` has written."""
+    if executor is not None:
+        _check_executor(executor)
     _load_values(_program(program), Path(os.fspath(model_path)), False, "save")
 
 

@@ -24,6 +24,7 @@ from phalanx import _phalanx
 from phalanx.graph import _values
 from phalanx.graph._values import Array
 from phalanx.graph.errors import StateError
+from phalanx.graph.places import only_cpu
 
 
 class ScopeTensor:
@@ -39,6 +40,7 @@ class ScopeTensor:
 
     def set(self, array: Any, place: Any = None) -> None:
         """Gives it another value."""
+        only_cpu(place)
         self._scope[self._name] = array
 
     def shape(self) -> list[int]:

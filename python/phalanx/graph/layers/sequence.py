@@ -82,6 +82,7 @@ def dynamic_lstm(
         gate_activation=(gate_activation, "sigmoid"),
         cell_activation=(cell_activation, "tanh"),
         candidate_activation=(candidate_activation, "tanh"),
+        dtype=(dtype, input.dtype),
     )
     layer = Layer("lstm", input, name)
     h = _state_width("dynamic_lstm", input, size, 4)

@@ -36,6 +36,8 @@ def data(
 
     A shape with a ``-1`` or ``None`` has its batch already, so none is put before it.
     """
+    if type is not None:
+        raise ProgramError(f"data({name!r}): there are dense tensors only, so type={type!r} means nothing: leave it out")
     has_batch = not append_batch_size or any(d is None or d < 0 for d in shape)
     whole = shape if has_batch else [-1, *shape]
     return program.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
