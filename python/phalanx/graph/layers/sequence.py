@@ -67,7 +67,7 @@ def dynamic_lstm(
     gate_activation: str = "sigmoid",
     cell_activation: str = "tanh",
     candidate_activation: str = "tanh",
-    dtype: str = "float32",
+    dtype: str | None = None,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
     """Long short-term memory over projected sequences ``[n, time, size]``; hidden and cell states, a quarter as wide.
@@ -82,7 +82,7 @@ def dynamic_lstm(
         gate_activation=(gate_activation, "sigmoid"),
         cell_activation=(cell_activation, "tanh"),
         candidate_activation=(candidate_activation, "tanh"),
-        dtype=(dtype, input.dtype),
+        dtype=(dtype or input.dtype, input.dtype),
     )
     layer = Layer("lstm", input, name)
     h = _state_width("dynamic_lstm", input, size, 4)
