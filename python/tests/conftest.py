@@ -23,7 +23,10 @@ if not HAS_TORCH:
         "test_horovod_names.py",
         "test_horovod_scripts.py",
         "test_process_sets.py",
+        "test_signatures.py",
         "test_torch_collectives.py",
+        "test_torch_doors.py",
+        "test_torch_drift.py",
         "test_torch_optimizer.py",
     ]
 
