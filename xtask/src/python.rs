@@ -16,8 +16,8 @@ const HEAVY: &[&str] = &["torch==2.15.0"];
 const HEAVY_SIZE: &str = "about 5 GB on disk, 3 GB to download";
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(14 * 60);
-const BUILD_LIMIT: Duration = Duration::from_secs(14 * 60);
-const TEST_LIMIT: Duration = Duration::from_secs(12 * 60);
+const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
+const TEST_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A Python with everything the tests need.
 pub struct Environment {
