@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from phalanx import _phalanx
 from phalanx._arguments import checked_root
-from phalanx.exceptions import UnsupportedError
+from phalanx.exceptions import MismatchError, UnsupportedError
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 
 T = TypeVar("T")
@@ -32,50 +31,64 @@ def broadcast_object(
     """The object of ``root_rank``, on every rank."""
     _refuse_if_strict("broadcast_object")
     root_rank = checked_root(root_rank, process_set)
-    is_root = _phalanx.place()[0] == root_rank
-    mine, failure = _letter(obj) if is_root else (b"", None)
+    mine, failure = _letter(obj, root_rank, is_sender=_phalanx.place()[0] == root_rank)
     answers = gather_bytes(mine, f"broadcast_object.{name}" if name else None, process_set)
-    (theirs,) = _opened(answers, [root_rank], failure, "broadcast_object")
-    return obj if is_root else pickle.loads(theirs)
+    theirs = _opened(answers, failure, "broadcast_object")
+    if root_rank not in theirs:
+        text = f"broadcast_object: rank {root_rank} has joined and sends nothing: take a root that still has data"
+        raise MismatchError(text, rank=root_rank)
+    return obj if _phalanx.place()[0] == root_rank else pickle.loads(theirs[root_rank])
 
 
 def allgather_object(obj: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[T]:
     """The objects of all ranks, in the order of ranks."""
     _refuse_if_strict("allgather_object")
     set_id(process_set)
-    mine, failure = _letter(obj)
+    mine, failure = _letter(obj, _EVERYBODY, is_sender=True)
     answers = gather_bytes(mine, f"allgather_object.{name}" if name else None, process_set)
-    return [pickle.loads(theirs) for theirs in _opened(answers, process_set.ranks, failure, "allgather_object")]
+    return [pickle.loads(theirs) for theirs in _opened(answers, failure, "allgather_object").values()]
 
 
-#: Whether it is an object or the reason why there is none, and its length.
-_HEAD = struct.Struct("<?Q")
+#: A rank, the root it names, whether there is an object or the reason why there is none, and how many bytes follow.
+_HEAD = struct.Struct("<ii?Q")
+_EVERYBODY = -1
 
 
-def _letter(obj: Any) -> tuple[bytes, Exception | None]:
+def _letter(obj: Any, root: int, is_sender: bool) -> tuple[bytes, Exception | None]:
     """An object as others get it; if it cannot be sent, the reason, so that nobody waits for it."""
-    try:
-        body, failure = _pickled(obj), None
-    except Exception as error:
-        body, failure = f"{type(obj).__name__}: {type(error).__name__}: {error}".encode(), error
-    return _HEAD.pack(failure is None, len(body)) + body, failure
+    body, failure = b"", None
+    if is_sender:
+        try:
+            body = _pickled(obj)
+        except Exception as error:
+            body, failure = f"{type(obj).__name__}: {type(error).__name__}: {error}".encode(), error
+    return _HEAD.pack(_phalanx.place()[0], root, failure is None, len(body)) + body, failure
 
 
-def _opened(answers: bytes, ranks: Sequence[int], failure: Exception | None, what: str) -> list[bytes]:
-    """The pickled objects of these ranks. If one could not send its own, every rank raises, itself the first reason."""
-    bodies: list[bytes] = []
-    at = 0
+def _opened(answers: bytes, failure: Exception | None, what: str) -> dict[int, bytes]:
+    """The pickled objects by rank. If ranks disagree, or one could not send its own, every rank raises the same."""
+    bodies: dict[int, bytes] = {}
+    roots: dict[int, int] = {}
     refused: list[tuple[int, str]] = []
+    at = 0
     while at < len(answers):
-        is_object, n = _HEAD.unpack_from(answers, at)
+        rank, roots[rank], is_object, n = _HEAD.unpack_from(answers, at)
         at += _HEAD.size
         if not is_object:
-            refused.append((ranks[len(bodies)], answers[at : at + n].decode(errors="replace")))
-        bodies.append(answers[at : at + n])
+            refused.append((rank, answers[at : at + n].decode(errors="replace")))
+        elif n:
+            bodies[rank] = answers[at : at + n]
         at += n
+    a = min(roots)
+    b = next((rank for rank in sorted(roots) if roots[rank] != roots[a]), None)
+    if b is not None:
+        text = f"{what}: rank {a} names root {roots[a]}, rank {b} root {roots[b]}: name the same on every rank"
+        raise MismatchError(text, ranks=(a, b))
     if refused:
         rank, why = refused[0]
-        text = f"{what}: rank {rank} cannot send its object ({why}): send what pickle takes, such as tensors, numbers and dictionaries"
+        text = (
+            f"{what}: rank {rank} cannot send its object ({why}): send what pickle takes, such as tensors and numbers"
+        )
         raise UnsupportedError(text, rank=rank, cause=why) from failure
     return bodies
 

@@ -103,8 +103,13 @@ class _Oops(Exception):
     pass
 
 
+class _Net(torch.nn.Module):
+    def forward(self) -> torch.Tensor:
+        return _loss(self)
+
+
 def _net(*names: str) -> torch.nn.Module:
-    net = torch.nn.Module()
+    net = _Net()
     for i, name in enumerate(names):
         net.register_parameter(name, torch.nn.Parameter(torch.full((2,), float(i))))
     return net
@@ -127,13 +132,13 @@ def exceptions_in_hooks(wrap: str) -> None:
         model = hvd.DistributedDataParallel(net, bucket_cap_mb=1e-6)
     for _ in range(2):
         with pytest.raises(_Oops):
-            _loss(model).backward()
+            model().backward()
         if wrap == "optimizer":
             optimizer.synchronize()
         optimizer.zero_grad()
     handle.remove()
     for _ in range(2):
-        _loss(model).backward()
+        model().backward()
         assert [p.grad.tolist() for p in net.parameters()] == [[average] * 2] * 3
         optimizer.step()
         optimizer.zero_grad()

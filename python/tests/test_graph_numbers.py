@@ -85,7 +85,7 @@ def test_nan_travels_as_in_pytorch() -> None:
         "all": (layers.reduce_max, lambda v: v.amax()),
         "argmax": (layers.argmax, lambda v: v.argmax(1)),
         "topk": (lambda v: layers.topk(v, 2)[1], lambda v: v.topk(2)[1]),
-        "softplus": (lambda v: layers.softplus(v * -20.0), lambda v: torch.nn.functional.softplus(v * -20.0)),
+        "softplus": (lambda v: layers.softplus(v * -5.0), lambda v: torch.nn.functional.softplus(v * -5.0)),
     }
     for name, (own, other) in ours.items():
         got = _run(lambda own=own: own(fluid.data("x", [None, 3])), {"x": x})

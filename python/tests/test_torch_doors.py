@@ -101,6 +101,13 @@ def secretive() -> list[str]:
     return told
 
 
+def different_roots() -> None:
+    with pytest.raises(PhalanxError, match="rank 0 names root 0, rank 1 root 1"):
+        hvd.broadcast_object("x", root_rank=hvd.rank())
+    assert hvd.broadcast_object(None, root_rank=1) is None
+    goes_on()
+
+
 def in_pieces() -> None:
     n, r = hvd.size(), hvd.rank()
     whole = torch.arange(12.0).reshape(3, 4) + r
@@ -233,7 +240,17 @@ def skipping_without_need() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [misspoken, handles, in_pieces, normalized, as_torchs_class, adasum_words, as_horovods, skipping_without_need],
+    [
+        misspoken,
+        handles,
+        different_roots,
+        in_pieces,
+        normalized,
+        as_torchs_class,
+        adasum_words,
+        as_horovods,
+        skipping_without_need,
+    ],
 )
 def test_doors(function: Callable[[], None]) -> None:
     run_ranks(2, function)

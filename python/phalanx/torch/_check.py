@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from phalanx import _phalanx
+from phalanx import _phalanx, _world
 from phalanx.exceptions import MismatchError
 from phalanx.objects import gather_bytes
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
@@ -41,11 +41,22 @@ def check_equal(
         _compare(type(model_or_optimizer).__name__, _tensors(model_or_optimizer), process_set)
 
 
-def every(n_steps: int, what: str, named: Callable[[], _Named], process_set: ProcessSet) -> None:
-    """Compares parameters if `PHALANX_CHECK` says so for this step."""
-    interval = _phalanx.check_every()
-    if interval and n_steps % interval == 0:
-        _compare(f"{what}, step {n_steps}", named(), process_set)
+class Checks:
+    """Compares parameters after every N-th step, as `PHALANX_CHECK` says."""
+
+    def __init__(self, what: str, process_set: ProcessSet) -> None:
+        self._what, self._set = what, process_set
+        self._age, self._n_steps = -1, 0
+
+    def step(self, named: Callable[[], _Named]) -> None:
+        """Another step was made."""
+        if self._age != _world.age():
+            # Ranks that were apart before count together again.
+            self._age, self._n_steps = _world.age(), 0
+        self._n_steps += 1
+        interval = _phalanx.check_every()
+        if interval and self._n_steps % interval == 0:
+            _compare(f"{self._what}, step {self._n_steps}", named(), self._set)
 
 
 def _tensors(of: Any) -> _Named:
@@ -115,7 +126,7 @@ def _raise(what: str, blocks: dict[int, list[tuple[str, str]]]) -> None:
             if theirs[1] != kind:
                 text = f"rank {a} has {kind} where rank {b} has {theirs[1]}"
             else:
-                unlike = [str(r) for r in blocks if blocks[r][i][0] != digest]
+                unlike = [str(r) for r in blocks if i >= len(blocks[r]) or blocks[r][i][0] != digest]
                 listed = f"rank {b}" if len(unlike) == 1 else f"ranks {', '.join(unlike)}"
                 text = (
                     f"{kind} is {digest} on rank {a} and {theirs[0]} on {listed if len(unlike) == 1 else f'rank {b}'}"

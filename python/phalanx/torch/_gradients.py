@@ -36,14 +36,22 @@ class Travel:
 
     def wait(self) -> None:
         if self._result is not None:
-            result, self._result = self._result, None
-            self._arrive(result())
+            self._arrive(self._ended(self._result))
 
     def drain(self) -> None:
         """Waits, and leaves the gradients as they are."""
         if self._result is not None:
-            result, self._result = self._result, None
-            result()
+            self._ended(self._result)
+
+    def _ended(self, result: Callable[[], Any]) -> Any:
+        try:
+            got = result()
+        except PhalanxError:
+            self._result = None
+            raise
+        # Not before: who was interrupted waits for the same result again.
+        self._result = None
+        return got
 
     def forget(self) -> None:
         """Nobody is interested any more."""
@@ -103,7 +111,7 @@ def send_sparse(p: torch.Tensor, name: str, manner: Manner) -> Travel:
 def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Travel:
     """Sends the gradients of these parameters: in place wherever that is possible."""
     lent: list[torch.Tensor] = []
-    homes: list[tuple[torch.Tensor, bool, Any]] = []
+    homes: list[tuple[torch.Tensor, Any]] = []
     for p in ps:
         grad = gradient_of(p).detach()
         is_sparse = grad.is_sparse
@@ -112,7 +120,7 @@ def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Tr
         if not is_native(manner.compression):
             dense, context = manner.compression.compress(dense)
         lent.append(dense)
-        homes.append((p, is_sparse, context))
+        homes.append((p, context))
     narrow = is_native(manner.compression) and all(narrows(t, manner.compression) for t in lent)
     handle = _submit.reduce(
         lent,
@@ -127,18 +135,17 @@ def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Tr
     )
 
     def arrive(_results: Any) -> None:
-        for reduced, (p, was_sparse, context) in zip(lent, homes, strict=True):
-            _bring_home(p, reduced, was_sparse, context, manner)
+        for reduced, (p, context) in zip(lent, homes, strict=True):
+            _bring_home(p, reduced, context, manner)
 
     return Travel(lambda: _handles.synchronize(handle), arrive, handle)
 
 
-def _bring_home(p: torch.Tensor, reduced: torch.Tensor, was_sparse: bool, context: Any, manner: Manner) -> None:
+def _bring_home(p: torch.Tensor, reduced: torch.Tensor, context: Any, manner: Manner) -> None:
     if not is_native(manner.compression):
         reduced = manner.compression.decompress(reduced, context)
-    if was_sparse:
-        p.grad = reduced.to_sparse()
-    elif p.grad is None:
+    if p.grad is None or p.grad.is_sparse:
+        # Dense from now on, also on ranks that have computed rows: optimizers decide by it what they do.
         p.grad = reduced
     elif reduced.data_ptr() != p.grad.data_ptr():
         with torch.no_grad():

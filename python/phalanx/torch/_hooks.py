@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,3 +26,25 @@ def on_gradient(p: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Any:
 def can_have_gradient(p: torch.Tensor) -> bool:
     """Whether it may be trained, now or later: integers never are."""
     return p.is_leaf and (p.is_floating_point() or p.is_complex())
+
+
+#: By the id of a parameter: itself, who is told of its gradients, and the hook.
+_owners: dict[int, tuple[weakref.ref[torch.Tensor], str, Any]] = {}
+
+
+def own_gradient(p: torch.Tensor, what: str, call: Callable[[torch.Tensor], None]) -> Any:
+    """As :func:`on_gradient`, for one at a time: a model or optimizer that is wrapped again belongs to the new wrapper.
+
+    Two kinds of wrappers would reduce one gradient at the same time: refused.
+    """
+    known = _owners.get(id(p))
+    if known is not None and known[0]() is p:
+        if known[1] != what:
+            raise ValueError(
+                f"a parameter of shape {list(p.shape)} belongs to a {known[1]} already: use that or {what}, not both"
+            )
+        known[2].remove()
+    key = id(p)
+    hook = on_gradient(p, call)
+    _owners[key] = (weakref.ref(p, lambda _: _owners.pop(key, None)), what, hook)
+    return hook

@@ -27,7 +27,7 @@ from phalanx.exceptions import MismatchError, PhalanxError
 from phalanx.reductions import Max
 from phalanx.torch import _handles, _submit
 from phalanx.torch._gradients import Manner, Travel, drain_all, send, send_sparse, wait_for_all
-from phalanx.torch._hooks import can_have_gradient, on_gradient
+from phalanx.torch._hooks import can_have_gradient, own_gradient
 from phalanx.torch._round import BOTH, DENSE, SPARSE, Report, View, read
 from phalanx.torch.functions import described
 
@@ -70,7 +70,7 @@ class Reducer:
         self._trained: tuple[bool, ...] = ()
         self._is_known = False
         self._accord = Accord(what, self._lines, manner.process_set)
-        self._age, self._n_steps, self._n_left_out = -1, 0, 0
+        self._age, self._n_steps, self._n_left_out, self._n_touched = -1, 0, 0, 0
         #: Passes that have not ended, by the numbers that torch gives them.
         self._open: set[int] = set()
         self._reset()
@@ -83,7 +83,7 @@ class Reducer:
         for name, p in named:
             if can_have_gradient(p) and p not in self._names:
                 self._names[p] = name
-                self._hooks.append(on_gradient(p, self._on_gradient))
+                self._hooks.append(own_gradient(p, self._what, self._on_gradient))
         # By name, because ranks may have them in different orders.
         self._ps = sorted(self._names, key=self._names.__getitem__)
         self._index = {p: i for i, p in enumerate(self._ps)}
@@ -121,14 +121,17 @@ class Reducer:
     def _on_gradient(self, p: _Parameter) -> None:
         self._fresh.add(p)
         if not self.is_syncing:
+            if not self._again and p in self._reduced:
+                # What this rank computes alone would be added to what is everybody's.
+                self._refuse(p)
             return
         task = torch._C._current_graph_task_id()
         if task not in self._open:
             self._begin(task)
         if p in self._travels or p in self._reduced:
-            if not self._again:
+            if not self._again or p in self._travels:
                 self._refuse(p)
-            # Reduced by the pass of a checkpoint within this one, or the pass before ended with an exception.
+            # Reduced by the pass of a checkpoint within this one.
             self._begin_anew({task})
             self._fresh.add(p)
         if self._n_passes >= self.passes:
@@ -150,8 +153,17 @@ class Reducer:
         self._n_passes += 1
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
 
+    def is_abandoned(self) -> bool:
+        """Whether a pass has begun and ended with an exception; asked outside of passes."""
+        return bool(self._open) and torch._C._current_graph_task_id() == -1
+
     def _refuse(self, p: _Parameter) -> None:
         name, passes = self._names[p], self.passes
+        if self._again:
+            raise AssertionError(
+                f"the gradient of {name} was computed again while it was under way: it is used both inside and outside of "
+                "a checkpoint; write checkpoint(..., use_reentrant=False)"
+            )
         raise AssertionError(
             f"a further backward pass computed the gradient of {name} before step(), although gradients are reduced after "
             f"{passes} of them: raise backward_passes_per_step, put the passes before the last into no_sync(), or call "
@@ -160,7 +172,7 @@ class Reducer:
 
     def _end(self, task: int) -> None:
         self._open.discard(task)
-        if self._n_passes >= self.passes:
+        if self._n_passes >= self.passes and (self._again or not self.is_complete()):
             self._settle(is_at_step=False)
 
     # Sending.
@@ -177,7 +189,8 @@ class Reducer:
         elif index is None:
             self._send_one(p, DENSE)
         elif not self._waiting[index]:
-            self._send_group(index, [q for q in self._groups[index] if not self._is_sparse(q)])
+            due = [q for q in self._groups[index] if q not in self._travels and q not in self._reduced]
+            self._send_group(index, [q for q in due if not self._is_sparse(q)])
 
     def _is_sparse(self, p: _Parameter) -> bool:
         return p.grad is not None and p.grad.is_sparse and not self._manner.sparse_as_dense
@@ -212,14 +225,14 @@ class Reducer:
         if self._asked is not None:
             return
         if self._age != _world.age():
-            self._age, self._n_steps, self._n_left_out = _world.age(), 0, 0
-        has = set(self._fresh)
+            self._age, self._n_steps, self._n_left_out, self._n_touched = _world.age(), 0, 0, 0
+        has = {p for p in self._fresh if p.grad is not None}
         if is_at_step:
             # Gradients that the program has set itself count, too.
             has |= {p for p in self.wanted if p.grad is not None}
         has -= self._reduced.keys()
         gradients = {self._index[p]: SPARSE if self._is_sparse(p) else DENSE for p in has}
-        counts = struct.pack("<qq", self._n_steps, self._n_left_out)
+        counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
         identity = hashlib.blake2b(self._digest + counts, digest_size=8).digest()
         report = Report(gradients, is_at_step, identity).written(len(self._ps))
         handle = _submit.reduce(
@@ -242,7 +255,11 @@ class Reducer:
             view = None
         self._asked = None
         if view is None or not view.are_alike:
-            places = [f"{self._n_steps} finished steps", f"{self._n_left_out} passes without a step"]
+            places = [
+                f"{self._n_steps} finished steps",
+                f"{self._n_left_out} passes without a step",
+                f"{self._n_touched} steps with gradients that were changed after they were reduced",
+            ]
             explain(self._what, f"{self._what}.{self._number}.round", self._lines() + places, self._manner.process_set)
         assert view is not None, "explain() raises"
         both = next((self._ps[i] for i, kind in view.gradients.items() if kind == BOTH), None)
@@ -267,7 +284,8 @@ class Reducer:
             # The next pass begins anew.
             self.forget()
             raise
-        self._reduced.update(self._travels)
+        for p in self._travels:
+            self._reduced[p] = (p.grad, p.grad._version if p.grad is not None else 0)
         self._travels.clear()
         self._fresh -= self._reduced.keys()
         return view.are_all_at_step
@@ -290,6 +308,16 @@ class Reducer:
         """The gradients so far were used; the next pass may belong to the same step."""
         self._reset()
 
+    def look_at_gradients(self) -> None:
+        """Counts the step if the program changed gradients after they were reduced: clipped them, or unscaled them.
+
+        A rank whose gradients were reduced only by its step could not, and would go its own way; the next round tells.
+        """
+        self._n_touched += any(
+            p.grad is not grad or (grad is not None and grad._version != version)
+            for p, (grad, version) in self._reduced.items()
+        )
+
     def step_done(self) -> None:
         """The next pass belongs to the next step."""
         self._n_steps += 1
@@ -297,7 +325,11 @@ class Reducer:
 
     def leave_out(self) -> None:
         """The gradients so far are thrown away without a step."""
-        if self._travels or self._reduced:
+        if self._travels or self._open:
+            # A pass that ended with an exception: ranks may have sent different parts of it.
+            self._open.clear()
+            self._settle(is_at_step=False)
+        if self._reduced:
             self._n_left_out += 1
         self._begin_anew(set())
         self._fresh.clear()
@@ -315,6 +347,8 @@ class Reducer:
         """Begins anew without waiting: after a failure, or a shutdown."""
         for travel in self._travels.values():
             travel.forget()
+        if self._asked is not None:
+            _handles.forget(self._asked[0])
         self._open.clear()
         self._reset()
 
@@ -322,8 +356,8 @@ class Reducer:
         #: Gradients that this rank has computed and nobody has reduced.
         self._fresh: set[_Parameter] = set()
         self._travels: dict[_Parameter, Travel] = {}
-        #: Those that were reduced since the last step; a dictionary, because its order is that of the parameters.
-        self._reduced: dict[_Parameter, Travel] = {}
+        #: Those that were reduced since the last step, with the gradient and its version then.
+        self._reduced: dict[_Parameter, tuple[torch.Tensor | None, int]] = {}
         self._n_passes = 0
         self._asked: tuple[int, bytearray] | None = None
         if self._is_known:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from phalanx._arguments import checked_passes
+from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import global_process_set
 from phalanx.reductions import Adasum
 from phalanx.torch import _check
@@ -31,7 +32,7 @@ class AdasumOptimizer(torch.optim.Optimizer):
         #: How often the gradient of each parameter was computed since the last step.
         self._passes: dict[torch.Tensor, int] = {}
         self._hooks = [on_gradient(p, self._on_gradient) for p in self._ps() if can_have_gradient(p)]
-        self._n_steps = 0
+        self._checks = _check.Checks("DistributedOptimizer", self.process_set)
 
     def _ps(self) -> list[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -83,7 +84,8 @@ class AdasumOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of this rank's own, combined with everybody's."""
-        ps = [p for p in self._ps() if p.requires_grad]
+        # Frozen ones, too: momentum may still move them.
+        ps = [p for p in self._ps() if can_have_gradient(p)]
         if self.sparse_as_dense:
             for p in ps:
                 if p.grad is not None and p.grad.is_sparse:
@@ -93,10 +95,13 @@ class AdasumOptimizer(torch.optim.Optimizer):
         self._passes.clear()
         with torch.no_grad():
             changes = [(p.detach() - start).contiguous() for p, start in zip(ps, before, strict=True)]
-            combined = grouped_allreduce(changes, name="adasum", op=Adasum, compression=self._compression)
+            try:
+                combined = grouped_allreduce(changes, name="adasum", op=Adasum, compression=self._compression)
+            except PhalanxError:
+                for p, start in zip(ps, before, strict=True):
+                    p.copy_(start)
+                raise
             for p, start, change in zip(ps, before, combined, strict=True):
                 p.copy_(start + change)
-        self._n_steps += 1
-        named = [(self._parameter_names[p], p) for p in self._ps()]
-        _check.every(self._n_steps, "DistributedOptimizer", lambda: named, self.process_set)
+        self._checks.step(lambda: [(self._parameter_names[p], p) for p in self._ps()])
         return loss

@@ -96,7 +96,7 @@ class DistributedDataParallel(torch.nn.Module):
         self.process_set = process_set
         self._cap = _checked_cap(25.0 if bucket_cap_mb is None else bucket_cap_mb)
         self._root = process_set.ranks[0]
-        self._n_passes = 0
+        self._checks = _check.Checks("DistributedDataParallel", process_set)
         manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=True, process_set=process_set)
         self._reducer = Reducer("DistributedDataParallel", manner, self._buckets, again=True)
         self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
@@ -105,7 +105,9 @@ class DistributedDataParallel(torch.nn.Module):
         # Buckets are filled in the order of parameters, which therefore must be the same, too.
         Accord("DistributedDataParallel", self._order, process_set).wait()
         if init_sync:
-            broadcast_parameters(module.state_dict(), self._root, process_set)
+            # Modules may have a state of another kind, which is theirs to agree on.
+            state = {name: t for name, t in module.state_dict().items() if isinstance(t, torch.Tensor)}
+            broadcast_parameters(state, self._root, process_set)
         self._reducer.adopt(module.named_parameters())
         self._ps = list(module.parameters())
 
@@ -118,7 +120,8 @@ class DistributedDataParallel(torch.nn.Module):
         n_bytes = 0
         for p in reversed(trained):
             size = p.numel() * p.element_size()
-            if not buckets or n_bytes + size > self._cap or buckets[-1][0].dtype != p.dtype:
+            last = buckets[-1][0] if buckets else p
+            if not buckets or n_bytes + size > self._cap or (last.dtype, last.device) != (p.dtype, p.device):
                 buckets.append([])
                 n_bytes = 0
             buckets[-1].append(p)
@@ -133,14 +136,17 @@ class DistributedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result. In training, ranks begin with rank 0's buffers."""
-        if self._is_alone or not self.training or not self._reducer.is_syncing:
+        if self._is_alone:
             return self.module(*args, **kwargs)
         ps = list(self.module.parameters())
         if len(ps) != len(self._ps) or any(a is not b for a, b in zip(ps, self._ps, strict=True)):
             self._reducer.adopt(self.module.named_parameters())
             self._ps = ps
-        _check.every(self._n_passes, "DistributedDataParallel", self._named, self.process_set)
-        self._n_passes += 1
+        if self._reducer.is_abandoned():
+            self._reducer.leave_out()
+        if not self.training or not self._reducer.is_syncing:
+            return self.module(*args, **kwargs)
+        self._checks.step(self._named)
         if self.broadcast_buffers:
             buffers = dict(self.module.named_buffers())
             if buffers:

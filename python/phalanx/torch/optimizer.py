@@ -46,7 +46,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.sparse_as_dense, self.gradient_predivide_factor = manner.sparse_as_dense, manner.postscale
         self._synchronized = False
         self._should_synchronize = True
-        self._n_steps = 0
+        self._checks = _check.Checks("DistributedOptimizer", manner.process_set)
         self._reducer = Reducer("DistributedOptimizer", manner, grouping, passes=passes)
         self._is_alone = len(manner.process_set.ranks) == 1 or not manner.process_set.included()
         if not self._is_alone:
@@ -125,12 +125,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 raise ValueError(
                     "skip_synchronize() is for a step after synchronize(): call optimizer.synchronize() first"
                 )
+            if not self._is_alone:
+                self._reducer.look_at_gradients()
             result = super().step()
         self._synchronized = False
         if not self._is_alone:
             self._reducer.step_done()
-            self._n_steps += 1
-            _check.every(self._n_steps, "DistributedOptimizer", self._named, self.process_set)
+            self._checks.step(self._named)
         return result
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
@@ -164,7 +165,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As the wrapped optimizer's; forgets gradients that are under way."""
-        self._reducer.forget()
+        if self._handles:
+            self._reducer.forget()
         self._synchronized, self._should_synchronize = False, True
         super().load_state_dict(*args, **kwargs)
 

@@ -299,6 +299,8 @@ impl Job {
             policy.blame(first, Charge::Failed);
         } else if let Some(whom) = self.verdict.missed.get(&rank)
             && self.failures.of(rank).is_none_or(|f| f.kind != FailureKind::Own)
+            // What the rank missed has not killed it: a crash is its own.
+            && !matches!(policy.cause(), Cause::Failed { ending: Ending::Signal(_), .. })
         {
             policy.blame(*whom, Charge::Gone);
         }

@@ -166,6 +166,10 @@ impl Membership {
     }
 
     fn hear(&mut self, now: Tick, rank: Rank, said: Up, out: &mut Vec<Output>) {
+        if let Up::Missed(whom) = said {
+            // Also of a rank whose end was told before its last words were read.
+            self.missed.entry(rank).or_insert(whom);
+        }
         let Some(seat @ Seat::Joined { .. }) = self.seats.get_mut(rank.index()) else { return };
         *seat = Seat::Joined { last_heard: now };
         match said {
@@ -179,10 +183,7 @@ impl Membership {
                 // Rank 0 last: it may serve this hub, and end as soon as it hears.
                 out.reverse();
             }
-            Up::Missed(whom) => {
-                self.missed.entry(rank).or_insert(whom);
-            }
-            Up::Alive | Up::Join(_) | Up::Doomed(_) | Up::Words(_) => {}
+            Up::Alive | Up::Missed(_) | Up::Join(_) | Up::Doomed(_) | Up::Words(_) => {}
         }
     }
 
