@@ -86,10 +86,9 @@ impl Operator for BoundedSoftmax {
             let (out, floor) = (call.update::<T>(0, 0), T::of(FLOOR));
             fast(#[inline(always)] || {
                 for row in out.chunks_exact_mut(n.max(1)) {
-                    let top = largest(row);
-                    row.iter_mut().for_each(|v| *v = at_least(*v - top, floor));
-                    row.iter_mut().for_each(|v| *v = v.exp());
-                    let part = T::ONE / T::of(sum(row));
+                    let least = largest(row) + floor;
+                    row.iter_mut().for_each(|v| *v = at_least(*v, least));
+                    let part = T::ONE / normalise(row);
                     row.iter_mut().for_each(|v| *v *= part);
                 }
             });
