@@ -72,8 +72,8 @@ def splits_of_any_width() -> None:
         assert pn.alltoall(x.numpy(), splits)[1] == [1] * n
     wrong = [torch.ones(n), torch.ones(n, dtype=torch.bool), [1.0] * n, [True] * n, [-1] * n, ["1"] * n]
     for splits in wrong:
-        _refused("integers", lambda splits=splits: hvd.alltoall(x, splits))
-        _refused("integers", lambda splits=splits: pn.alltoall(x.numpy(), splits))
+        _refused("whole numbers from 0", lambda splits=splits: hvd.alltoall(x, splits))
+        _refused("whole numbers from 0", lambda splits=splits: pn.alltoall(x.numpy(), splits))
     _goes_on()
 
 

@@ -100,7 +100,7 @@ def test_a_row_of_nan_is_never_right() -> None:
     def build() -> Any:
         return layers.accuracy(fluid.data("scores", [None, 2]), fluid.data("label", [None, 1], "int64"))
 
-    assert float(_run(build, {"scores": scores, "label": label})) == 0.5
+    assert _run(build, {"scores": scores, "label": label}).item() == 0.5
 
 
 def test_filters_of_groups_begin_as_paddles() -> None:
@@ -126,7 +126,7 @@ def test_a_classifier_whose_right_class_has_no_probability_left_goes_on_learning
         scope = fluid.global_scope()
         scope.find_var("w").get_tensor().set(np.array([[-500.0, 500.0]], "float32"), fluid.CPUPlace())
         feed = {"x": np.ones((1, 1), "float32"), "label": np.zeros((1, 1), "int64")}
-        losses = [float(np.asarray(exe.run(feed=feed, fetch_list=[loss])[0])) for _ in range(4)]
+        losses = [exe.run(feed=feed, fetch_list=[loss])[0].item() for _ in range(4)]
         assert losses == pytest.approx([64.0] * 4)
         np.testing.assert_allclose(np.asarray(scope.find_var("w").get_tensor()), [[-498.0, 498.0]])
 

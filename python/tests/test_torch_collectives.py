@@ -31,7 +31,7 @@ def reductions() -> None:
         assert torch.equal(y, everybody.sum(0).to(dtype))
     with pytest.warns(DeprecationWarning):
         assert hvd.allreduce(torch.ones(1), average=False).item() == n
-    with pytest.raises(ValueError, match="supersedes"):
+    with pytest.raises(ValueError, match="pass op alone"):
         hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
     product = hvd.allreduce(torch.tensor([2.0]), op=hvd.Product, prescale_factor=1.0)
     assert product.item() == 2.0**n
@@ -43,7 +43,7 @@ def handles() -> None:
     for i in reversed(range(50)):
         assert torch.equal(hvd.synchronize(handles[i]), torch.full((4,), float(i * n)))
     assert hvd.synchronize(handles[0]) is None
-    with pytest.raises(ValueError, match="was not created or has been cleared"):
+    with pytest.raises(ValueError, match="its result was given|is no handle"):
         hvd.poll(handles[0])
     handle = hvd.allreduce_async(torch.ones(1), name="again")
     while not hvd.poll(handle):

@@ -33,6 +33,8 @@ class Travel:
     def __init__(self, result: Callable[[], Any], arrive: Callable[[Any], None], handle: int | None = None) -> None:
         self._result: Callable[[], Any] | None = result
         self._arrive, self._handle = arrive, handle
+        #: Rows travel without a handle of their own.
+        self.is_sparse = handle is None
 
     def wait(self) -> None:
         if self._result is not None:

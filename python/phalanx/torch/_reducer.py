@@ -192,6 +192,11 @@ class Reducer:
             due = [q for q in self._groups[index] if q not in self._travels and q not in self._reduced]
             self._send_group(index, [q for q in due if not self._is_sparse(q)])
 
+    def _kind(self, p: _Parameter) -> int:
+        travel = self._travels.get(p)
+        is_sparse = self._is_sparse(p) if travel is None else travel.is_sparse
+        return SPARSE if is_sparse else DENSE
+
     def _is_sparse(self, p: _Parameter) -> bool:
         return p.grad is not None and p.grad.is_sparse and not self._manner.sparse_as_dense
 
@@ -226,12 +231,12 @@ class Reducer:
             return
         if self._age != _world.age():
             self._age, self._n_steps, self._n_left_out, self._n_touched = _world.age(), 0, 0, 0
-        has = {p for p in self._fresh if p.grad is not None}
+        has = {p for p in self._fresh if p.grad is not None} | self._travels.keys()
         if is_at_step:
             # Gradients that the program has set itself count, too.
             has |= {p for p in self.wanted if p.grad is not None}
         has -= self._reduced.keys()
-        gradients = {self._index[p]: SPARSE if self._is_sparse(p) else DENSE for p in has}
+        gradients = {self._index[p]: self._kind(p) for p in has}
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
         identity = hashlib.blake2b(self._digest + counts, digest_size=8).digest()
         report = Report(gradients, is_at_step, identity).written(len(self._ps))
@@ -271,7 +276,7 @@ class Reducer:
             )
         return view
 
-    def _settle(self, is_at_step: bool) -> bool:
+    def _settle(self, is_at_step: bool, end: Callable[[Iterable[Travel]], None] = wait_for_all) -> bool:
         """One round: afterwards everybody's gradients so far are complete. Whether all ranks are at their step."""
         try:
             self._look()
@@ -279,7 +284,7 @@ class Reducer:
             self._ask(is_at_step)
             view = self._answer()
             self._send_rest(view.gradients)
-            wait_for_all(dict.fromkeys(self._travels.values()))
+            end(dict.fromkeys(self._travels.values()))
         except PhalanxError:
             # The next pass begins anew.
             self.forget()
@@ -326,9 +331,17 @@ class Reducer:
     def leave_out(self) -> None:
         """The gradients so far are thrown away without a step."""
         if self._travels or self._open:
-            # A pass that ended with an exception: ranks may have sent different parts of it.
+            # A pass that ended with an exception: ranks may have sent different parts of it. All get all of it, so that
+            # names are free again, and nobody keeps it.
             self._open.clear()
-            self._settle(is_at_step=False)
+            kept = {p: p.grad for p in self._ps if p not in self._travels}
+            try:
+                for p in kept:
+                    p.grad = None
+                self._settle(is_at_step=False, end=drain_all)
+            finally:
+                for p, grad in kept.items():
+                    p.grad = grad
         if self._reduced:
             self._n_left_out += 1
         self._begin_anew(set())
