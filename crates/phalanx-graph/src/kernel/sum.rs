@@ -39,6 +39,7 @@ pub fn total<T: Real, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> T) -> 
     );
     let whole = blocks[0].len() * BLOCK;
     let mut total = 0.0;
+    #[expect(clippy::needless_range_loop, reason = "several slices are walked side by side")]
     for b in 0..blocks[0].len() {
         // Of a known length, so that nothing is checked on the way.
         let part: [&[T; BLOCK]; K] = std::array::from_fn(
