@@ -140,7 +140,7 @@ def _mourn(rank: int, failures: dict[int, _Failure], verdict: dict[str, int]) ->
     said = next((failure for failure in failures.values() if failure.rank == rank), None)
     if verdict.get("rank") == rank and "signal" in verdict:
         how = f"its process was killed by {_signal_name(verdict['signal'])}"
-    elif verdict.get("rank") == rank:
+    elif verdict.get("rank") == rank and "code" in verdict:
         how = f"its process ended with code {verdict['code']}"
     else:
         how = (said.cause if said else None) or "its process ended before the function returned"

@@ -8,21 +8,37 @@ use phalanx_core::{Rank, ReduceOp};
 use phalanx_net::arena::MAX_LANES;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// What a rank says instead of the first rank of its group: it wants none, its list is wrong, another of its threads splits.
+const NOBODY: i64 = -1;
+const WRONG: i64 = -2;
+const BUSY: i64 = -3;
+
 impl Communicator {
     /// Makes a communicator of some of these ranks. Every rank of this communicator calls it, each with the list of the group it wants to be in
     /// (an empty list for none); members of one group give the same list, which is also their order. Groups do not overlap.
     /// There is room for 1023 of them at a time; where it is used up, every rank gets the same error, and dropping one on all of its ranks makes room.
     pub fn split(&mut self, ranks: &[Rank]) -> Result<Option<Communicator>, Error> {
+        let world = self.world.clone();
+        let turn = world.begin_split();
         let wrong = self.wrong_list(ranks);
         let n = self.members.len();
         let mut hasher = DefaultHasher::new();
         ranks.hash(&mut hasher);
         // Also a rank with a wrong list takes part, so that nobody waits for it.
-        let first = if wrong.is_some() { -2 } else { ranks.first().map_or(-1, |r| i64::from(r.0)) };
+        let first = match (&turn, &wrong) {
+            (None, _) => BUSY,
+            (_, Some(_)) => WRONG,
+            _ => ranks.first().map_or(NOBODY, |r| i64::from(r.0)),
+        };
         let mine = [first, hasher.finish() as i64, i64::from(self.world.next_communicator())];
         let mut all = vec![0i64; 3 * n];
         self.allgather(&mine, &mut all, &vec![3; n])?;
         let rows: Vec<&[i64]> = all.chunks(3).collect();
+        if let Some(busy) = rows.iter().position(|row| row[0] == BUSY) {
+            return Err(Error::Split(format!(
+                "two threads of rank {busy} split communicators at the same time: split one after the other, in the same order on all ranks"
+            )));
+        }
         let base = rows.iter().map(|row| row[2]).max().unwrap_or(1) as u32;
         let mut firsts: Vec<i64> = rows.iter().map(|row| row[0]).filter(|&f| f >= 0).collect();
         firsts.sort_unstable();

@@ -70,3 +70,28 @@ fn all_ranks_are_told_alike_when_there_is_no_room_and_dropping_makes_room() {
         }
     }
 }
+
+/// Two threads of each rank split a communicator each, at once: what is made works, and what is refused is refused on all ranks.
+#[test]
+fn splits_at_the_same_time_work_or_are_refused_on_all_ranks() {
+    let told = run_owners(&[2], &[], |mut comm| {
+        let all = [Rank(0), Rank(1)];
+        let pair = [comm.split(&all).unwrap().unwrap(), comm.split(&all).unwrap().unwrap()];
+        let split_often = |mut comm: Communicator| -> Vec<Result<f32, String>> {
+            let split = |_| comm.split(&all).map(|made| sum(&mut made.unwrap())).map_err(|e| e.to_string());
+            (0..100).map(split).collect()
+        };
+        let outcomes = std::thread::scope(|scope| {
+            pair.map(|comm| scope.spawn(|| split_often(comm))).map(|thread| thread.join().unwrap())
+        });
+        comm.barrier().unwrap();
+        outcomes
+    });
+    assert_eq!(told[0], told[1]);
+    for outcome in told[0].iter().flatten() {
+        match outcome {
+            Ok(sum) => assert_eq!(*sum, 3.0),
+            Err(why) => assert!(why.contains("split communicators at the same time"), "{why}"),
+        }
+    }
+}

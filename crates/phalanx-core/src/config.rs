@@ -362,8 +362,8 @@ impl Config {
             _ => value,
         };
         let key = KEYS.iter().find(|k| k.name == *ours).expect("SETTINGS names our keys");
-        if self.is_set(ours) {
-            self.remarks.push(format!("{name} has no effect: {ours} is set, too, and wins"));
+        if let Origin::Environment(winner) = self.origin(ours) {
+            self.remarks.push(format!("{name} has no effect: {winner} is set, too, and wins"));
         } else if let Err(why) = (key.set)(self, meant) {
             self.remarks.push(format!("{name}={value:?} has no effect: {why}"));
         } else {
@@ -391,12 +391,13 @@ impl Config {
         self.origins.iter().any(|(n, _)| *n == name)
     }
 
+    fn origin(&self, name: &str) -> Origin {
+        self.origins.iter().rev().find(|(n, _)| *n == name).map_or(Origin::Default, |(_, o)| o.clone())
+    }
+
     /// Name, value, origin and meaning of every setting.
     pub fn show(&self) -> Vec<(&'static str, String, Origin, &'static str)> {
-        let origin = |name| {
-            self.origins.iter().rev().find(|(n, _)| *n == name).map_or(Origin::Default, |(_, o)| o.clone())
-        };
-        KEYS.iter().map(|k| (k.name, (k.show)(self), origin(k.name), k.doc)).collect()
+        KEYS.iter().map(|k| (k.name, (k.show)(self), self.origin(k.name), k.doc)).collect()
     }
 }
 
@@ -419,7 +420,7 @@ fn number(value: &str) -> Result<u64, &'static str> {
 }
 
 fn flag(value: &str) -> Result<bool, &'static str> {
-    match value {
+    match value.to_ascii_lowercase().as_str() {
         "1" | "true" | "on" | "yes" => Ok(true),
         "0" | "false" | "off" | "no" => Ok(false),
         _ => Err("it is 0 or 1"),
@@ -495,6 +496,20 @@ mod tests {
         );
         let off = vars(&[("HOROVOD_STALL_CHECK_DISABLE", "1"), ("HOROVOD_TIMELINE", "DYNAMIC")]).unwrap();
         assert_eq!((off.stall_warn, off.timeline), (Duration::ZERO, None));
+        let both =
+            vars(&[("HOROVOD_STALL_CHECK_DISABLE", "True"), ("HOROVOD_STALL_CHECK_TIME_SECONDS", "3")])
+                .unwrap();
+        assert_eq!(
+            (both.stall_warn, both.remarks.as_slice()),
+            (
+                Duration::ZERO,
+                &["HOROVOD_STALL_CHECK_TIME_SECONDS has no effect: HOROVOD_STALL_CHECK_DISABLE is set, too, and wins"
+                    .to_string()][..]
+            ),
+            "CONF-3"
+        );
+        let tuned = vars(&[("HOROVOD_AUTOTUNE", "True")]).unwrap();
+        assert_eq!(tuned.autotune, Autotune::On, "Python writes True for 1");
         let odd = vars(&[("HOROVOD_STALL_CHECK_DISABLE", "maybe"), ("HOROVOD_CYCLE_TIME", "5")]).unwrap();
         assert_eq!(odd.stall_warn, Config::default().stall_warn);
         assert_eq!(odd.remarks.len(), 2, "CONF-3: {:?}", odd.remarks);

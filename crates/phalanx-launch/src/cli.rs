@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// Write it for one device; march it on many.
 #[derive(Debug, Parser)]
-#[command(name = "phalanx", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "phalanx", version, long_version = phalanx_collective::BUILD, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

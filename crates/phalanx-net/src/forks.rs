@@ -1,7 +1,7 @@
 //! Sockets that are this process's alone. A program may fork at any moment, as data loaders do, and a child that lives on would keep its
 //! parent's connections open: the others would hear of the parent's death by its silence only.
 //!
-//! - FORK-1: a forked child holds no connection and no listener of its parent's world from its first moment on. The numbers stay taken, by a
+//! - FORK-1: a forked child holds no connection and no listener of its parent's world from its first moment on, once that world has formed. The numbers stay taken, by a
 //!   descriptor that leads nowhere, so that values that the child inherited can be dropped there as everywhere.
 //! - FORK-2: a number leaves the list before its descriptor is closed: no child ever loses a descriptor that is not ours.
 

@@ -2,7 +2,7 @@
 //! It never touches data.
 //!
 //! - WATCH-1: a dead process is an event (pidfd inside the host, closed connection through the hub), never a timeout.
-//! - WATCH-2: after a verdict is recorded every waiter is woken: the arena's doorbells ring and the wake-up descriptor becomes readable.
+//! - WATCH-2: after a verdict is recorded every waiter is woken: the arena's doorbells ring and every subscribed event counter is raised.
 //! - WATCH-3: where a rank serves the hub and is lost other than in order, nobody can spread news any more: the world is over for everybody
 //!   `ORPHANED` later, and every failure meanwhile is put down to it.
 
@@ -75,7 +75,6 @@ pub struct Watch {
     owner: u32,
     waker: Arc<Waker>,
     inbox: Arc<Inbox>,
-    wake: Arc<OwnedFd>,
     subscribers: Subscribers,
     hub_host: HubHost,
     thread: Option<JoinHandle<()>>,
@@ -105,7 +104,6 @@ impl Watch {
             let token = Token(FIRST_PIDFD + i);
             poll.registry().register(&mut SourceFd(&pidfd.as_raw_fd()), token, Interest::READABLE)?;
         }
-        let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let inbox = Arc::new(Inbox::default());
         let subscribers = Subscribers::default();
         let (orders, commands) = mpsc::channel();
@@ -124,7 +122,6 @@ impl Watch {
             arena: charge.arena,
             casualties: charge.casualties,
             inbox: inbox.clone(),
-            wake: wake.clone(),
             subscribers: subscribers.clone(),
             commands,
             unsaid: Vec::new(),
@@ -136,7 +133,6 @@ impl Watch {
             owner: std::process::id(),
             waker,
             inbox,
-            wake,
             subscribers,
             hub_host: charge.hub_host,
             thread: Some(thread),
@@ -147,24 +143,17 @@ impl Watch {
         &self.inbox
     }
 
-    /// Becomes readable whenever a verdict came in.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
     /// Adds an event counter that is raised at every verdict from now on, until it is unsubscribed.
     pub fn subscribe(&self, event: Arc<OwnedFd>) {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
     pub fn unsubscribe(&self, event: &Arc<OwnedFd>) {
+        if self.owner != std::process::id() {
+            // A forked child may have inherited the lock from a thread that it has not.
+            return;
+        }
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).retain(|e| !Arc::ptr_eq(e, event));
-    }
-
-    /// Takes note of a wake-up, so that the descriptor is quiet until the next verdict.
-    pub fn quiet(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.wake, &mut count);
     }
 
     /// Tells everybody why this world is over.
@@ -243,7 +232,6 @@ struct Watching {
     arena: Option<Arc<Arena>>,
     casualties: Arc<Casualties>,
     inbox: Arc<Inbox>,
-    wake: Arc<OwnedFd>,
     subscribers: Subscribers,
     commands: mpsc::Receiver<Order>,
     /// Whoever waits for the backlog to be gone.
@@ -468,7 +456,6 @@ impl Watching {
         if let Some(arena) = &self.arena {
             arena.alarm();
         }
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         for event in self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let _ = rustix::io::write(&**event, &1u64.to_ne_bytes());
         }

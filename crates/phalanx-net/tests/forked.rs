@@ -3,14 +3,14 @@
 use phalanx_core::Rank;
 use phalanx_net::{Link, World, hub::Hub, secret::Secret};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     process::Signal,
 };
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -35,10 +35,11 @@ fn rank_entry() {
     say("ready");
     until_it_ends(&link);
     say("link ended");
-    let watch = world.watch().expect("a world of two has a watch");
+    let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event counter"));
+    world.watch().expect("a world of two has a watch").subscribe(event.clone());
     while world.casualties().cause(other).is_none() {
         let limit = Timespec { tv_sec: DEADLINE.as_secs() as _, tv_nsec: 0 };
-        let mut fds = [PollFd::from_borrowed_fd(watch.wake_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::new(&*event, PollFlags::IN)];
         assert_ne!(poll(&mut fds, Some(&limit)), Ok(0), "no verdict came");
     }
     say(&format!("lost {}", world.casualties().cause(other).expect("it was just there")));

@@ -192,7 +192,6 @@ impl fmt::Display for Tuner {
             }
         }
         let Tuning { fusion_bytes, segment_bytes, algorithm } = &self.best;
-        let percent = 100.0 * (self.best_score / self.first_score.max(f64::MIN_POSITIVE) - 1.0);
         write!(
             f,
             " the fastest is PHALANX_FUSION_BYTES={fusion_bytes} PHALANX_SEGMENT_BYTES={segment_bytes}"
@@ -200,7 +199,16 @@ impl fmt::Display for Tuner {
         if let Some(algorithm) = algorithm {
             write!(f, " PHALANX_ALGORITHM={algorithm}")?;
         }
-        write!(f, ", {:.0} MB/s and {percent:.0} % more than at first", self.best_score)
+        write!(f, ", {:.0} MB/s", self.best_score)?;
+        // Steps that moved nothing have no speed to compare with.
+        match self.first_score > 0.0 {
+            true => write!(
+                f,
+                " and {:.0} % more than at first",
+                100.0 * (self.best_score / self.first_score - 1.0)
+            ),
+            false => Ok(()),
+        }
     }
 }
 

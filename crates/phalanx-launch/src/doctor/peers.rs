@@ -50,15 +50,15 @@ fn judge(host: &str, command: &[OsString], within: Duration, said: io::Result<ti
             _ => Finding::fail(host, format!("not reached: {last}"), no_rank, &try_it),
         };
     }
-    let ours = concat!("phalanx ", env!("CARGO_PKG_VERSION"));
+    let ours = format!("phalanx {}", phalanx_collective::BUILD);
     let theirs = said.stdout.trim();
     let took = said.took.as_secs_f64();
-    if theirs == ours {
+    if theirs == ours.as_str() {
         return Finding::ok(host, format!("answers in {took:.2} s with {ours}"));
     }
     if !theirs.lines().any(|line| line == ours) {
         let fact = format!("has {theirs:?}, this machine {ours}");
-        return Finding::fail(host, fact, no_rank, "install the same version on both");
+        return Finding::fail(host, fact, no_rank, "install the same build on both");
     }
     Finding::fail(
         host,
@@ -88,8 +88,13 @@ mod tests {
 
     #[test]
     fn hosts_are_judged_by_their_answer() {
-        let ours = concat!("phalanx ", env!("CARGO_PKG_VERSION"), "\n");
-        assert_eq!(judged(Some(0), ours, "").0, Mark::Ok);
+        let ours = format!("phalanx {}\n", phalanx_collective::BUILD);
+        assert_eq!(judged(Some(0), &ours, "").0, Mark::Ok);
+        let other = concat!("phalanx ", env!("CARGO_PKG_VERSION"), "+0000000000000000\n");
+        assert!(
+            judged(Some(0), other, "").1.contains("install the same build"),
+            "another commit of one version"
+        );
         assert!(judged(Some(0), "phalanx 9.9.9\n", "").1.starts_with("has \"phalanx 9.9.9\""));
         assert!(judged(Some(0), &format!("Welcome\n{ours}"), "").1.starts_with("its login script"));
         assert!(judged(Some(127), "", "sh: no such file").1.contains("no phalanx there"));

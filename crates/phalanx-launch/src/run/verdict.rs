@@ -11,6 +11,15 @@ pub fn of(cause: Cause) -> Option<Value> {
         Cause::Failed { rank, ending: Ending::Signal(signal) } => {
             Some(json!({ "rank": rank.0, "signal": signal }))
         }
+        Cause::Blamed { rank, end, .. } => {
+            let mut verdict = json!({ "rank": rank.0 });
+            match end.and_then(|end| end.ending) {
+                Some(Ending::Code(code)) => verdict["code"] = code.into(),
+                Some(Ending::Signal(signal)) => verdict["signal"] = signal.into(),
+                None => {}
+            }
+            Some(verdict)
+        }
         _ => None,
     }
 }
@@ -18,6 +27,7 @@ pub fn of(cause: Cause) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::policy::{Charge, RankEnd};
     use phalanx_core::Rank;
 
     #[test]
@@ -26,5 +36,9 @@ mod tests {
         assert_eq!(of(Ending::Code(7)).as_deref(), Some(r#"{"code":7,"rank":3}"#));
         assert_eq!(of(Ending::Signal(9)).as_deref(), Some(r#"{"rank":3,"signal":9}"#));
         assert_eq!(super::of(Cause::TimedOut), None);
+        let blamed = |end| super::of(Cause::Blamed { rank: Rank(1), charge: Charge::Frozen, end });
+        assert_eq!(blamed(None), Some(json!({ "rank": 1 })));
+        let end = RankEnd { ending: Some(Ending::Code(0)), asked: None, early: true };
+        assert_eq!(blamed(Some(end)), Some(json!({ "rank": 1, "code": 0 })));
     }
 }

@@ -34,7 +34,7 @@ impl Tenants {
     /// A communicator of these members has the lane until the tenancy is dropped.
     pub fn enter(self: &Arc<Tenants>, lane: u32, members: &[Rank]) -> Tenancy {
         self.lock().entry(lane).or_default().push(Past { members: members.to_vec(), is_here: true });
-        Tenancy { tenants: self.clone(), lane }
+        Tenancy { tenants: self.clone(), lane, owner: std::process::id() }
     }
 
     /// For each lane whether this rank minds if some of these ranks, of which it is one, have it: it has the lane itself, or had it together with
@@ -59,10 +59,15 @@ impl Tenants {
 pub(super) struct Tenancy {
     tenants: Arc<Tenants>,
     lane: u32,
+    owner: u32,
 }
 
 impl Drop for Tenancy {
     fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            // A forked child may have inherited the lock from a thread that it has not.
+            return;
+        }
         // TENANT-1: of those that had it, one at most is still here.
         if let Some(past) =
             self.tenants.lock().get_mut(&self.lane).and_then(|pasts| pasts.iter_mut().find(|p| p.is_here))

@@ -29,7 +29,7 @@ use socket2::Socket;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -71,6 +71,8 @@ pub struct World {
     owner: u32,
     /// Communicator numbers below this are taken, as far as this rank knows.
     next_communicator: AtomicU32,
+    /// Held by the thread that agrees with other ranks on new numbers.
+    splitting: Mutex<()>,
     /// A lock because several communicators of this rank open links; never held while one is used.
     links: Mutex<BTreeMap<(Rank, u32), Arc<Link>>>,
     watch: Option<Watch>,
@@ -147,7 +149,7 @@ impl World {
             // In a crowd the door may show out a guest whose last word it has not read yet: knock again, if anybody still answers.
             let soon = deadline.min(Instant::now() + KNOCK_AGAIN);
             let Ok((stream, _)) = connect_hub(&place, identity.rank, soon, &config) else { break joined };
-            hub_stream = stream;
+            (hub_stream, decoder) = (stream, Decoder::new(MAX_FRAME));
         };
         let members = match joined {
             // Otherwise the others would take this rank's end for the reason.
@@ -227,6 +229,7 @@ impl World {
             has_missed: AtomicBool::new(false),
             owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
+            splitting: Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             watch: Some(watch),
             hub: place.hub,
@@ -264,6 +267,7 @@ impl World {
             has_missed: AtomicBool::new(false),
             owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
+            splitting: Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             watch: None,
             hub: None,
@@ -317,6 +321,15 @@ impl World {
         self.next_communicator.load(Ordering::Relaxed)
     }
 
+    /// Begins to agree on new communicator numbers; `None` while another thread of this process does.
+    pub fn begin_split(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.splitting.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Takes the whole world's communicator number; true once.
     pub fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
@@ -324,6 +337,10 @@ impl World {
 
     /// Closes the links of a communicator that is gone.
     pub fn close_links(&self, stream: u32) {
+        if self.owner != std::process::id() {
+            // A forked child may have inherited the lock from a thread that it has not, and its links lead nowhere (FORK-1).
+            return;
+        }
         self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, of), _| *of != stream);
     }
 
@@ -439,10 +456,11 @@ impl World {
                 let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
                 let tried =
                     (transport.dial)(address.address(), ATTEMPT).map_err(Knock::Io).and_then(|socket| {
+                        let socket = Own::new(socket);
                         shake(&socket, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| socket)
                     });
                 match tried {
-                    Ok(socket) => return Ok(Own::new(socket)),
+                    Ok(socket) => return Ok(socket),
                     Err(Knock::Io(e)) => last = e.to_string(),
                     Err(Knock::Auth(error)) => {
                         return Err(NetError::Auth { with: format!("rank {peer}"), error });
