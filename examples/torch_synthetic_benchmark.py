@@ -6,6 +6,7 @@ phalanx run -np 2 python examples/torch_synthetic_benchmark.py --model conv
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 
@@ -37,7 +38,7 @@ class Residual(nn.Module):
 def conv() -> nn.Module:
     """A residual network for images of 32 x 32."""
     widths = [64, 64, 128, 256, 512]
-    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:], strict=False)]
+    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 1000)]
     return nn.Sequential(nn.Conv2d(3, widths[0], 3, 1, 1), *blocks, *head)
 

@@ -5,6 +5,7 @@ thread spent on a core. With `--memory NAME` it prints how much resident memory 
 what is fed to it and everything loaded before.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -65,7 +66,7 @@ def deep(n: int, width: int) -> nn.Module:
 
 def mlp(sizes: list[int], act: type[nn.Module]) -> nn.Module:
     layers: list[nn.Module] = []
-    for a, b in zip(sizes[:-2], sizes[1:-1], strict=True):
+    for a, b in itertools.pairwise(sizes[:-1]):
         layers += [nn.Linear(a, b), act()]
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from steps import resnet50_sizes
 
 import phalanx.torch as hvd
-from steps import resnet50_sizes
 
 
 def median(call: Callable[[], object], n: int) -> float:

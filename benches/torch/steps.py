@@ -1,6 +1,7 @@
 """Training steps of one model: alone, with DistributedDataParallel over Gloo, or with Phalanx.
 
-steps.py MODE MODEL SECONDS    prints from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds, peak extra memory
+steps.py MODE MODEL SECONDS    prints from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds of a step,
+                               peak memory, milliseconds of other threads than the main one in a step, context switches in a step
 """
 
 from __future__ import annotations
@@ -57,6 +58,41 @@ class Language(nn.Module):
         return self.output(self.lstm(self.embedding(words))[0])
 
 
+class Many(nn.Module):
+    """Very many parameters of four elements each."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.all = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(n)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack(list(self.all)).sum() * x
+
+
+class Transformer(nn.Module):
+    """Eight layers of width 256 over a vocabulary of 2,000: 7.4 M parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2000, 256)
+        layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+        self.output = nn.Linear(256, 2000)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.output(self.layers(self.embedding(words)))
+
+
+def convolutions() -> nn.Module:
+    """Seven convolutions with batch norm: 1.2 M parameters."""
+    layers: list[nn.Module] = []
+    for n_in, n_out, stride in (
+        (3, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)
+    ):
+        layers += [nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
+
+
 def build(model: str, rank: int) -> tuple[nn.Module, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
     """The model, what goes in, and the loss of what comes out."""
     torch.manual_seed(0)
@@ -66,6 +102,24 @@ def build(model: str, rank: int) -> tuple[nn.Module, torch.Tensor, Callable[[tor
         )
         labels = torch.randint(0, 1000, (32,))
         return net, torch.randn(32, 1024), lambda out: F.cross_entropy(out, labels)
+    if model == "wide":
+        net = nn.Sequential(nn.Linear(2048, 8192), nn.ReLU(), nn.Linear(8192, 2048))
+        return net, torch.randn(16, 2048), lambda out: out.square().mean()
+    if model == "small":
+        net = nn.Sequential(*(nn.Sequential(nn.Linear(48, 48), nn.Tanh()) for _ in range(200)), nn.Linear(48, 10))
+        labels = torch.randint(0, 10, (32,))
+        return net, torch.randn(32, 48), lambda out: F.cross_entropy(out, labels)
+    if model == "tiny":
+        net = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+        return net, torch.randn(8, 16), lambda out: out.square().mean()
+    if model == "many":
+        return Many(5000), torch.ones(()), lambda out: out
+    if model == "conv":
+        labels = torch.randint(0, 10, (16,))
+        return convolutions(), torch.randn(16, 3, 32, 32), lambda out: F.cross_entropy(out, labels)
+    if model == "transformer":
+        words, labels = torch.randint(0, 2000, (4, 64)), torch.randint(0, 2000, (4 * 64,))
+        return Transformer(), words, lambda out: F.cross_entropy(out.reshape(-1, 2000), labels)
     if model == "resnet":
         return Shapes(), torch.zeros(()), lambda out: out
     net = Language(sparse=model == "lm-sparse")
@@ -148,6 +202,12 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def aside() -> tuple[float, int]:
+    """Seconds that other threads than this one have computed, and how often threads of this process were switched."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return time.process_time() - time.thread_time(), used.ru_nvcsw + used.ru_nivcsw
+
+
 def main() -> None:
     mode, model, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     torch.set_num_threads(1)
@@ -159,10 +219,10 @@ def main() -> None:
     network, optimizer = peers.wrap(net, optimizer)
 
     times: list[float] = []
-    began = 0.0
+    began, before = 0.0, (0.0, 0)
     for i in range(100_000):
         if i == WARMUP:
-            began = time.perf_counter()
+            began, before = time.perf_counter(), aside()
         # Also a barrier, so that all begin together.
         if peers.slowest([time.perf_counter() - began if i > WARMUP + LEAST else 0.0])[0] > seconds:
             break
@@ -172,11 +232,13 @@ def main() -> None:
         optimizer.step()
         if i >= WARMUP:
             times.append(time.perf_counter() - start)
+    computed, switched = (now - then for now, then in zip(aside(), before, strict=True))
+    others, switches = peers.slowest([computed * 1e3 / len(times), switched / len(times)])
     times = sorted(peers.slowest(times))
     peak = int(peers.slowest([float(resident())])[0])
     if peers.rank == 0:
         middle, least = times[len(times) // 2] * 1e3, times[0] * 1e3
-        print(f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.2f}\t{least:.2f}\t{peak}", flush=True)
+        print(f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.2f}\t{least:.2f}\t{peak}\t{others:.2f}\t{switches:.1f}", flush=True)
     peers.close()
 
 

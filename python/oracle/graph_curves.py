@@ -4,6 +4,7 @@ Parameters and samples are functions of their place alone, so that only losses a
 Run from the repository: python python/oracle/graph_curves.py > crates/phalanx-graph/tests/fixtures/curves.json
 """
 
+import itertools
 import json
 import sys
 
@@ -45,7 +46,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def train(norm: bool) -> list[float]:
     sizes = [PIXELS, WIDTH, WIDTH, WIDTH, WIDTH, CLASSES]
-    w = [weights(a, b, i).requires_grad_() for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))]
+    w = [weights(a, b, i).requires_grad_() for i, (a, b) in enumerate(itertools.pairwise(sizes))]
     b = [torch.zeros(n).requires_grad_() for n in sizes[1:]]
     scale = [torch.ones(WIDTH).requires_grad_() for _ in range(4 if norm else 0)]
     shift = [torch.zeros(WIDTH).requires_grad_() for _ in range(4 if norm else 0)]

@@ -257,7 +257,7 @@ def test_a_loss_of_two_moments_has_no_gradient(world: World) -> None:
 
 @pytest.mark.parametrize("devices", [0, 2])
 def test_gradients_that_a_script_has_changed_are_applied(world: World, devices: int) -> None:
-    _, three, w = two(world)
+    _, three, _w = two(world)
     optimizer = fluid.optimizer.SGD(0.5)
     ((found, grad),) = optimizer.backward(three)
     assert found.name == "w"

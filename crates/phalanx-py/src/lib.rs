@@ -39,8 +39,8 @@ mod _phalanx {
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
         world::{
-            add_process_set, check_every, counters, is_homogeneous, is_strict, last_stall, place,
-            process_sets, remove_process_set, start_timeline, stop_timeline,
+            add_process_set, check_every, counters, fusion_bytes, is_homogeneous, is_strict, last_stall,
+            place, process_sets, remove_process_set, start_timeline, stop_timeline, zeros,
         },
     };
 

@@ -1,6 +1,6 @@
 //! Questions about the world and its process sets.
 
-use crate::{error, gate, state};
+use crate::{array::Array, error, gate, lent::dtype, state};
 use pyo3::{prelude::*, types::PyDict};
 use std::path::PathBuf;
 
@@ -31,6 +31,19 @@ pub fn is_strict(py: Python<'_>) -> PyResult<bool> {
 #[pyfunction]
 pub fn check_every(py: Python<'_>) -> PyResult<u64> {
     Ok(state::engine(py)?.world().config().check)
+}
+
+/// Up to how many bytes small tensors travel together: `PHALANX_FUSION_BYTES`.
+#[pyfunction]
+pub fn fusion_bytes(py: Python<'_>) -> PyResult<u64> {
+    Ok(state::engine(py)?.world().config().fusion_bytes)
+}
+
+/// Zeros in memory that ranks of one host reduce where it is.
+#[pyfunction]
+pub fn zeros(py: Python<'_>, code: u8, n: u64) -> PyResult<Array> {
+    let engine = state::engine(py)?;
+    Ok(Array::new(engine.zeros(dtype(code)?, vec![n])))
 }
 
 /// Numbers and ranks of all process sets.

@@ -92,7 +92,7 @@ class ParallelExecutor:
         self._has_run = False
         self._pieces = build.accumulate
         self._accord: Accord | None = None
-        self._exe: Any
+        self._exe: Asynchronous | _phalanx.GraphParallelExecutor
         if build.async_mode:
             self._exe = Asynchronous(self._program, loss, build, execution, devices)
             return
@@ -184,6 +184,7 @@ class ParallelExecutor:
             raise _feed.explained(self._program, why) from None
 
     def _run_async(self, fetch: list[tuple[str, str]], feed: Any) -> list[Any]:
+        assert isinstance(self._exe, Asynchronous), "a program that learns by itself has this executor"
         try:
             out = self._exe.learn(self._scope._store, fetch, feed)
         except UninitialisedError as why:

@@ -511,10 +511,7 @@ def data(
             f"{text}; one batch dimension only: give the others a size, or lod_level=1 for sequences", var=name
         )
     _attributes.check_flow(name, dtype, stop_gradient)
-    if lod_level:
-        made = _sequences(name, dims, dtype, max_length)
-    else:
-        made = declare(default_main_program(), name, dtype, dims, "Feed")
+    made = _sequences(name, dims, dtype, max_length) if lod_level else declare(default_main_program(), name, dtype, dims, "Feed")
     if not stop_gradient:
         made.stop_gradient = False
     return made

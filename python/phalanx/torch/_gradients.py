@@ -1,8 +1,8 @@
-"""One gradient, or a group of them, on its way through an allreduce."""
+"""A gradient, or a bucket of them, on its way through an allreduce."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import ProcessSet
 from phalanx.torch import _handles, _submit
+from phalanx.torch._bucket import Bucket
 from phalanx.torch.collectives import sparse_allreduce_async
 from phalanx.torch.compression import Compressor, is_native, narrows
 
@@ -28,13 +29,18 @@ class Manner:
 
 
 class Travel:
-    """Gradients under way. :meth:`wait` any number of times; then they are where they belong."""
+    """Gradients of parameters with these numbers under way. :meth:`wait` any number of times; then they are where they belong."""
 
-    def __init__(self, result: Callable[[], Any], arrive: Callable[[Any], None], handle: int | None = None) -> None:
+    def __init__(
+        self,
+        indices: Sequence[int],
+        result: Callable[[], Any],
+        arrive: Callable[[Any], None],
+        handle: int | None = None,
+    ) -> None:
+        self.indices = indices
         self._result: Callable[[], Any] | None = result
         self._arrive, self._handle = arrive, handle
-        #: Rows travel without a handle of their own.
-        self.is_sparse = handle is None
 
     def wait(self) -> None:
         if self._result is not None:
@@ -90,7 +96,7 @@ def gradient_of(p: torch.Tensor) -> torch.Tensor:
     return p.grad
 
 
-def send_sparse(p: torch.Tensor, name: str, manner: Manner) -> Travel:
+def send_sparse(p: torch.Tensor, index: int, name: str, manner: Manner) -> Travel:
     """Sends a sparse gradient as rows of which everybody gets all."""
     grad = p.grad
     if grad is None or not grad.is_sparse:
@@ -107,40 +113,44 @@ def send_sparse(p: torch.Tensor, name: str, manner: Manner) -> Travel:
     def arrive(reduced: torch.Tensor) -> None:
         p.grad = reduced
 
-    return Travel(result, arrive)
+    return Travel([index], result, arrive)
 
 
-def send(ps: list[torch.Tensor], name: str, manner: Manner, grouped: bool) -> Travel:
-    """Sends the gradients of these parameters: in place wherever that is possible."""
-    lent: list[torch.Tensor] = []
-    homes: list[tuple[torch.Tensor, Any]] = []
-    for p in ps:
-        grad = gradient_of(p).detach()
-        is_sparse = grad.is_sparse
-        dense = (grad.to_dense() if is_sparse else grad).contiguous()
-        context = None
-        if not is_native(manner.compression):
-            dense, context = manner.compression.compress(dense)
-        lent.append(dense)
-        homes.append((p, context))
-    narrow = is_native(manner.compression) and all(narrows(t, manner.compression) for t in lent)
-    handle = _submit.reduce(
-        lent,
+def send_bucket(bucket: Bucket, manner: Manner, places: Sequence[int] | None) -> Travel:
+    """Sends the gradients of a bucket's members, or of those at these places."""
+    flat = bucket.load(places)
+    indices = bucket.indices if places is None else [bucket.indices[place] for place in places]
+    handle = _reduce(flat, bucket.name, manner)
+    return Travel(indices, lambda: _handles.synchronize(handle), lambda _: bucket.arrive(), handle)
+
+
+def send(p: torch.Tensor, index: int, name: str, manner: Manner) -> Travel:
+    """Sends one dense gradient: in place if that is possible."""
+    grad = gradient_of(p).detach()
+    dense, context = (grad.to_dense() if grad.is_sparse else grad).contiguous(), None
+    if not is_native(manner.compression):
+        dense, context = manner.compression.compress(dense)
+    handle = _reduce(dense, name, manner)
+
+    def arrive(_result: Any) -> None:
+        _bring_home(p, dense, context, manner)
+
+    return Travel([index], lambda: _handles.synchronize(handle), arrive, handle)
+
+
+def _reduce(tensor: torch.Tensor, name: str, manner: Manner) -> int:
+    is_narrow = is_native(manner.compression) and narrows(tensor, manner.compression)
+    return _submit.reduce(
+        [tensor],
         in_place=True,
-        grouped=grouped,
+        grouped=False,
         name=name,
         op=manner.op,
         prescale=manner.prescale,
         postscale=manner.postscale,
         process_set=manner.process_set,
-        wire=manner.compression.wire if narrow else None,
+        wire=manner.compression.wire if is_narrow else None,
     )
-
-    def arrive(_results: Any) -> None:
-        for reduced, (p, context) in zip(lent, homes, strict=True):
-            _bring_home(p, reduced, context, manner)
-
-    return Travel(lambda: _handles.synchronize(handle), arrive, handle)
 
 
 def _bring_home(p: torch.Tensor, reduced: torch.Tensor, context: Any, manner: Manner) -> None:

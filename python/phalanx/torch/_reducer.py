@@ -1,12 +1,14 @@
 """Gradients of many parameters, reduced while a backward pass computes more of them; complete when it ends.
 
-A gradient travels as soon as it is there. When a pass ends, ranks tell each other in one small allreduce (`_round`) which gradients
-they have; what any of them has is reduced on all, and a rank without it sends zeros.
+Dense gradients travel in buckets (`_bucket`), each as soon as all of its members are there; sparse ones travel alone. When a pass ends,
+ranks tell each other in one small allreduce (`_round`) which gradients they have; what any of them has is reduced on all, and a rank
+without it sends zeros. Buckets are filled in the order in which the first pass computed gradients.
 
 * REDUCE-1: when ``backward()`` returns, no gradient is under way, and each is the same on all ranks that end the same pass, or
   nobody has computed it. So whoever clips, unscales or looks at gradients then does it with everybody's.
 * REDUCE-2: all ranks have the same set of reduced parameters at any round; so they agree on whether a step needs another one.
 * REDUCE-3: ranks whose parameters, frozen parameters or steps differ get an error, all of them, in the next round.
+* REDUCE-4: all ranks have the same buckets: they follow from what rounds have compared, and change only after a round.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import is_not
 from typing import Any
 
 import torch
@@ -26,14 +30,32 @@ from phalanx._accord import Accord, explain
 from phalanx.exceptions import MismatchError, PhalanxError
 from phalanx.reductions import Max
 from phalanx.torch import _handles, _submit
-from phalanx.torch._gradients import Manner, Travel, drain_all, send, send_sparse, wait_for_all
+from phalanx.torch._bucket import Bucket, is_laid_out
+from phalanx.torch._filling import filled
+from phalanx.torch._gradients import Manner, Travel, drain_all, send, send_bucket, send_sparse, wait_for_all
 from phalanx.torch._hooks import can_have_gradient, own_gradient
-from phalanx.torch._round import BOTH, DENSE, SPARSE, Report, View, read
+from phalanx.torch._round import View, read, written
+from phalanx.torch.compression import is_native
 from phalanx.torch.functions import described
 
 _Parameter = torch.Tensor
 #: Which parameters travel together, of those that are trained.
 Grouping = Callable[[Sequence[_Parameter]], Sequence[Sequence[_Parameter]]]
+
+#: What becomes of a gradient: an earlier pass has computed it, this one has, it travels, it is everybody's.
+_IDLE, _FRESH, _BORN, _SENT, _REDUCED = range(5)
+
+
+def _table(*chosen: int) -> bytes:
+    return bytes(state in chosen for state in range(256))
+
+
+_IS_HAD, _IS_SENT = _table(_FRESH, _BORN, _SENT), _table(_SENT)
+_NEXT_PASS = bytes([_IDLE, _FRESH, _FRESH, _SENT, _REDUCED, *range(5, 256)])
+_ANEW = bytes([_IDLE, _FRESH, _FRESH, _FRESH, _IDLE, *range(5, 256)])
+
+_NO_TASK = -2
+_task_id = torch._C._current_graph_task_id
 
 _alive: weakref.WeakSet[Reducer] = weakref.WeakSet()
 _made: Counter[tuple[str, tuple[int, ...]]] = Counter()
@@ -48,15 +70,49 @@ def _forget_all() -> None:
 _world._at_shutdown.append(_forget_all)
 
 
+class _Member:
+    """A parameter's number and bucket, which change when others come."""
+
+    __slots__ = ("bucket", "index")
+
+    def __init__(self) -> None:
+        self.index = -1
+        self.bucket: Bucket | None = None
+
+
+class _Seen:
+    """Parameters that were reduced since the last step, their gradients then, and the versions of these."""
+
+    __slots__ = ("grads", "ps", "versions")
+
+    def __init__(self) -> None:
+        self.ps: list[_Parameter] = []
+        self.grads: list[torch.Tensor | None] = []
+        self.versions: list[int] = []
+
+    def is_touched(self) -> bool:
+        """Whether somebody wrote to a gradient, or replaced one."""
+        return any(map(is_not, [p.grad for p in self.ps], self.grads)) or self.versions != [*map(_version, self.grads)]
+
+
 class Reducer:
     """The gradients of one optimizer or model.
 
-    ``passes``: how many backward passes add up before gradients travel. ``again``: whether passes may follow each other without
-    a step in between; then each one reduces what is there.
+    ``cap``: how many bytes a bucket may have. ``passes``: how many backward passes add up before gradients travel. ``again``: whether
+    passes may follow each other without a step in between; then each one reduces what is there.
     """
 
-    def __init__(self, what: str, manner: Manner, grouping: Grouping, *, passes: int = 1, again: bool = False) -> None:
-        self._what, self._manner, self._grouping, self._again = what, manner, grouping, again
+    def __init__(
+        self,
+        what: str,
+        manner: Manner,
+        cap: int,
+        grouping: Grouping = lambda _: (),
+        *,
+        passes: int = 1,
+        again: bool = False,
+    ) -> None:
+        self._what, self._manner, self._cap, self._grouping, self._again = what, manner, cap, grouping, again
         self.passes = passes
         self.is_syncing = True
         # Ranks make their optimizers in the same order, or hear that they do not: the number is one of the lines they compare.
@@ -66,9 +122,20 @@ class Reducer:
         self.prefix = f"{what}.{self._number}." if self._number else ""
         self._ps: list[_Parameter] = []
         self._names: dict[_Parameter, str] = {}
+        self._members: dict[_Parameter, _Member] = {}
         self._hooks: list[Any] = []
-        self._trained: tuple[bool, ...] = ()
+        self._trained: list[bool] = []
         self._is_known = False
+        self._buckets: list[Bucket] = []
+        #: Parameters whose gradients were sparse.
+        self._sparse: set[_Parameter] = set()
+        #: In which order the first rank's pass computed gradients: of a pass that has not ended, and as all ranks know it.
+        self._births: dict[int, None] | None = None
+        self._order: dict[_Parameter, int] = {}
+        self._state = bytearray()
+        self._seen = _Seen()
+        self._n_passes = 0
+        self._asked: tuple[int, bytearray] | None = None
         self._accord = Accord(what, self._lines, manner.process_set)
         self._age, self._n_steps, self._n_left_out, self._n_touched = -1, 0, 0, 0
         #: Passes that have not ended, by the numbers that torch gives them.
@@ -80,37 +147,63 @@ class Reducer:
 
     def adopt(self, named: Iterable[tuple[str, _Parameter]]) -> None:
         """Follows these parameters from now on, whether they are trained now or later."""
+        reduced = {p for p, state in zip(self._ps, self._state, strict=True) if state == _REDUCED}
+        fresh = {p for p, state in zip(self._ps, self._state, strict=True) if state in (_FRESH, _BORN)}
         for name, p in named:
             if can_have_gradient(p) and p not in self._names:
                 self._names[p] = name
-                self._hooks.append(own_gradient(p, self._what, self._on_gradient))
+                self._members[p] = _Member()
+                self._hooks.append(own_gradient(p, self._what, partial(self._on_gradient, self._members[p])))
         # By name, because ranks may have them in different orders.
         self._ps = sorted(self._names, key=self._names.__getitem__)
-        self._index = {p: i for i, p in enumerate(self._ps)}
+        self._state = bytearray(_REDUCED if p in reduced else _FRESH if p in fresh else _IDLE for p in self._ps)
+        for i, p in enumerate(self._ps):
+            self._members[p].index = i
         self._is_known = False
 
     def _look(self) -> None:
         """Notices what was frozen, unfrozen or adopted since the last time."""
-        trained = tuple(p.requires_grad for p in self._ps)
+        trained = [p.requires_grad for p in self._ps]
         if self._is_known and trained == self._trained:
             return
         self._trained, self._is_known = trained, True
         #: Those whose gradients are expected.
-        self.wanted = {p for p in self._ps if p.requires_grad}
-        self._groups = [list(group) for group in self._grouping([p for p in self._names if p in self.wanted])]
-        self._group_of = {p: i for i, group in enumerate(self._groups) for p in group}
+        self._wanted = [i for i, is_trained in enumerate(trained) if is_trained]
+        self._births = {}
+        self._fill()
         self._digest = hashlib.blake2b("\n".join(self._lines()).encode()).digest()
-        self._waiting = [set(group) for group in self._groups]
+
+    def _fill(self) -> None:
+        """Makes the buckets (REDUCE-4)."""
+        wanted = [self._ps[i] for i in self._wanted]
+        alone = self._sparse if is_native(self._manner.compression) else set(wanted)
+        lists = filled(wanted, self._groups(), self._order, alone, self._cap)
+        self._buckets = []
+        for member in self._members.values():
+            member.bucket = None
+        for ps in lists:
+            name = self._names[ps[0]] + (f"+{len(ps) - 1}" if len(ps) > 1 else "")
+            bucket = Bucket(self.prefix + name, [self._members[p].index for p in ps], ps)
+            self._buckets.append(bucket)
+            for p in ps:
+                self._members[p].bucket = bucket
+        self._count()
 
     def _lines(self) -> list[str]:
         """What must be equal on all ranks."""
         self._look()
-        tensors = [described(self._names[p], p) + self._in_group(p) for p in self._ps if p in self.wanted]
-        every = _phalanx.check_every()
-        return [f"{self._what} number {self._number}", f"PHALANX_CHECK={every}", *tensors]
+        wanted = [self._ps[i] for i in self._wanted]
+        groups = {p: i for i, group in enumerate(self._groups()) for p in group}
+        lines = [f"{self._what} number {self._number}", f"PHALANX_CHECK={_phalanx.check_every()}"]
+        for p in wanted:
+            group = f", group {groups[p]}" if p in groups else ""
+            layout = f", strides {list(p.stride())}" if is_laid_out(p) else ""
+            lines.append(described(self._names[p], p) + group + layout)
+        return lines
 
-    def _in_group(self, p: _Parameter) -> str:
-        return f", group {self._group_of[p]}" if p in self._group_of else ""
+    def _groups(self) -> Sequence[Sequence[_Parameter]]:
+        wanted = {self._ps[i] for i in self._wanted}
+        return self._grouping([p for p in self._names if p in wanted])
 
     def agree(self) -> None:
         """Waits until all ranks were seen to have the same parameters."""
@@ -118,47 +211,87 @@ class Reducer:
 
     # What a backward pass does.
 
-    def _on_gradient(self, p: _Parameter) -> None:
-        self._fresh.add(p)
+    def _on_gradient(self, member: _Member, p: _Parameter) -> None:
+        if self._task == _task_id() and self._state[member.index] < _BORN:
+            self._is_born(member)
+        else:
+            self._notice(member)
+
+    def _notice(self, member: _Member) -> None:
+        """As :meth:`_is_born`, for the first gradient of a pass, and for those that do not travel at once."""
+        i = member.index
         if not self.is_syncing:
-            if not self._again and p in self._reduced:
+            if not self._again and self._state[i] == _REDUCED:
                 # What this rank computes alone would be added to what is everybody's.
-                self._refuse(p)
+                self._refuse(i)
+            self._state[i] = _FRESH
             return
-        task = torch._C._current_graph_task_id()
+        task = _task_id()
         if task not in self._open:
             self._begin(task)
-        if p in self._travels or p in self._reduced:
-            if not self._again or p in self._travels:
-                self._refuse(p)
+        if self._state[i] >= _SENT:
+            if not self._again or self._state[i] == _SENT:
+                self._refuse(i)
             # Reduced by the pass of a checkpoint within this one.
             self._begin_anew({task})
-            self._fresh.add(p)
-        if self._n_passes >= self.passes:
-            try:
-                self._send_if_due(p)
-                if len(self._travels) + len(self._reduced) == len(self.wanted) and not self._fresh - self.wanted:
-                    # Nothing more can come, and the round may travel while others still compute.
-                    self._ask(is_at_step=False)
-            except PhalanxError:
-                self.forget()
-                raise
+        if self._births is not None:
+            self._births[i] = None
+        if self._n_passes < self.passes or not self._accord.is_reached():
+            # Another pass sends it, or the end of this one.
+            self._state[i] = _FRESH
+            return
+        if self._births is None:
+            self._task = task
+        if self._state[i] < _BORN:
+            self._is_born(member)
+
+    def _is_born(self, member: _Member) -> None:
+        """A gradient is there; sends what is complete with it."""
+        self._state[member.index] = _BORN
+        bucket = member.bucket
+        self._n_missing -= 1
+        try:
+            if bucket is None:
+                self._send_alone(member.index)
+            else:
+                bucket.n_missing -= 1
+                if bucket.n_missing == 0 and bucket.is_loadable(self._manner.sparse_as_dense):
+                    self._send_bucket(bucket)
+            if self._n_missing == 0 and _FRESH not in self._state and _BORN not in self._state:
+                # Nothing more can come, and the round may travel while others still compute.
+                self._ask(is_at_step=False)
+        except PhalanxError:
+            self.forget()
+            raise
 
     def _begin(self, task: int) -> None:
         if self._again and not self._open:
             # What was computed and not reduced still counts: no_sync() leaves it behind.
             self._begin_anew(set())
         self._look()
+        if not self._open:
+            self._state = self._state.translate(_NEXT_PASS)
+            self._count()
         self._open.add(task)
         self._n_passes += 1
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
 
+    def _count(self) -> None:
+        """How many gradients a pass that begins now has to compute."""
+        self._n_missing = len(self._wanted) - self._state.count(_SENT) - self._state.count(_REDUCED)
+        for bucket in self._buckets:
+            # The rest of one that was sent already is sent by the round, one by one.
+            bucket.n_missing = -1 if bucket.is_sent or self._has_reduced(bucket) else len(bucket.ps)
+
+    def _has_reduced(self, bucket: Bucket) -> bool:
+        return _REDUCED in self._state and any(self._state[i] == _REDUCED for i in bucket.indices)
+
     def is_abandoned(self) -> bool:
         """Whether a pass has begun and ended with an exception; asked outside of passes."""
-        return bool(self._open) and torch._C._current_graph_task_id() == -1
+        return bool(self._open) and _task_id() == -1
 
-    def _refuse(self, p: _Parameter) -> None:
-        name, passes = self._names[p], self.passes
+    def _refuse(self, i: int) -> None:
+        name, passes = self._names[self._ps[i]], self.passes
         if self._again:
             raise AssertionError(
                 f"the gradient of {name} was computed again while it was under way: it is used both inside and outside of "
@@ -172,57 +305,53 @@ class Reducer:
 
     def _end(self, task: int) -> None:
         self._open.discard(task)
+        self._task = _NO_TASK
         if self._n_passes >= self.passes and (self._again or not self.is_complete()):
             self._settle(is_at_step=False)
 
     # Sending.
 
-    def _send_if_due(self, p: _Parameter) -> None:
-        if not self._accord.is_reached():
-            # The first time only; the end of the pass sends it.
-            return
-        index = self._group_of.get(p)
-        if index is not None:
-            self._waiting[index].discard(p)
-        if self._is_sparse(p):
-            self._send_one(p, SPARSE)
-        elif index is None:
-            self._send_one(p, DENSE)
-        elif not self._waiting[index]:
-            due = [q for q in self._groups[index] if q not in self._travels and q not in self._reduced]
-            self._send_group(index, [q for q in due if not self._is_sparse(q)])
+    def _send_bucket(self, bucket: Bucket, places: Sequence[int] | None = None) -> None:
+        bucket.is_sent = True
+        self._travels.append(send_bucket(bucket, self._manner, places))
+        for i in bucket.indices if places is None else [bucket.indices[place] for place in places]:
+            self._state[i] = _SENT
 
-    def _kind(self, p: _Parameter) -> int:
-        travel = self._travels.get(p)
-        is_sparse = self._is_sparse(p) if travel is None else travel.is_sparse
-        return SPARSE if is_sparse else DENSE
+    def _send_alone(self, i: int) -> None:
+        """Sends a gradient without a bucket, unless it is of a kind that nobody expects: the round tells which."""
+        p = self._ps[i]
+        if p.grad is not None and p.grad.is_sparse and not self._manner.sparse_as_dense:
+            self._send_rows(i)
+        elif p.grad is not None and p not in self._sparse:
+            self._send_loose(i)
 
-    def _is_sparse(self, p: _Parameter) -> bool:
-        return p.grad is not None and p.grad.is_sparse and not self._manner.sparse_as_dense
+    def _send_rows(self, i: int) -> None:
+        name = self.prefix + self._names[self._ps[i]]
+        self._rows.add(i)
+        self._travels.append(send_sparse(self._ps[i], i, name, self._manner))
+        self._state[i] = _SENT
 
-    def _send_one(self, p: _Parameter, kind: int) -> None:
-        name = self.prefix + self._names[p]
-        self._travels[p] = (
-            send_sparse(p, name, self._manner) if kind == SPARSE else send([p], name, self._manner, grouped=False)
-        )
+    def _send_loose(self, i: int) -> None:
+        name = self.prefix + self._names[self._ps[i]]
+        self._loose.add(i)
+        self._travels.append(send(self._ps[i], i, name, self._manner))
+        self._state[i] = _SENT
 
-    def _send_group(self, index: int, members: list[_Parameter]) -> None:
-        if members:
-            travel = send(members, f"{self.prefix}group.{index}", self._manner, grouped=True)
-            self._travels.update(dict.fromkeys(members, travel))
-
-    def _send_rest(self, gradients: dict[int, int]) -> None:
+    def _send_rest(self, view: View) -> None:
         """Sends what somebody has and this rank has not sent: its own, or zeros."""
-        rest = {self._ps[i]: kind for i, kind in gradients.items()}
-        rest = {p: kind for p, kind in rest.items() if p not in self._travels and p not in self._reduced}
-        groups: dict[int, set[_Parameter]] = {}
-        for p, kind in rest.items():
-            if kind == DENSE and p in self._group_of:
-                groups.setdefault(self._group_of[p], set()).add(p)
-            else:
-                self._send_one(p, kind)
-        for index, members in groups.items():
-            self._send_group(index, [p for p in self._groups[index] if p in members])
+        if view.in_both() is None and view.kinds() == self._state.translate(_IS_SENT):
+            return
+        for i in (i for i, has in enumerate(view.sparse) if has and i not in self._rows):
+            self._send_rows(i)
+        buckets: dict[Bucket, None] = {}
+        for i in (i for i, has in enumerate(view.dense) if has):
+            bucket = self._members[self._ps[i]].bucket
+            if bucket is not None and not bucket.is_sent and not self._has_reduced(bucket):
+                buckets[bucket] = None
+            elif i not in self._loose and (self._state[i] < _SENT or (bucket is None and i in self._rows)):
+                self._send_loose(i)
+        for bucket in buckets:
+            self._send_bucket(bucket, [place for place, i in enumerate(bucket.indices) if view.dense[i]])
 
     # Rounds.
 
@@ -231,33 +360,44 @@ class Reducer:
             return
         if self._age != _world.age():
             self._age, self._n_steps, self._n_left_out, self._n_touched = _world.age(), 0, 0, 0
-        has = {p for p in self._fresh if p.grad is not None} | self._travels.keys()
-        if is_at_step:
-            # Gradients that the program has set itself count, too.
-            has |= {p for p in self.wanted if p.grad is not None}
-        has -= self._reduced.keys()
-        gradients = {self._index[p]: self._kind(p) for p in has}
+        dense, sparse = bytearray(self._state.translate(_IS_HAD)), bytearray(len(self._ps))
+        for i in self._rows:
+            if self._state[i] == _SENT:
+                dense[i], sparse[i] = 0, 1
+        for i, state in enumerate(self._state):
+            if state >= _SENT:
+                continue
+            grad = self._ps[i].grad
+            # Gradients that the program has set itself count at a step, too.
+            has = grad is not None and (state != _IDLE or (is_at_step and self._trained[i]))
+            is_sparse = has and grad is not None and grad.is_sparse and not self._manner.sparse_as_dense
+            dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
         identity = hashlib.blake2b(self._digest + counts, digest_size=8).digest()
-        report = Report(gradients, is_at_step, identity).written(len(self._ps))
-        handle = _submit.reduce(
-            [torch.frombuffer(report, dtype=torch.uint8)],
+        report = written(bytes(dense), bytes(sparse), is_at_step, identity)
+        handle = self._largest(torch.frombuffer(report, dtype=torch.uint8), "round")
+        self._asked = (handle, report)
+
+    def _largest(self, tensor: torch.Tensor, of: str) -> int:
+        """Begins to replace the tensor by the largest elements that ranks have."""
+        return _submit.reduce(
+            [tensor],
             in_place=True,
             grouped=False,
-            name=f"{self._what}.{self._number}.round",
+            name=f"{self._what}.{self._number}.{of}",
             op=Max,
             process_set=self._manner.process_set,
         )
-        self._asked = (handle, report)
 
     def _answer(self) -> View:
         assert self._asked is not None, "_ask() was called"
         handle, report = self._asked
+        view = None
         try:
             _handles.synchronize(handle)
             view = read(report, len(self._ps))
         except MismatchError:
-            view = None
+            pass
         self._asked = None
         if view is None or not view.are_alike:
             places = [
@@ -267,33 +407,55 @@ class Reducer:
             ]
             explain(self._what, f"{self._what}.{self._number}.round", self._lines() + places, self._manner.process_set)
         assert view is not None, "explain() raises"
-        both = next((self._ps[i] for i, kind in view.gradients.items() if kind == BOTH), None)
-        if both is not None:
-            raise MismatchError(
-                f"{self._names[both]} has a sparse gradient on some ranks and a dense one on others: pass "
-                "sparse_as_dense=True, or make it sparse everywhere",
-                tensor=self._names[both],
-            )
         return view
 
     def _settle(self, is_at_step: bool, end: Callable[[Iterable[Travel]], None] = wait_for_all) -> bool:
         """One round: afterwards everybody's gradients so far are complete. Whether all ranks are at their step."""
+        self._task = _NO_TASK
         try:
             self._look()
             self._accord.wait()
             self._ask(is_at_step)
             view = self._answer()
-            self._send_rest(view.gradients)
-            end(dict.fromkeys(self._travels.values()))
+            self._send_rest(view)
+            end(self._travels)
+            self._refuse_both(view)
+            self._state = self._state.replace(bytes([_SENT]), bytes([_REDUCED]))
+            self._mark()
+            self._travels.clear()
+            self._learn(view)
         except PhalanxError:
             # The next pass begins anew.
             self.forget()
             raise
-        for p in self._travels:
-            self._reduced[p] = (p.grad, p.grad._version if p.grad is not None else 0)
-        self._travels.clear()
-        self._fresh -= self._reduced.keys()
         return view.are_all_at_step
+
+    def _refuse_both(self, view: View) -> None:
+        i = view.in_both()
+        if i is not None:
+            name = self._names[self._ps[i]]
+            raise MismatchError(
+                f"{name} has a sparse gradient on some ranks and a dense one on others: pass sparse_as_dense=True, or "
+                "make it sparse everywhere",
+                tensor=name,
+            )
+
+    def _learn(self, view: View) -> None:
+        """Takes the kinds of gradients, and after the first pass their order, as they are everywhere (REDUCE-4)."""
+        sparse = {self._ps[i] for i, has in enumerate(view.sparse) if has} if any(view.sparse) else set()
+        dense = {p for p in self._sparse if view.dense[self._members[p].index]}
+        is_new = not sparse <= self._sparse or bool(dense)
+        self._sparse = (self._sparse | sparse) - dense
+        if self._births is not None:
+            births = torch.zeros(len(self._ps), dtype=torch.int32)
+            if _phalanx.place()[0] == self._manner.process_set.ranks[0]:
+                for place, i in enumerate(self._births):
+                    births[i] = place + 1
+            self._births, is_new = None, True
+            _handles.synchronize(self._largest(births, "order"))
+            self._order = {self._ps[i]: place for i, place in enumerate(births.tolist()) if place > 0}
+        if is_new:
+            self._fill()
 
     # What optimizers and models call.
 
@@ -307,21 +469,36 @@ class Reducer:
 
     def is_complete(self) -> bool:
         """Whether every gradient that is wanted was reduced since the last step. The same on all ranks (REDUCE-2)."""
-        return not self._travels and self.wanted <= self._reduced.keys()
+        if self._travels:
+            return False
+        state = self._state
+        return state.count(_REDUCED) == len(state) or all(state[i] == _REDUCED for i in self._wanted)
+
+    def under_way(self) -> dict[_Parameter, Travel]:
+        """What travels now."""
+        return {self._ps[i]: travel for travel in self._travels for i in travel.indices}
 
     def pass_done(self) -> None:
         """The gradients so far were used; the next pass may belong to the same step."""
         self._reset()
+
+    def _mark(self) -> None:
+        """Remembers what the gradients that just came are, for the step to look at."""
+        if self._again:
+            return
+        reduced = [self._ps[i] for travel in self._travels for i in travel.indices]
+        grads = [p.grad for p in reduced]
+        self._seen.ps += reduced
+        self._seen.grads += grads
+        self._seen.versions += map(_version, grads)
 
     def look_at_gradients(self) -> None:
         """Counts the step if the program changed gradients after they were reduced: clipped them, or unscaled them.
 
         A rank whose gradients were reduced only by its step could not, and would go its own way; the next round tells.
         """
-        self._n_touched += any(
-            p.grad is not grad or (grad is not None and grad._version != version)
-            for p, (grad, version) in self._reduced.items()
-        )
+        self._n_touched += self._seen.is_touched()
+        self._seen = _Seen()
 
     def step_done(self) -> None:
         """The next pass belongs to the next step."""
@@ -334,7 +511,10 @@ class Reducer:
             # A pass that ended with an exception: ranks may have sent different parts of it. All get all of it, so that
             # names are free again, and nobody keeps it.
             self._open.clear()
-            kept = {p: p.grad for p in self._ps if p not in self._travels}
+            for bucket in (bucket for bucket in self._buckets if not bucket.is_sent):
+                bucket.release()
+            sent = self.under_way()
+            kept = {p: p.grad for p in self._ps if p not in sent}
             try:
                 for p in kept:
                     p.grad = None
@@ -342,39 +522,47 @@ class Reducer:
             finally:
                 for p, grad in kept.items():
                     p.grad = grad
-        if self._reduced:
+        if _REDUCED in self._state:
             self._n_left_out += 1
         self._begin_anew(set())
-        self._fresh.clear()
+        self._state = bytearray(len(self._ps))
 
     def _begin_anew(self, open_tasks: set[int]) -> None:
         """Waits for what is under way, so that its names are free again, and forgets it."""
-        travels, asked, fresh = dict.fromkeys(self._travels.values()), self._asked, self._fresh
+        travels, asked, state = self._travels, self._asked, self._state.translate(_ANEW)
         self._reset()
-        self._open, self._fresh, self._n_passes = open_tasks, fresh, len(open_tasks)
+        self._open, self._state, self._n_passes = open_tasks, state, len(open_tasks)
         drain_all(travels)
         if asked is not None:
             _handles.synchronize(asked[0])
 
     def forget(self) -> None:
         """Begins anew without waiting: after a failure, or a shutdown."""
-        for travel in self._travels.values():
+        for travel in self._travels:
             travel.forget()
+        for bucket in self._buckets:
+            bucket.abandon()
         if self._asked is not None:
             _handles.forget(self._asked[0])
         self._open.clear()
         self._reset()
 
     def _reset(self) -> None:
-        #: Gradients that this rank has computed and nobody has reduced.
-        self._fresh: set[_Parameter] = set()
-        self._travels: dict[_Parameter, Travel] = {}
-        #: Those that were reduced since the last step, with the gradient and its version then.
-        self._reduced: dict[_Parameter, tuple[torch.Tensor | None, int]] = {}
+        #: What becomes of each gradient of this step.
+        self._state = bytearray(len(self._ps))
+        self._travels: list[Travel] = []
+        #: Those that travel, or have travelled, without a bucket: as rows, and dense.
+        self._rows: set[int] = set()
+        self._loose: set[int] = set()
+        self._seen = _Seen()
         self._n_passes = 0
-        self._asked: tuple[int, bytearray] | None = None
+        #: The pass whose gradients travel as soon as they are there.
+        self._task = _NO_TASK
+        self._asked = None
+        for bucket in self._buckets:
+            bucket.reset()
         if self._is_known:
-            self._waiting = [set(group) for group in self._groups]
+            self._count()
 
     @contextmanager
     def no_sync(self) -> Any:
@@ -384,3 +572,7 @@ class Reducer:
             yield
         finally:
             self.is_syncing = before
+
+
+def _version(grad: torch.Tensor | None) -> int:
+    return -1 if grad is None else grad._version

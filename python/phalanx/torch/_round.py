@@ -3,11 +3,10 @@
 All ranks send bytes of the same layout, and the largest of each place comes back to all. Ranks that have joined send zeros,
 which say nothing.
 
->>> own = Report(gradients={0: DENSE}, is_at_step=True, identity=b"8 bytes.")
->>> other = Report(gradients={2: SPARSE}, is_at_step=False, identity=b"8 bytes.")
->>> largest = bytearray(max(pair) for pair in zip(own.written(3), other.written(3), strict=True))
->>> read(largest, 3)
-View(gradients={0: 1, 2: 2}, are_all_at_step=False, are_alike=True)
+>>> own = written(dense=b"\\1\\0\\0", sparse=b"\\0\\0\\0", is_at_step=True, identity=b"8 bytes.")
+>>> other = written(dense=b"\\0\\0\\0", sparse=b"\\0\\0\\1", is_at_step=False, identity=b"8 bytes.")
+>>> read(bytearray(max(pair) for pair in zip(own, other, strict=True)), 3)
+View(dense=b'\\x01\\x00\\x00', sparse=b'\\x00\\x00\\x01', are_all_at_step=False, are_alike=True)
 
 * ROUND-1: all ranks leave a round with the same view.
 """
@@ -16,45 +15,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What a rank has of a parameter. A parameter of which ranks have both has both.
-DENSE, SPARSE, BOTH = 1, 2, 3
-
 _IDENTITY_BYTES = 8
+_INVERSE = bytes(255 - byte for byte in range(256))
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one rank says."""
-
-    #: By the number of a parameter: the kind of its gradient.
-    gradients: dict[int, int]
-    #: Whether this rank will compute no more before its step.
-    is_at_step: bool
-    #: Eight bytes that are the same on ranks with the same parameters at the same step.
-    identity: bytes
-
-    def written(self, n: int) -> bytearray:
-        """As bytes, for `n` parameters."""
-        planes = bytearray(2 * n)
-        for i, kind in self.gradients.items():
-            planes[i if kind == DENSE else n + i] = 1
-        inverse = bytes(255 - byte for byte in self.identity)
-        return planes + self.identity + inverse + bytes([not self.is_at_step])
+def written(dense: bytes, sparse: bytes, is_at_step: bool, identity: bytes) -> bytearray:
+    """What one rank says: for each parameter whether it has a gradient of either kind, 1 or 0; whether it will compute no more before
+    its step; eight bytes that are the same on ranks with the same parameters at the same step."""
+    return bytearray(b"".join((dense, sparse, identity, identity.translate(_INVERSE), bytes([not is_at_step]))))
 
 
 @dataclass(frozen=True)
 class View:
     """What all ranks said together."""
 
-    gradients: dict[int, int]
+    dense: bytes
+    sparse: bytes
     are_all_at_step: bool
     are_alike: bool
 
+    def kinds(self) -> bytes:
+        """The gradients that anybody has, of either kind."""
+        return bytes(map(max, self.dense, self.sparse)) if any(self.sparse) else self.dense
+
+    def in_both(self) -> int | None:
+        """The first parameter that has a dense gradient on one rank and a sparse one on another."""
+        return next((i for i, both in enumerate(zip(self.dense, self.sparse, strict=True)) if both == (1, 1)), None)
+
 
 def read(largest: bytes | bytearray, n: int) -> View:
-    """The view in the largest bytes of all reports."""
-    dense, sparse, tail = largest[:n], largest[n : 2 * n], largest[2 * n :]
-    gradients = {i: d * DENSE + s * SPARSE for i, (d, s) in enumerate(zip(dense, sparse, strict=True)) if d or s}
+    """The view in the largest bytes of all ranks."""
+    dense, sparse, tail = bytes(largest[:n]), bytes(largest[n : 2 * n]), bytes(largest[2 * n :])
     identity, inverse = tail[:_IDENTITY_BYTES], tail[_IDENTITY_BYTES : 2 * _IDENTITY_BYTES]
-    are_alike = all(a + b == 255 for a, b in zip(identity, inverse, strict=True))
-    return View(gradients, are_all_at_step=tail[-1] == 0, are_alike=are_alike)
+    return View(dense, sparse, are_all_at_step=tail[-1] == 0, are_alike=identity.translate(_INVERSE) == inverse)

@@ -34,18 +34,32 @@ _ELSEWHERE = {
     "delay_all_reduce_named_params": "gradients travel when they are there",
     "device_mesh": "pass process_set",
     "forward_sync_buffers": "pass broadcast_buffers",
-    "lazy_bucket_allocation": "buckets take no memory of their own",
+    "lazy_bucket_allocation": "buckets take their memory when the first pass ends",
     "mixed_precision": "use torch.autocast, or compression=Compression.fp16 for what travels",
     "param_to_hook_all_reduce": "gradients travel when they are there",
     "skip_all_reduce_unused_params": "what nobody has computed never travels",
 }
 
 
+#: How many parameters and layers models of this process were given so far.
+_n_registered = 0
+
+
+def _count_registration(_module: torch.nn.Module, _name: str, _given: Any) -> None:
+    global _n_registered
+    _n_registered += 1
+
+
+torch.nn.modules.module.register_module_parameter_registration_hook(_count_registration)
+torch.nn.modules.module.register_module_module_registration_hook(_count_registration)
+
+
 class DistributedDataParallel(torch.nn.Module):
     """Wraps a model: all ranks begin with rank 0's parameters, and every backward pass ends with averaged gradients.
 
-    Gradients travel in buckets of at most ``bucket_cap_mb``, beginning with the last layers, while those of the first are
-    still computed. Parameters that a pass does not use count as zero; if no rank uses them, they are left alone. They are
+    Gradients travel in buckets of at most ``bucket_cap_mb``, in the order in which the first pass computed them, while others
+    are still computed. Each gradient is a part of its bucket's memory; one that the program holds stays what it is.
+    Sparse gradients travel as rows. Parameters that a pass does not use count as zero; if no rank uses them, they are left alone. They are
     always found, so ``find_unused_parameters`` makes no difference. Parameters that are unfrozen, or given to the model,
     later are followed. ``init_sync=False`` leaves the parameters at the start as they are.
     """
@@ -94,11 +108,12 @@ class DistributedDataParallel(torch.nn.Module):
         self.module = module
         self.broadcast_buffers = broadcast_buffers is not False
         self.process_set = process_set
-        self._cap = _checked_cap(25.0 if bucket_cap_mb is None else bucket_cap_mb)
+        cap = _checked_cap(25.0 if bucket_cap_mb is None else bucket_cap_mb)
         self._root = process_set.ranks[0]
         self._checks = _check.Checks("DistributedDataParallel", process_set)
-        manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=True, process_set=process_set)
-        self._reducer = Reducer("DistributedDataParallel", manner, self._buckets, again=True)
+        manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=False, process_set=process_set)
+        self._reducer = Reducer("DistributedDataParallel", manner, cap, again=True)
+        self._ps: list[torch.Tensor] = []
         self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
         if self._is_alone:
             return
@@ -108,25 +123,18 @@ class DistributedDataParallel(torch.nn.Module):
             # Modules may have a state of another kind, which is theirs to agree on.
             state = {name: t for name, t in module.state_dict().items() if isinstance(t, torch.Tensor)}
             broadcast_parameters(state, self._root, process_set)
-        self._reducer.adopt(module.named_parameters())
-        self._ps = list(module.parameters())
+        self._adopt()
+
+    def _adopt(self) -> None:
+        self._n_registered = _n_registered
+        ps: list[torch.Tensor] = list(self.module.parameters())
+        if [id(p) for p in ps] != [id(p) for p in self._ps]:
+            self._reducer.adopt(self.module.named_parameters())
+            self._ps = ps
 
     def _order(self) -> list[str]:
         named = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         return [described(f"parameter {i}, {name}", p) for i, (name, p) in enumerate(named)]
-
-    def _buckets(self, trained: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        buckets: list[list[torch.Tensor]] = []
-        n_bytes = 0
-        for p in reversed(trained):
-            size = p.numel() * p.element_size()
-            last = buckets[-1][0] if buckets else p
-            if not buckets or n_bytes + size > self._cap or (last.dtype, last.device) != (p.dtype, p.device):
-                buckets.append([])
-                n_bytes = 0
-            buckets[-1].append(p)
-            n_bytes += size
-        return buckets
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -138,10 +146,9 @@ class DistributedDataParallel(torch.nn.Module):
         """The model's result. In training, ranks begin with rank 0's buffers."""
         if self._is_alone:
             return self.module(*args, **kwargs)
-        ps = list(self.module.parameters())
-        if len(ps) != len(self._ps) or any(a is not b for a, b in zip(ps, self._ps, strict=True)):
-            self._reducer.adopt(self.module.named_parameters())
-            self._ps = ps
+        if self._n_registered != _n_registered:
+            # Some model has another parameter or layer; perhaps this one.
+            self._adopt()
         if self._reducer.is_abandoned():
             self._reducer.leave_out()
         if not self.training or not self._reducer.is_syncing:

@@ -34,6 +34,7 @@ from phalanx.torch.collectives import allreduce
 from phalanx.torch.compression import Compression, Compressor
 
 _Parameter = torch.Tensor
+_BUCKET_BYTES = 8 << 20
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -47,7 +48,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         self._should_synchronize = True
         self._checks = _check.Checks("DistributedOptimizer", manner.process_set)
-        self._reducer = Reducer("DistributedOptimizer", manner, grouping, passes=passes)
+        self._reducer = Reducer("DistributedOptimizer", manner, _cap(), grouping, passes=passes)
         self._is_alone = len(manner.process_set.ranks) == 1 or not manner.process_set.included()
         if not self._is_alone:
             self._follow()
@@ -84,7 +85,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def _handles(self) -> dict[_Parameter, Any]:
-        return dict(self._reducer._travels)
+        return dict(self._reducer.under_way())
 
     def synchronize(self) -> None:
         """Waits until all gradients are everybody's. They are when ``backward()`` returns, unless it used only some of them.
@@ -117,7 +118,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         LBFGS, decides the same on all ranks.
         """
         if closure is not None:
-            result = super().step(self._synchronizing(closure))
+            result: Any = super().step(self._synchronizing(closure))
         else:
             if self._should_synchronize:
                 self.synchronize()
@@ -189,6 +190,10 @@ def DistributedOptimizer(
     returns, gradients are everybody's, whichever parameters each rank has used: clip them, unscale them, look at them.
     Parameters that are unfrozen or added later are followed.
 
+    Dense gradients travel in buckets of at most 8 MB or ``PHALANX_FUSION_BYTES``, in the order in which the first pass computed
+    them; a bucket has the name of its first parameter and the number of the others. Each gradient is a part of its bucket's
+    memory; one that the program holds stays what it is. Sparse gradients travel as rows.
+
     * ``compression``: how dense gradients travel; sparse ones travel as they are.
     * ``backward_passes_per_step``: gradients of so many passes are added up before they travel; see also ``no_sync()``.
     * ``gradient_predivide_factor``: averages divide by it before the sum, and by the rest after it.
@@ -233,6 +238,11 @@ def DistributedOptimizer(
     wrapped: _DistributedOptimizer = _wrapped(optimizer, _DistributedOptimizer)
     wrapped._start(names, manner, passes, grouping)
     return wrapped
+
+
+def _cap() -> int:
+    """How many bytes travel together: gradients that are there early shall not wait for late ones."""
+    return min(_BUCKET_BYTES, _phalanx.fusion_bytes())
 
 
 def _wrapped(optimizer: torch.optim.Optimizer, addition: type) -> Any:
@@ -290,7 +300,7 @@ def _names(
 def _grouping(groups: int | Sequence[Sequence[torch.Tensor]] | None, own: set[_Parameter]) -> Grouping:
     """Which of the parameters that are trained travel together."""
     if groups is None:
-        return lambda _: []
+        return lambda _: ()
     if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
         n_groups = groups
 

@@ -20,11 +20,17 @@ cargo xtask bench torch [OPTIONS]
 
 const LIMIT: Duration = Duration::from_secs(180);
 /// Models, and how much of DistributedDataParallel's time ours may take.
-const MODELS: [(&str, &str, f64); 4] = [
+const MODELS: [(&str, &str, f64); 10] = [
     ("mlp", "MLP, 25 M parameters", 0.7),
     ("resnet", "ResNet-50's parameters", 0.7),
     ("lm-dense", "language model, dense gradients", 0.6),
     ("lm-sparse", "language model, sparse gradients", 0.85),
+    ("wide", "2 x Linear 2048-8192, 134 MB", 0.7),
+    ("small", "200 x Linear(48, 48), 402 tensors", 0.8),
+    ("many", "5,000 parameters of 4 elements", 0.8),
+    ("transformer", "transformer, 7.4 M parameters", 1.0),
+    ("conv", "convolutions with batch norm, 1.2 M", 1.0),
+    ("tiny", "two tiny layers", 1.0),
 ];
 const MODES: [&str; 4] = ["single", "ddp", "phalanx", "phalanx-ddp"];
 /// Microseconds that small things may take.
@@ -75,7 +81,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
             keep(&mut figures, "small", name, value)?;
         }
     }
-    let tables = [steps_table(&figures), small_table(&figures)];
+    let tables = [steps_table(&figures), aside_table(&figures), small_table(&figures)];
     for table in &tables {
         println!("\n{}\n{}", table.title, table.text());
     }
@@ -152,11 +158,15 @@ fn keep_step(text: &str, figures: &mut Figures) -> Result<(), String> {
     let fields: Vec<&str> = text
         .lines()
         .map(|line| line.split('\t').collect())
-        .find(|f: &Vec<&str>| f.len() == 7)
+        .find(|f: &Vec<&str>| f.len() == 9)
         .ok_or_else(|| format!("steps.py printed no figures:\n{text}"))?;
-    let [mode, model, _, bytes, middle, _, peak] = fields[..] else { unreachable!("seven were asked for") };
+    let [mode, model, _, bytes, middle, _, peak, others, switches] = fields[..] else {
+        unreachable!("nine were asked for")
+    };
     keep(figures, mode, model, middle)?;
     keep(figures, &format!("{mode} memory"), model, peak)?;
+    keep(figures, &format!("{mode} others"), model, others)?;
+    keep(figures, &format!("{mode} switches"), model, switches)?;
     keep(figures, "bytes", model, bytes)
 }
 
@@ -179,7 +189,8 @@ fn steps_table(figures: &Figures) -> Table {
         "DDP over Gloo",
         "DistributedOptimizer",
         "our DistributedDataParallel",
-        "ours / DDP",
+        "optimizer / DDP",
+        "wrapper / DDP",
         "efficiency",
         "extra memory / gradients",
     ];
@@ -197,9 +208,36 @@ fn steps_table(figures: &Figures) -> Table {
             ms("phalanx"),
             ms("phalanx-ddp"),
             ratio(of("phalanx"), of("ddp"), Some(goal)),
+            ratio(of("phalanx-ddp"), of("ddp"), Some(goal)),
             efficiency.map_or("-".into(), |e| format!("{:.0} %", e * 100.0)),
             ratio(extra, of("bytes"), Some(MEMORY)),
         ]);
+    }
+    table
+}
+
+/// What a step takes beside the thread that computes.
+fn aside_table(figures: &Figures) -> Table {
+    let columns = [
+        "model",
+        "other threads, DDP (ms)",
+        "optimizer (ms)",
+        "wrapper (ms)",
+        "context switches, DDP",
+        "optimizer",
+        "wrapper",
+    ];
+    let mut table = Table::new("Beside the main thread, in one step of a rank".into(), 1, &columns);
+    for (model, title, _) in MODELS {
+        let of = |mode: &str, what: &str| {
+            median(figures, &format!("{mode} {what}"), model)
+                .map_or("-".into(), |value| format!("{value:.1}"))
+        };
+        let mut row = vec![title.to_string()];
+        for what in ["others", "switches"] {
+            row.extend(["ddp", "phalanx", "phalanx-ddp"].map(|mode| of(mode, what)));
+        }
+        table.push(row);
     }
     table
 }
@@ -223,10 +261,12 @@ mod tests {
         for (mode, ms) in
             [("ddp", "200.0"), ("ddp", "100.0"), ("ddp", "180.0"), ("phalanx", "90.0"), ("single", "81")]
         {
-            keep_step(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\n"), &mut figures).unwrap();
+            keep_step(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\t2.5\t7\n"), &mut figures)
+                .unwrap();
         }
         let text = steps_table(&figures).text();
         assert!(text.contains("0.50x, goal 0.70 ✓") && text.contains("90 %"), "{text}");
+        assert!(aside_table(&figures).text().contains("2.5"));
         assert!(keep_step("nothing", &mut figures).is_err());
     }
 

@@ -57,7 +57,7 @@ pub use whereabouts::{Frame, Spot, Whereabouts};
 
 use crate::{communicator::Communicator, error::Error};
 use negotiate::{Input, report::Report};
-use phalanx_core::Rank;
+use phalanx_core::{DType, Rank};
 use phalanx_net::World;
 use set::Set;
 use shared::Shared;
@@ -81,6 +81,11 @@ impl Engine {
 
     pub fn world(&self) -> &World {
         &self.shared.world
+    }
+
+    /// Zeros in memory that ranks of one host reduce where it is. Ordinary memory where there is no arena, or no room in it.
+    pub fn zeros(&self, dtype: DType, shape: Vec<u64>) -> Tensor {
+        Tensor::zeros_in(self.shared.world.arena(), dtype, shape)
     }
 
     pub fn rank(&self) -> Rank {

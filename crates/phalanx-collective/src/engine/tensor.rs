@@ -6,7 +6,8 @@
 use super::spec::Form;
 use crate::{buffer::ArenaVec, bytes};
 use phalanx_core::{DType, Element};
-use std::{any::Any, fmt};
+use phalanx_net::arena::Arena;
+use std::{any::Any, fmt, sync::Arc};
 
 /// Elements of a type and shape known at run time.
 pub struct Tensor {
@@ -59,6 +60,16 @@ impl Tensor {
         let mut zeros = Zeros(vec![0; n_bytes.div_ceil(size_of::<u128>())]);
         let address = zeros.0.as_mut_ptr().cast();
         Tensor { address, n_bytes, form, keeper: Box::new(zeros) }
+    }
+
+    /// Zeros that the ranks of this host reduce where they are. Ordinary memory where there is no arena, or no room in it.
+    pub(super) fn zeros_in(arena: Option<&Arc<Arena>>, dtype: DType, shape: Vec<u64>) -> Tensor {
+        let form = Form { dtype, shape };
+        let n_bytes = form.n_bytes() as usize;
+        match arena.filter(|_| n_bytes > 0).and_then(|arena| arena.alloc(n_bytes)) {
+            Some(block) => Tensor { address: block.address(), n_bytes, form, keeper: Box::new(block) },
+            None => Tensor::zeros(form.dtype, form.shape),
+        }
     }
 
     /// Memory that somebody else owns, e.g. another language's tensor.

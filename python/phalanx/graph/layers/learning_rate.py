@@ -102,7 +102,7 @@ def linear_lr_warmup(
 
     Without ``end_lr`` the line ends at the rate that follows.
     """
-    form = {"steps": int(warmup_steps), "from": float(start_lr), "then": schedule(learning_rate)}
+    form: dict[str, Any] = {"steps": int(warmup_steps), "from": float(start_lr), "then": schedule(learning_rate)}
     if end_lr is not None:
         form["to"] = float(end_lr)
     if not all(math.isfinite(form[key]) for key in ("from", "to") if key in form) or form["steps"] < 1:

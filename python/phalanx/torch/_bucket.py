@@ -1,0 +1,174 @@
+"""Dense gradients of several parameters in one piece of memory, in which they travel.
+
+The memory is a tensor that ranks of one host reduce where it is; gradients are views of it. So a gradient is copied once, when the
+bucket is sent, and never back.
+
+* BUCKET-1: from ``load`` to ``arrive`` the memory belongs to the engine.
+* BUCKET-2: a gradient that the program holds stays what it is: if it is the parameter's, it gets the result; if it is of an earlier
+  step, the bucket takes new memory and leaves the old one alone.
+* BUCKET-3: a parameter whose gradient nobody has keeps the gradient that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_not
+from sys import getrefcount
+
+import torch
+
+from phalanx import _phalanx, _world
+from phalanx.torch._memory import CODES
+
+#: Gradients begin at multiples of so many bytes, which vector instructions like.
+_ALIGN = 64
+
+
+def _references() -> tuple[int, int]:
+    """How many references a gradient in a list has, and a tensor that is only in a list, if nobody else holds them."""
+    p = torch.zeros(1, requires_grad=True)
+    p.grad = torch.zeros(1)
+    return max(map(getrefcount, [p.grad])), max(map(getrefcount, [torch.zeros(1)]))
+
+
+_OF_GRADIENT, _OF_VIEW = _references()
+
+
+class Bucket:
+    """Parameters of one type on one device, by their numbers, and the memory for their gradients."""
+
+    def __init__(self, name: str, indices: Sequence[int], ps: Sequence[torch.Tensor]) -> None:
+        self.name, self.indices, self.ps = name, list(indices), list(ps)
+        #: Members whose gradients of this pass are not there yet.
+        self.n_missing = len(self.ps)
+        self.is_sent = False
+        self._age, self._n_users = -1, 0
+        self._flat = torch.empty(0)
+        self._views: list[torch.Tensor] = []
+        #: Gradients that the program holds, and where their results are.
+        self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        #: Places of the members that travel.
+        self._places: Sequence[int] = ()
+
+    def reset(self) -> None:
+        """For the next pass."""
+        self.n_missing, self.is_sent = len(self.ps), False
+        self._held = []
+
+    def load(self, places: Sequence[int] | None = None) -> torch.Tensor:
+        """The memory with this rank's gradients; zeros where it has none, and where the place is not among these."""
+        self._held = []
+        grads = [p.grad for p in self.ps]
+        if self._age != _world.age() or self._is_old_one_held(grads):
+            self._renew()
+        self._places = range(len(self.ps)) if places is None else places
+        n_references = list(map(getrefcount, grads))
+        to, fresh = [], []
+        for place in range(len(self.ps)) if places is None else self._others_spared(places):
+            grad, view = grads[place], self._views[place]
+            if grad is view:
+                continue
+            if grad is None:
+                view.zero_()
+                continue
+            to.append(view)
+            if grad.is_sparse:
+                fresh.append(grad.to_dense())
+                continue
+            fresh.append(grad)
+            if n_references[place] > _OF_GRADIENT or grad._is_view() or grad.requires_grad:
+                self._held.append((grad, view))
+            else:
+                self.ps[place].grad = view
+        if to:
+            with torch.no_grad():
+                _copy(to, fresh)
+        return self._flat
+
+    def _is_old_one_held(self, grads: list[torch.Tensor | None]) -> bool:
+        """Whether the program holds a gradient of an earlier step, or a part of one (BUCKET-2)."""
+        if _n_users(self._flat) > self._n_users:
+            return any(map(is_not, grads, self._views))
+        held = [i for i, n in enumerate(map(getrefcount, self._views)) if n > _OF_VIEW]
+        return any(grads[i] is not self._views[i] for i in held)
+
+    def _others_spared(self, places: Sequence[int]) -> Sequence[int]:
+        """These places. The others' gradients leave the memory, and nothing of them travels (BUCKET-3)."""
+        for place in set(range(len(self.ps))).difference(places):
+            p, view = self.ps[place], self._views[place]
+            if p.grad is view:
+                p.grad = view.clone()
+            view.zero_()
+        return places
+
+    def _renew(self) -> None:
+        first = self.ps[0]
+        step = max(_ALIGN // first.element_size(), 1)
+        starts, n = [], 0
+        for p in self.ps:
+            starts.append(n)
+            n += -(-p.numel() // step) * step
+        if first.device.type == "cpu" and first.dtype in CODES:
+            self._flat = torch.utils.dlpack.from_dlpack(_phalanx.zeros(CODES[first.dtype], n))
+        else:
+            self._flat = torch.zeros(n, dtype=first.dtype, device=first.device)
+        self._views = [_view(self._flat, start, p) for start, p in zip(starts, self.ps, strict=True)]
+        self._age, self._n_users = _world.age(), _n_users(self._flat)
+
+    def is_loadable(self, takes_sparse: bool) -> bool:
+        """Whether every member has a gradient, and none of a kind that does not travel here."""
+        return not any(p.grad is None or (p.grad.is_sparse and not takes_sparse) for p in self.ps)
+
+    def release(self) -> None:
+        """Takes all gradients out of the memory."""
+        for p, view in zip(self.ps, self._views, strict=False):
+            if p.grad is view:
+                p.grad = view.clone()
+
+    def abandon(self) -> None:
+        """Leaves the memory to whoever may still write to it."""
+        self._age = -1
+
+    def arrive(self) -> None:
+        """The results are gradients."""
+        for grad, view in self._held:
+            with torch.no_grad():
+                grad.copy_(view)
+        stay = {id(view) for _, view in self._held}
+        for place in self._places:
+            p, view = self.ps[place], self._views[place]
+            if p.grad is not view and id(view) not in stay:
+                p.grad = view
+
+
+def _copy(to: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copies each of the sources to its place."""
+    at_once = getattr(torch, "_foreach_copy_", None)
+    if at_once is not None:
+        at_once(to, sources)
+        return
+    # Before torch 2.2.
+    for place, source in zip(to, sources, strict=True):
+        place.copy_(source)
+
+
+def _n_users(tensor: torch.Tensor) -> int:
+    """How many tensors share its memory; 0 where torch does not tell."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return 0 if count is None else int(count(tensor.untyped_storage()._cdata))
+
+
+def _view(flat: torch.Tensor, start: int, p: torch.Tensor) -> torch.Tensor:
+    """A part of the memory as a gradient of this parameter, laid out as the parameter is."""
+    part = flat[start : start + p.numel()]
+    view = part.as_strided(p.size(), p.stride()) if is_laid_out(p) else part.view(p.shape)
+    # With a version of its own: who writes to one gradient has not written to its neighbours.
+    return view.data
+
+
+def is_laid_out(p: torch.Tensor) -> bool:
+    """Whether it fills its memory in an order of its own, as channels-last weights do."""
+    return not p.is_contiguous() and any(
+        p.dim() == dim and p.is_contiguous(memory_format=layout)
+        for dim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d))
+    )
