@@ -24,10 +24,9 @@ use crate::{
 };
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream, unix::SourceFd};
 use phalanx_core::Rank;
-use rustix::event::EventfdFlags;
 use std::{
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
