@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 __version__: str
 
 # (address, code of the element type, shape, owner of the memory), or bytes, which are copied.
 Lent: TypeAlias = tuple[int, int, Sequence[int], object] | bytes
 
+@final
 class Array:
     @property
     def dtype(self) -> int: ...
@@ -32,6 +33,7 @@ Given: TypeAlias = tuple[int, list[int], bytearray]
 # File and line.
 Place: TypeAlias = tuple[str, int]
 
+@final
 class GraphProgram:
     def __new__(cls) -> GraphProgram: ...
     @staticmethod
@@ -82,6 +84,7 @@ class GraphProgram:
     def kind(self, name: str) -> str: ...
     def has_gradient(self, name: str) -> bool: ...
 
+@final
 class GraphStore:
     def __new__(cls, seed: int) -> GraphStore: ...
     def names(self) -> list[str]: ...
@@ -90,11 +93,13 @@ class GraphStore:
     def set(self, name: str, value: Lent) -> None: ...
     def initialise(self, program: GraphProgram, seed: int) -> None: ...
 
+@final
 class GraphExecutor:
     def __new__(cls, program: GraphProgram, check_nan_inf: bool, seed: int | None = None) -> GraphExecutor: ...
     def run(self, store: GraphStore, feeds: Sequence[tuple[str, Lent]], fetch: Sequence[str]) -> list[Given]: ...
     def arena_bytes(self) -> int: ...
 
+@final
 class GraphHogwild:
     def __new__(
         cls,
@@ -112,6 +117,7 @@ class GraphHogwild:
         self, store: GraphStore, next: Callable[[], Sequence[tuple[str, Lent]] | None]
     ) -> list[tuple[int, int, float]]: ...
 
+@final
 class GraphParallelExecutor:
     def __new__(
         cls,
@@ -149,6 +155,7 @@ def graph_load_values(
     store: GraphStore, program: GraphProgram, only_parameters: bool, bytes: bytes, path: str
 ) -> None: ...
 
+@final
 class Operation:
     @property
     def name(self) -> str: ...
