@@ -1,228 +1,197 @@
-//! How a rank joins: what it says of itself, whom it waits for, what it makes of the roster.
+//! How a rank joins, as a sequence of types: each step takes the one before it, so none can be left out or done twice.
+//!
+//! [`Guest`] has reached the hub and offers memory; [`Met`] knows all members; [`Sharing`] shares memory with its host; [`World`] is
+//! watched over.
 
-use super::{AGREEMENT, place::Place};
+use super::{
+    KNOCK_AGAIN, World,
+    place::{Place, connect_hub},
+    roster::{await_roster, give_up, hub_rank_lost, introduce, patience_of, share_memory, topology_of},
+};
 use crate::{
-    arena::{Arena, Offer, Patience, Source},
-    cores,
+    arena::{Arena, MAX_LOCAL, Offer, Patience},
     discover::Identity,
+    door::Listener,
     error::NetError,
     frame::{self, Decoder},
-    hub::message::{Down, Member, Up},
-    link::LinkAddress,
-    lost::{Casualties, Cause, Doom},
+    hub::message::{MAX_FRAME, Member, Up},
+    link::{self, LinkAddress, Site},
+    lost::Casualties,
+    watch::{Charge, HubHost, Watch},
 };
-use phalanx_core::{Config, Rank, Topology};
+use phalanx_core::{Config, Rank, Topology, Transport};
 use std::{
     collections::BTreeMap,
-    hash::{DefaultHasher, Hash, Hasher},
-    io::{self, Read, Write},
+    io,
     net::TcpStream,
-    sync::Arc,
-    time::{Duration, Instant},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32},
+    },
+    time::Instant,
 };
 
-pub(super) fn introduce(
-    identity: &Identity,
-    config: &Config,
-    offer: Option<&Offer>,
-    addresses: Vec<LinkAddress>,
-    build: &str,
-) -> Member {
-    let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Member {
-        rank: identity.rank,
-        n_ranks: identity.n_ranks,
-        host_key: host_key(config),
-        host_name: config.host_id.clone().unwrap_or(host_name),
-        pid: std::process::id(),
-        cores: cores::allowed(),
-        core_quota: cores::quota(),
-        addresses,
-        arena_fd: offer.map_or(-1, Offer::fd),
-        arena_heap_bytes: offer.map_or(0, Offer::heap_bytes),
-        trial_address: offer.map_or(0, Offer::trial_address),
-        build: build.to_string(),
-        settings: format!(
-            "transport={:?} links={} tiers={} algorithm={} segment={} strict={}",
-            config.transport,
-            config.links.as_deref().unwrap_or_default(),
-            config.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
-            config.algorithm.as_deref().unwrap_or_default(),
-            config.segment_bytes,
-            u8::from(config.strict)
-        ),
-    }
-}
-
-/// Equal for processes that can share memory: one kernel, one network, one set of processes.
-fn host_key(config: &Config) -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let space =
-        |path: &str| std::fs::read_link(path).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut hasher = DefaultHasher::new();
-    read("/proc/sys/kernel/random/boot_id").hash(&mut hasher);
-    space("/proc/self/ns/net").hash(&mut hasher);
-    space("/proc/self/ns/pid").hash(&mut hasher);
-    rustix::process::getuid().as_raw().hash(&mut hasher);
-    config.host_id.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// Says hello and waits for the roster; `heard` tells whether the hub has said anything at all.
-pub(super) fn await_roster(
-    stream: &mut TcpStream,
-    decoder: &mut Decoder,
-    hello: &[u8],
-    heard: &mut bool,
+/// A rank whose connection the hub has accepted.
+pub(super) struct Guest {
+    identity: Identity,
+    config: Config,
+    transport: &'static link::Transport,
     deadline: Instant,
-    config: &Config,
-) -> Result<Vec<Member>, NetError> {
-    let lost =
-        |error| NetError::System { what: "the hub closed the connection before the world formed", error };
-    stream.write_all(hello).map_err(lost)?;
-    let mut bytes = [0; 16 << 10];
-    let mut next_beat = Instant::now();
-    let mut missing = Vec::new();
-    loop {
-        while let Some(down) =
-            decoder.take::<Down>().map_err(|e| lost(io::Error::new(io::ErrorKind::InvalidData, e)))?
-        {
-            *heard = true;
-            match down {
-                Down::Roster(members) => return Ok(members),
-                Down::Refused(why) => return Err(NetError::Refused { why }),
-                Down::Doomed(doom) => return Err(doom.into()),
-                Down::Lost(lost) => return Err(Doom::Lost(lost).into()),
-                Down::Missing(ranks) => missing = ranks,
-                Down::Alive => {}
-            }
-        }
-        let now = Instant::now();
-        if now >= deadline {
-            let waited_s = config.start_timeout.as_secs_f64();
-            let missing = missing.iter().map(|r: &Rank| format!(" {r}")).collect();
-            return Err(NetError::NotFormed { waited_s, missing });
-        }
-        if now >= next_beat {
-            next_beat = now + Duration::from_millis(crate::hub::state::BEAT_MS);
-            let alive = frame::encode(&Up::Alive).expect("a word is small");
-            stream.write_all(&alive).map_err(lost)?;
-        }
-        stream.set_read_timeout(Some(Duration::from_millis(200))).map_err(lost)?;
-        match stream.read(&mut bytes) {
-            Ok(0) => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
-            Ok(n) => decoder.feed(&bytes[..n]),
-            Err(e) if would_wait(&e) => {}
-            Err(e) => return Err(lost(e)),
-        }
-    }
+    place: Place,
+    hub: TcpStream,
+    decoder: Decoder,
+    listeners: Vec<Listener>,
+    /// Nothing fails for want of memory that nobody would share: with links everywhere, or one rank on each host.
+    offer: Option<io::Result<Offer>>,
+    hello: Vec<u8>,
 }
 
-/// Tells everybody that this rank cannot join, and why: a rank that died just now may be the reason. Returns what everybody names.
-pub(super) fn give_up(
-    mut stream: TcpStream,
-    mut decoder: Decoder,
-    identity: &Identity,
-    place: &Place,
-    error: NetError,
-) -> NetError {
-    let start = Instant::now();
-    let mine = error.doom(identity.rank);
-    let agreed = (|| {
-        let patience = if matches!(error, NetError::Arena { .. }) { AGREEMENT / 2 } else { Duration::ZERO };
-        let doom = match reason(&mut stream, &mut decoder, start + patience)? {
-            Some(Down::Doomed(doom)) => return Some(doom),
-            Some(Down::Lost(lost)) => Doom::Lost(lost),
-            _ => mine.clone(),
-        };
-        let word = frame::encode(&Up::Doomed(doom.clone())).ok()?;
-        if stream.write_all(&word).is_err() && doom != mine {
-            return Some(doom);
-        }
-        loop {
-            match reason(&mut stream, &mut decoder, start + AGREEMENT) {
-                Some(Some(Down::Doomed(agreed))) => return Some(agreed),
-                Some(Some(_)) => {}
-                Some(None) => return Some(doom),
-                None => return Some(doom).filter(|d| *d != mine),
-            }
-        }
-    })();
-    match agreed {
-        Some(doom) if doom != mine => doom.into(),
-        None if place.hub_rank(identity).is_some() => hub_rank_lost(),
-        _ => error,
-    }
-}
-
-pub(super) fn hub_rank_lost() -> NetError {
-    NetError::PeerLost { rank: Rank::ZERO, cause: Cause::Disconnected }
-}
-
-/// The next loss or doom that the hub tells of before the deadline, if any; `None` when the hub is gone.
-fn reason(stream: &mut TcpStream, decoder: &mut Decoder, deadline: Instant) -> Option<Option<Down>> {
-    let mut bytes = [0; 16 << 10];
-    loop {
-        while let Some(down) = decoder.take::<Down>().ok()? {
-            if matches!(down, Down::Doomed(_) | Down::Lost(_)) {
-                return Some(Some(down));
-            }
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Some(None);
-        }
-        stream.set_read_timeout(Some(left)).ok()?;
-        match stream.read(&mut bytes) {
-            Ok(0) => return None,
-            Ok(n) => decoder.feed(&bytes[..n]),
-            Err(e) if would_wait(&e) => {}
-            Err(_) => return None,
-        }
-    }
-}
-
-fn would_wait(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
-}
-
-pub(super) fn topology_of(members: &[Member]) -> Topology {
-    let mut hosts: BTreeMap<u64, Vec<Rank>> = BTreeMap::new();
-    for member in members {
-        hosts.entry(member.host_key).or_default().push(member.rank);
-    }
-    Topology::new(hosts.into_values().collect()).expect("a roster names every rank once")
-}
-
-/// WAIT-1, whether or not these ranks share memory.
-pub(super) fn patience_of(members: &[Member], neighbours: &[Rank]) -> Patience {
-    let masks: Vec<&[u32]> = neighbours.iter().map(|r| members[r.index()].cores.as_slice()).collect();
-    let quota = neighbours.iter().map(|r| members[r.index()].core_quota).min().unwrap_or(u32::MAX);
-    let a_core_each = cores::enough(&masks, quota);
-    tracing::info!(n_local = neighbours.len(), a_core_each, quota, "how ranks of this host wait");
-    if a_core_each { Patience::DEDICATED } else { Patience::SHARED }
-}
-
-pub(super) fn share_memory(
-    offer: Offer,
-    members: &[Member],
-    neighbours: &[Rank],
+/// A rank that knows all others.
+pub(super) struct Met {
+    guest: Guest,
+    members: Vec<Member>,
+    topology: Arc<Topology>,
     patience: Patience,
-    identity: &Identity,
-    casualties: &Arc<Casualties>,
-) -> Result<Arc<Arena>, NetError> {
-    let first = &members[neighbours[0].index()];
-    let processes: Vec<(u32, u64)> =
-        neighbours.iter().map(|r| (members[r.index()].pid, members[r.index()].trial_address)).collect();
-    let source = Source {
-        processes: &processes,
-        pid: first.pid,
-        fd: first.arena_fd,
-        heap_bytes: first.arena_heap_bytes,
-        n_local_max: identity.n_ranks.min(crate::arena::MAX_LOCAL as u32) as usize,
-    };
-    let me_local = neighbours.iter().position(|&r| r == identity.rank).expect("a rank is on its own host");
-    Arena::join(offer, source, neighbours.to_vec(), me_local, patience, casualties.clone())
-        .map(Arc::new)
-        .map_err(|error| NetError::Arena { error })
+    casualties: Arc<Casualties>,
+}
+
+/// A rank that shares memory with the others of its host, if there are any.
+pub(super) struct Sharing {
+    met: Met,
+    arena: Option<Arc<Arena>>,
+}
+
+impl Guest {
+    /// Reaches the hub at this place.
+    pub fn knock(identity: Identity, place: Place, config: Config, build: &str) -> Result<Guest, NetError> {
+        let deadline = Instant::now() + config.start_timeout;
+        let transport = link::chosen(&config)?;
+        let (hub, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
+        let offer = match config.transport {
+            Transport::Auto => Some(Offer::make(identity.n_ranks.min(MAX_LOCAL as u32) as usize)),
+            Transport::Tcp => None,
+        };
+        let site = Site { interface: config.interface.as_deref(), ip: hub_ip };
+        let (listeners, addresses): (Vec<Listener>, Vec<LinkAddress>) = link::open(transport, &site)?;
+        let offered = offer.as_ref().and_then(|offer| offer.as_ref().ok());
+        let member = introduce(&identity, &config, offered, addresses, build);
+        let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
+        let decoder = Decoder::new(MAX_FRAME);
+        Ok(Guest { identity, config, transport, deadline, place, hub, decoder, listeners, offer, hello })
+    }
+
+    /// Says hello, and waits for all others.
+    pub fn meet(mut self) -> Result<Met, NetError> {
+        let mut heard = false;
+        let joined = loop {
+            let (hub, decoder) = (&mut self.hub, &mut self.decoder);
+            let joined = await_roster(hub, decoder, &self.hello, &mut heard, self.deadline, &self.config);
+            if heard || !matches!(joined, Err(NetError::System { .. })) {
+                break joined;
+            }
+            // In a crowd the door may close a connection whose last word it has not read yet: knock again, if the hub still answers.
+            let soon = self.deadline.min(Instant::now() + KNOCK_AGAIN);
+            let Ok((hub, _)) = connect_hub(&self.place, self.identity.rank, soon, &self.config) else {
+                break joined;
+            };
+            (self.hub, self.decoder) = (hub, Decoder::new(MAX_FRAME));
+        };
+        let members = match joined {
+            // Otherwise the others would take this rank's end for the reason.
+            Err(error @ NetError::NotFormed { .. }) => return Err(self.give_up(error)),
+            Err(NetError::System { .. }) if self.place.hub_rank(&self.identity).is_some() => {
+                return Err(hub_rank_lost());
+            }
+            other => other?,
+        };
+        let topology = Arc::new(topology_of(&members));
+        let patience = patience_of(&members, topology.neighbours(self.identity.rank));
+        let casualties = Arc::new(Casualties::new(self.identity.n_ranks));
+        Ok(Met { guest: self, members, topology, patience, casualties })
+    }
+
+    fn give_up(self, error: NetError) -> NetError {
+        give_up(self.hub, self.decoder, &self.identity, &self.place, error)
+    }
+}
+
+impl Met {
+    /// Maps the memory of this host's ranks.
+    pub fn share(mut self) -> Result<Sharing, NetError> {
+        let me = &self.guest.identity;
+        let neighbours = self.topology.neighbours(me.rank);
+        let Some(offer) = self.guest.offer.take().filter(|_| neighbours.len() > 1) else {
+            return Ok(Sharing { met: self, arena: None });
+        };
+        let share = |o| share_memory(o, &self.members, neighbours, self.patience, me, &self.casualties);
+        match offer.map_err(|error| NetError::Arena { error }).and_then(share) {
+            Ok(arena) => Ok(Sharing { met: self, arena: Some(arena) }),
+            Err(error) => Err(self.guest.give_up(error)),
+        }
+    }
+}
+
+impl Sharing {
+    /// Begins to watch over the others, and waits until all of this host have come so far.
+    pub fn watch(self) -> Result<World, NetError> {
+        let Sharing { met: Met { guest, members, topology, patience, casualties }, arena } = self;
+        let Guest { identity, config, transport, deadline, place, hub, decoder, listeners, .. } = guest;
+        let others = topology.neighbours(identity.rank).iter().filter(|&&rank| rank != identity.rank);
+        let pidfds = others
+            .filter_map(|&rank| {
+                let pid = rustix::process::Pid::from_raw(members[rank.index()].pid as i32)?;
+                Some((rank, rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?))
+            })
+            .collect();
+        let hub_host = match place.hub.is_some() || place.served_by_rank_0 {
+            true => HubHost::Rank(Rank::ZERO),
+            false => HubHost::Launcher,
+        };
+        let charge = Charge {
+            me: identity.rank,
+            hub,
+            hub_host,
+            decoder,
+            listeners,
+            secret: place.secret.clone(),
+            pidfds,
+            arena: arena.clone(),
+            casualties: casualties.clone(),
+        };
+        let watch = Watch::start(charge)
+            .map_err(|error| NetError::System { what: "cannot start the watch", error })?;
+        if let Some(arena) = &arena {
+            let left = deadline.saturating_duration_since(Instant::now());
+            arena.await_all(left).map_err(|(rank, unmet)| NetError::of(rank, unmet))?;
+        }
+        tracing::info!(
+            rank = %identity.rank,
+            n_ranks = identity.n_ranks,
+            hosts = topology.n_hosts(),
+            source = identity.source,
+            shares_memory = arena.is_some(),
+            links = transport.name,
+            "world formed"
+        );
+        Ok(World {
+            rank: identity.rank,
+            source: identity.source,
+            topology,
+            members,
+            config,
+            transport,
+            secret: place.secret,
+            arena,
+            patience,
+            casualties,
+            claimed: AtomicBool::new(false),
+            has_missed: AtomicBool::new(false),
+            owner: std::process::id(),
+            next_communicator: AtomicU32::new(1),
+            splitting: Mutex::new(()),
+            links: Mutex::new(BTreeMap::new()),
+            watch: Some(watch),
+            hub: place.hub,
+        })
+    }
 }

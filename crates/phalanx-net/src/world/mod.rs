@@ -4,6 +4,7 @@
 
 mod join;
 mod place;
+mod roster;
 
 use crate::{
     arena::{Arena, Offer, Patience},
@@ -11,20 +12,20 @@ use crate::{
     discover::{self, Identity, Meeting},
     error::NetError,
     forks::Own,
-    frame::{self, Decoder},
     hub::{
         Hub,
-        message::{FailureKind, MAX_FRAME, Member, Up, Words},
+        message::{FailureKind, Member, Words},
     },
-    link::{self, Link, LinkAddress, Site},
+    link::{self, Link, LinkAddress},
     log,
     lost::{Casualties, Doom},
     secret::Secret,
-    watch::{Charge, HubHost, Watch},
+    watch::Watch,
 };
-use join::{await_roster, give_up, hub_rank_lost, introduce, patience_of, share_memory, topology_of};
-use phalanx_core::{Config, ConfigError, Epoch, Rank, Topology, Transport};
-use place::{ATTEMPT, Knock, Place, RETRY_EVERY, connect_hub, shake};
+use join::Guest;
+use phalanx_core::{Config, ConfigError, Epoch, Rank, Topology};
+use place::{ATTEMPT, Knock, Place, RETRY_EVERY, shake};
+use roster::{introduce, patience_of, share_memory};
 use socket2::Socket;
 use std::{
     collections::BTreeMap,
@@ -122,118 +123,11 @@ impl World {
         config: Config,
         build: &str,
     ) -> Result<World, NetError> {
-        let deadline = Instant::now() + config.start_timeout;
         let transport = link::chosen(&config)?;
-        let place = Place::find(&identity, secret, &config)?;
-        let Some(place) = place else { return Ok(World::alone(identity, config, transport, build)) };
-        let (mut hub_stream, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
-        // Nothing fails for want of memory that nobody would share: with links everywhere, or one rank on each host.
-        let offer = match config.transport {
-            Transport::Auto => {
-                Some(Offer::make(identity.n_ranks.min(crate::arena::MAX_LOCAL as u32) as usize))
-            }
-            Transport::Tcp => None,
-        };
-        let site = Site { interface: config.interface.as_deref(), ip: hub_ip };
-        let (listeners, addresses) = link::open(transport, &site)?;
-        let member =
-            introduce(&identity, &config, offer.as_ref().and_then(|o| o.as_ref().ok()), addresses, build);
-        let hello = frame::encode(&Up::Join(member)).expect("a member's introduction is small");
-        let mut decoder = Decoder::new(MAX_FRAME);
-        let mut heard = false;
-        let joined = loop {
-            let joined = await_roster(&mut hub_stream, &mut decoder, &hello, &mut heard, deadline, &config);
-            if heard || !matches!(joined, Err(NetError::System { .. })) {
-                break joined;
-            }
-            // In a crowd the door may show out a guest whose last word it has not read yet: knock again, if anybody still answers.
-            let soon = deadline.min(Instant::now() + KNOCK_AGAIN);
-            let Ok((stream, _)) = connect_hub(&place, identity.rank, soon, &config) else { break joined };
-            (hub_stream, decoder) = (stream, Decoder::new(MAX_FRAME));
-        };
-        let members = match joined {
-            // Otherwise the others would take this rank's end for the reason.
-            Err(error @ NetError::NotFormed { .. }) => {
-                return Err(give_up(hub_stream, decoder, &identity, &place, error));
-            }
-            Err(NetError::System { .. }) if place.hub_rank(&identity).is_some() => {
-                return Err(hub_rank_lost());
-            }
-            other => other?,
-        };
-
-        let topology = Arc::new(topology_of(&members));
-        let casualties = Arc::new(Casualties::new(identity.n_ranks));
-        let neighbours = topology.neighbours(identity.rank).to_vec();
-        let patience = patience_of(&members, &neighbours);
-        let arena = match offer.filter(|_| neighbours.len() > 1) {
-            None => None,
-            Some(offer) => {
-                let share = |o| share_memory(o, &members, &neighbours, patience, &identity, &casualties);
-                match offer.map_err(|error| NetError::Arena { error }).and_then(share) {
-                    Ok(arena) => Some(arena),
-                    Err(error) => return Err(give_up(hub_stream, decoder, &identity, &place, error)),
-                }
-            }
-        };
-        let pidfds = neighbours
-            .iter()
-            .filter(|&&r| r != identity.rank)
-            .filter_map(|&r| {
-                let pid = rustix::process::Pid::from_raw(members[r.index()].pid as i32)?;
-                Some((r, rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?))
-            })
-            .collect();
-        let charge = Charge {
-            me: identity.rank,
-            hub: hub_stream,
-            hub_host: if place.hub.is_some() || place.served_by_rank_0 {
-                HubHost::Rank(Rank::ZERO)
-            } else {
-                HubHost::Launcher
-            },
-            decoder,
-            listeners,
-            secret: place.secret.clone(),
-            pidfds,
-            arena: arena.clone(),
-            casualties: casualties.clone(),
-        };
-        let watch = Watch::start(charge)
-            .map_err(|error| NetError::System { what: "cannot start the watch", error })?;
-        if let Some(arena) = &arena {
-            let left = deadline.saturating_duration_since(Instant::now());
-            arena.await_all(left).map_err(|(rank, unmet)| NetError::of(rank, unmet))?;
+        match Place::find(&identity, secret, &config)? {
+            None => Ok(World::alone(identity, config, transport, build)),
+            Some(place) => Guest::knock(identity, place, config, build)?.meet()?.share()?.watch(),
         }
-        tracing::info!(
-            rank = %identity.rank,
-            n_ranks = identity.n_ranks,
-            hosts = topology.n_hosts(),
-            source = identity.source,
-            shares_memory = arena.is_some(),
-            links = transport.name,
-            "world formed"
-        );
-        Ok(World {
-            rank: identity.rank,
-            source: identity.source,
-            topology,
-            members,
-            config,
-            transport,
-            secret: place.secret,
-            arena,
-            patience,
-            casualties,
-            claimed: AtomicBool::new(false),
-            has_missed: AtomicBool::new(false),
-            owner: std::process::id(),
-            next_communicator: AtomicU32::new(1),
-            splitting: Mutex::new(()),
-            links: Mutex::new(BTreeMap::new()),
-            watch: Some(watch),
-            hub: place.hub,
-        })
     }
 
     fn alone(identity: Identity, config: Config, transport: &'static link::Transport, build: &str) -> World {
