@@ -1,7 +1,7 @@
 /* libphalanx: named, asynchronous, fused collectives. docs/c.md explains how to use it.
  *
  * Written by cbindgen from crates/phalanx-c/src; do not edit. To write it anew:
- *     PHALANX_TEST_WRITE_HEADER=1 cargo test -p phalanx-c --test header
+ *     PHALANX_TEST_WRITE_HEADER=1 cargo test -p phalanx-c header
  */
 
 #ifndef PHALANX_H

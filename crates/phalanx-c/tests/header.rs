@@ -27,7 +27,7 @@ fn the_header_is_up_to_date() {
     assert!(
         fresh == written,
         "include/phalanx.h is not what the sources say (first at line {}); write it anew with\n    \
-         PHALANX_TEST_WRITE_HEADER=1 cargo test -p phalanx-c --test header\nand commit it",
+         PHALANX_TEST_WRITE_HEADER=1 cargo test -p phalanx-c header\nand commit it",
         line.unwrap_or(0) + 1
     );
 }

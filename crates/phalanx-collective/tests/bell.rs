@@ -21,6 +21,7 @@ mod sync {
     }
 }
 
+#[expect(clippy::module_inception, reason = "what is tested keeps its name")]
 #[path = "../src/engine/bell.rs"]
 mod bell;
 

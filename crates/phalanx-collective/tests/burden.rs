@@ -1,19 +1,11 @@
 //! What ranks cost the machine: nothing is left behind when they die, nothing is burnt while they wait, more of them than cores work.
 
-#[expect(dead_code, reason = "the module serves several tests; this one commits few faults")]
-mod processes;
-
-use processes::{
+use crate::processes::{
     Job, Spec,
     worker::{Fault, OPS, Order},
 };
 use rustix::process::Pid;
 use std::{collections::BTreeSet, fs, time::Duration};
-
-#[test]
-fn worker_entry() {
-    processes::worker::main();
-}
 
 /// Inodes of the process's open files and mappings whose name begins like this.
 fn inodes(pid: Pid, prefix: &str) -> BTreeSet<u64> {

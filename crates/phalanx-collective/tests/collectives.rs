@@ -1,11 +1,9 @@
 //! Every collective on real memory and real sockets, against a reference computed by one thread.
 
-mod support;
-
+use crate::support::run_owners;
 use phalanx_collective::{Communicator, Error, Scale};
 use phalanx_core::{Rank, ReduceOp};
 use std::sync::Arc;
-use support::run_owners;
 
 /// Runs `f` on every rank of a world whose hosts have these sizes, and returns what each rank returned.
 fn run_ranks<T: Send + 'static>(

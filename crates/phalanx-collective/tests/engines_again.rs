@@ -1,9 +1,7 @@
-//! Engines one after the other in one process. A binary of its own: it counts what the whole process has.
+//! Engines one after the other in one process. In a process of its own: it counts what the whole process has.
 
-mod support;
-
+use crate::{alone::alone, support::run_owners};
 use phalanx_collective::engine::{Engine, Request, Tensor};
-use support::run_owners;
 
 fn n_entries(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
@@ -22,6 +20,10 @@ fn belongings() -> (usize, usize, usize) {
 
 #[test]
 fn two_hundred_engines_leave_nothing_behind() {
+    alone("engines_again::two_hundred_engines_leave_nothing_behind", start_two_hundred_engines);
+}
+
+fn start_two_hundred_engines() {
     run_owners(&[2], &[], |mut comm| {
         let counts = comm.rank().0 == 0;
         let mut after_ten = None;

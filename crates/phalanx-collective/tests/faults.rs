@@ -1,23 +1,15 @@
 //! Ranks die, freeze, leave and never come, in the middle of every collective: everybody else is told who, and nobody hangs.
 
-#[expect(dead_code, reason = "the module serves several tests; this one waits for certain words only")]
-mod processes;
-
-use phalanx_net::ending::Ending;
-use processes::{
+use crate::processes::{
     Job, Server, Spec,
     blow::{Blow, all_name},
     chance::Chance,
     crowd,
     worker::{After, Fault, OPS, Order},
 };
+use phalanx_net::ending::Ending;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-
-#[test]
-fn worker_entry() {
-    processes::worker::main();
-}
 
 /// Worlds with a stopped rank that run at the same time: more ranks than there are cores, so that names must be right on a busy machine, too.
 const N_STOPPED_AT_ONCE: usize = 10;

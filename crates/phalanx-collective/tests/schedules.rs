@@ -1,9 +1,6 @@
 //! Random faults at random moments in random worlds: nobody hangs, and whoever fails names a rank that is at fault.
 
-#[expect(dead_code, reason = "the module serves several tests; this one starts ranks and listens")]
-mod processes;
-
-use processes::{
+use crate::processes::{
     Job, Server, Spec,
     chance::Chance,
     worker::{After, Fault, OPS, Order},
@@ -17,11 +14,6 @@ use std::{
 
 /// Worlds that run at the same time: those with a stopped rank mostly wait.
 const N_AT_ONCE: usize = 6;
-
-#[test]
-fn worker_entry() {
-    processes::worker::main();
-}
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)

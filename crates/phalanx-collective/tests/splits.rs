@@ -1,10 +1,8 @@
 //! How many communicators there can be, and what happens when there is no room for another.
 
-mod support;
-
+use crate::support::run_owners;
 use phalanx_collective::Communicator;
 use phalanx_core::{Rank, ReduceOp};
-use support::run_owners;
 
 /// More than there is room for.
 const MANY: usize = 1200;

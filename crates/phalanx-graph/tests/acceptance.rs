@@ -1,9 +1,7 @@
 //! Small models of every kind: they learn, the same way every time, with any memory plan; and rewritten so that they keep
 //! less (AGAIN-1, AGAIN-2) or take large batches in pieces (ACCUM-1).
 
-mod models;
-
-use models::Model;
+use crate::models::{self, Model};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Clip, Dim, Executor, Feed, Fetch, GraphError, Optimizer, Options, ParallelExecutor,

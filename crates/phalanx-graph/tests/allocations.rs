@@ -1,38 +1,12 @@
 //! EXEC-2: a run that was planned before allocates nothing; what products pack is planned, too.
 
+use crate::allocator::count;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Executor, Optimizer, Options, Rule, Store, Tensor, VarId,
     layers::{ConvOptions, RnnOptions},
     op::{Func, Pool, SequenceOp},
 };
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is the system allocator's; counting touches a thread-local that needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller's promise is the one that is wanted.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one that is wanted.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Convolutions of either kind, a pool and a product.
 fn images(b: &mut Builder, y: VarId) -> VarId {
@@ -66,9 +40,9 @@ fn allocations(matrices: bool) -> usize {
     for _ in 0..2 {
         executor.run_into(&mut store, &[("x", &x)], &["loss"], &mut out).unwrap();
     }
-    let before = COUNT.with(Cell::get);
+    let before = count();
     executor.run_into(&mut store, &[("x", &x)], &["loss"], &mut out).unwrap();
-    COUNT.with(Cell::get) - before
+    count() - before
 }
 
 /// The same for layers over sequences: all that is not a matrix product, or a recurrent layer too.
@@ -105,11 +79,11 @@ fn sequence_allocations(recurrent: bool) -> usize {
     for _ in 0..2 {
         executor.run_into(&mut store, &feeds, &["loss"], &mut out).unwrap();
     }
-    let before = COUNT.with(Cell::get);
+    let before = count();
     for _ in 0..2 {
         executor.run_into(&mut store, &feeds, &["loss"], &mut out).unwrap();
     }
-    COUNT.with(Cell::get) - before
+    count() - before
 }
 
 /// The same for loops and branches within one another.
@@ -155,11 +129,11 @@ fn control_allocations() -> usize {
     let x = Tensor::new(&[5, 4], &[0.3f32; 20]).unwrap();
     let limits = [4i64, 0, 6].map(|n| Tensor::new(&[1], &[n]).unwrap());
     let mut out = executor.run(&mut store, &[("x", &x), ("limit", &limits[0])], &["loss"]).unwrap();
-    let before = COUNT.with(Cell::get);
+    let before = count();
     for limit in &limits {
         executor.run_into(&mut store, &[("x", &x), ("limit", limit)], &["loss"], &mut out).unwrap();
     }
-    COUNT.with(Cell::get) - before
+    count() - before
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Replicas that learn without waiting for each other: HOGWILD-1 to HOGWILD-3.
 
-mod models;
-
+use crate::models;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Hogwild, Init,

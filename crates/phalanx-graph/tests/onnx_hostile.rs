@@ -1,13 +1,11 @@
 //! ONNX-1: whatever the bytes are, importing ends with a program or an error, and allocates little.
 
+use crate::allocator::most_held;
 use phalanx_graph::{
     Executor, Optimizer, Options, Rule, RunError, Store, Tensor, VarKind,
     onnx::{ImportOptions, Imported, Limits, OnnxError, export, import},
 };
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
+use std::cell::Cell;
 
 const MODELS: [&[u8]; 3] = [
     include_bytes!("fixtures/onnx/mlp.onnx"),
@@ -18,46 +16,8 @@ const MODELS: [&[u8]; 3] = [
 const N_INPUTS: u64 = if cfg!(debug_assertions) { 40_000 } else { 200_000 };
 
 thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static MOST: Cell<isize> = const { Cell::new(0) };
     /// Programs that ran to their end.
     static RAN: Cell<u64> = const { Cell::new(0) };
-}
-
-fn note(bytes: isize) {
-    // A thread that is ending has no such memory any more; nothing is tested there.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));
-    });
-}
-
-struct Counting;
-
-// SAFETY: every call goes unchanged to the system's allocator, which keeps the contract; `note` allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        note(-(layout.size() as isize));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The most that `f` holds at once on this thread, beside what was held before.
-fn most_held<T>(f: impl FnOnce() -> T) -> (T, usize) {
-    let before = HELD.with(Cell::get);
-    MOST.with(|most| most.set(before));
-    let out = f();
-    (out, (MOST.with(Cell::get) - before).max(0) as usize)
 }
 
 /// Repeatable randomness (SplitMix64).

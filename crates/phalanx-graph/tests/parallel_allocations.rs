@@ -1,38 +1,11 @@
 //! PARA-3: a run that was planned before allocates nothing, on any of its threads. HOGWILD-4: neither does an update.
 
+use crate::{allocator::count_of_all, alone::alone};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Init, Optimizer,
     ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, VarId, exec::Batch, op::Func,
 };
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicUsize, Ordering},
-};
-
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: everything is the system allocator's; counting touches an atomic and asks the system for numbers.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // The main thread is the test harness, which goes its own way meanwhile.
-        if rustix::thread::gettid() != rustix::process::getpid() {
-            COUNT.fetch_add(1, Ordering::Relaxed);
-        }
-        // SAFETY: the caller's promise is the one that is wanted.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one that is wanted.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn program() -> Program {
     let mut b = Builder::new();
@@ -57,6 +30,10 @@ fn program() -> Program {
 
 #[test]
 fn a_planned_run_allocates_nothing() {
+    alone("parallel_allocations::a_planned_run_allocates_nothing", runs_allocate_nothing);
+}
+
+fn runs_allocate_nothing() {
     let program = program();
     // One after another: the counter is everybody's.
     for reduce_strategy in [ReduceStrategy::AllReduce, ReduceStrategy::Reduce] {
@@ -74,11 +51,11 @@ fn a_planned_run_allocates_nothing() {
             for _ in 0..3 {
                 exe.run_into(&mut store, &feeds, &fetch, &mut out).unwrap();
             }
-            let before = COUNT.load(Ordering::Relaxed);
+            let before = count_of_all();
             for _ in 0..20 {
                 exe.run_into(&mut store, &feeds, &fetch, &mut out).unwrap();
             }
-            let n = COUNT.load(Ordering::Relaxed) - before;
+            let n = count_of_all() - before;
             assert_eq!(n, 0, "PARA-3: {reduce_strategy:?}, {num_threads} threads");
         }
     }
@@ -93,7 +70,7 @@ fn updates_allocate_nothing(program: &Program) {
         let setup = Setup { exec, replicas: Some(3), ..Setup::default() };
         let mut hogwild = Hogwild::new(program, "loss", setup).unwrap();
         let mut updates = Vec::with_capacity(3 * n_batches);
-        let before = COUNT.load(Ordering::Relaxed);
+        let before = count_of_all();
         let reader = |batch: &mut Batch| {
             if batch.is_empty() {
                 batch.push(("x".to_string(), Tensor::new(&[41, 20], &[1f32; 820]).unwrap()));
@@ -102,7 +79,7 @@ fn updates_allocate_nothing(program: &Program) {
         };
         hogwild.run_into(&mut store, reader, &mut updates).unwrap();
         assert_eq!(updates.len(), 3 * n_batches);
-        COUNT.load(Ordering::Relaxed) - before
+        count_of_all() - before
     };
     counted(1);
     assert_eq!(counted(2), counted(300), "HOGWILD-4");

@@ -1,40 +1,18 @@
 //! Ten thousand runs leave nothing behind.
 
+use crate::{allocator::live, alone::alone};
 use phalanx_core::DType;
 use phalanx_graph::{
     BATCH, Builder, Dim, ExecutionStrategy, Feed, Fetch, Init, Optimizer, ParallelExecutor, Rule, Setup,
     Store, Tensor, op::Func,
 };
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicIsize, Ordering},
-};
-
-/// Bytes that are allocated now.
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-
-struct Weighing;
-
-// SAFETY: everything is the system allocator's; weighing touches an atomic only.
-unsafe impl GlobalAlloc for Weighing {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one that is wanted.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one that is wanted.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Weighing = Weighing;
 
 #[test]
 fn ten_thousand_runs_leave_nothing_behind() {
+    alone("parallel_leaks::ten_thousand_runs_leave_nothing_behind", run_ten_thousand_times);
+}
+
+fn run_ten_thousand_times() {
     let mut b = Builder::new();
     let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(4)]).unwrap();
     let w = b.parameter("w", [4], Init::Constant(0.5)).unwrap();
@@ -59,10 +37,10 @@ fn ten_thousand_runs_leave_nothing_behind() {
         last = loss;
         // At the same place of both cycles.
         if run == 2299 {
-            after_warmup = LIVE.load(Ordering::Relaxed);
+            after_warmup = live();
         }
         if run == 9199 {
-            assert_eq!(LIVE.load(Ordering::Relaxed), after_warmup, "bytes after 6900 more runs");
+            assert_eq!(live(), after_warmup, "bytes after 6900 more runs");
         }
     }
 }

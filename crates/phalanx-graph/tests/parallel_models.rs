@@ -1,8 +1,6 @@
 //! Models over sequences, and rewritten ones, on several replicas: PARA-1, AGAIN-1, ACCUM-1.
 
-mod models;
-
-use models::Model;
+use crate::models::{self, Model};
 use phalanx_core::DType;
 use phalanx_graph::{
     BuildStrategy, ExecutionStrategy, Executor, Feed, Fetch, Options, ParallelExecutor, Program,

@@ -1,7 +1,6 @@
 //! PRUNE-1, PRUNE-2: programs of which only some results are wanted.
 
-mod models;
-
+use crate::models;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Clip, Dim, Executor, Feed, Fetch, Optimizer, Options, ParallelExecutor, Program,

@@ -9,14 +9,11 @@ mod inputs;
 #[path = "../src/wire.rs"]
 mod wire;
 
-use inputs::{Chance, Counting, N_INPUTS, largest_allocation};
+use inputs::{Chance, N_INPUTS, largest_allocation};
 use phalanx_core::Rank;
 use phalanx_net::frame::{self, HEADER};
 use serde::{Serialize, de::DeserializeOwned};
 use wire::{CAP, Down, Ending, Hidden, Prepare, RankStart, Refusal, Sig, Stream, Up};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Feeds tampered and random streams; returns how many messages came out of them.
 fn decoded<T: Serialize + DeserializeOwned>(seed: u64, messages: &[T]) -> u64 {

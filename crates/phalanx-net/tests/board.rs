@@ -15,6 +15,7 @@ mod tenants {
     pub struct Tenancy;
 }
 
+#[expect(clippy::module_inception, reason = "what is tested keeps its name")]
 #[path = "../src/arena/board.rs"]
 mod board;
 

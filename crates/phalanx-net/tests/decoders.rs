@@ -1,8 +1,6 @@
 //! Bytes and words from outside, a million for each decoder: no panic, nothing accepted that should not be, no allocation above the cap.
 
-mod inputs;
-
-use inputs::{Chance, Counting, N_INPUTS, largest_allocation};
+use crate::inputs::{Chance, N_INPUTS, largest_allocation};
 use phalanx_core::{Config, Epoch, Rank, Tiers};
 use phalanx_net::{
     LinkAddress,
@@ -15,9 +13,6 @@ use phalanx_net::{
     secret::Secret,
 };
 use serde::{Serialize, de::DeserializeOwned};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// What a stranger may make this side allocate.
 const STRANGERS_CAP: usize = 64 << 10;

@@ -103,7 +103,7 @@ fn ranks(victim: u32, is_launched: bool) -> (Option<Hub>, Vec<RankProcess>) {
     let start = |rank: u32| {
         let mut command = Command::new(std::env::current_exe().expect("a test knows its file"));
         command
-            .args(["--exact", "rank_entry", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "forked::rank_entry", "--nocapture", "--test-threads=1"])
             .env("PHALANX_TEST_VICTIM", victim.to_string())
             .env("PHALANX_RANK", rank.to_string())
             .env("PHALANX_SIZE", "2")

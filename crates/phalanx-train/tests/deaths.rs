@@ -87,7 +87,7 @@ impl Drop for Rank {
 impl Rank {
     fn start(rank: usize, host: &str, role: &str, address: &str, secret: &str) -> Rank {
         let mut child = Command::new(std::env::current_exe().expect("a test knows its file"))
-            .args(["--exact", "worker_entry", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "deaths::worker_entry", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env("PHALANX_RANK", rank.to_string())
             .env("PHALANX_SIZE", "2")

@@ -6,6 +6,7 @@ mod invariants;
 mod layers;
 mod length;
 mod source;
+mod trials;
 mod unsafety;
 mod words;
 
@@ -36,6 +37,7 @@ pub fn run(shell: &Shell, verbose: bool) -> Result<(), String> {
     complaints.extend(unsafety::check(&sources));
     complaints.extend(length::check(&sources));
     complaints.extend(words::check(&sources));
+    complaints.extend(trials::check(&sources));
     let (wrong, uncited) = invariants::check(&sources);
     complaints.extend(wrong);
     complaints.sort();

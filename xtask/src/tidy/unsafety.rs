@@ -27,10 +27,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-graph/src/kernel/call.rs", "the operands of an operation, checked by MEMPLAN-1"),
     ("crates/phalanx-graph/src/kernel/gemm/tile.rs", "SIMD tiles of products on checked slices"),
     ("crates/phalanx-graph/src/kernel/gemm/turn.rs", "SIMD transposes on checked slices"),
-    ("crates/phalanx-graph/tests/allocations.rs", "counts what a run allocates"),
-    ("crates/phalanx-graph/tests/parallel_allocations.rs", "counts what a run on several workers allocates"),
-    ("crates/phalanx-graph/tests/parallel_leaks.rs", "weighs what many runs leave behind"),
-    ("crates/phalanx-graph/tests/onnx_hostile.rs", "counts what an import holds"),
+    ("crates/phalanx-graph/tests/allocator.rs", "counts what runs and imports allocate"),
     ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
     ("crates/phalanx-c/src/", "the edge to C: exported names and the callers' pointers"),
 ];

@@ -1,6 +1,7 @@
 //! How engines end: in order, by somebody else's doing, and again and again.
 
-use super::{floats, support::run_owners};
+use super::floats;
+use crate::support::run_owners;
 use phalanx_collective::engine::{Engine, EngineError, Request, Tensor};
 use phalanx_core::Rank;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Process sets: some of the ranks among themselves.
 
-use super::{floats, on, support::run_owners};
+use super::{floats, on};
+use crate::support::run_owners;
 use phalanx_collective::engine::{Engine, EngineError, Options, Request, Tensor};
 use phalanx_core::Rank;
 

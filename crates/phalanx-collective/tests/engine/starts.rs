@@ -1,6 +1,7 @@
 //! Ranks on which the system starts no more threads: nobody waits for them, and nothing of an engine that could not start is left.
 
-use super::{floats, support::run_owners};
+use super::floats;
+use crate::support::run_owners;
 use phalanx_collective::engine::{Engine, Options, Request, Tensor};
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! The timeline of running engines.
 
-use super::{floats, on, support::run_owners};
+use super::{floats, on};
+use crate::support::run_owners;
 use phalanx_collective::{
     Communicator,
     engine::{Engine, EngineError, Request, Tensor, TimelineError},
@@ -214,7 +215,7 @@ fn a_killed_process_leaves_a_whole_file() {
     for round in 0..10u64 {
         let path = folder.0.join(format!("{round}.json"));
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "timeline::timeline_worker", "--nocapture"]).env(FILE, &path);
+        command.args(["--exact", "engine::timeline::timeline_worker", "--nocapture"]).env(FILE, &path);
         let worker = command.stdout(Stdio::null()).spawn().map(Worker).unwrap();
         until("event", || fs::read(&path).ok().filter(|t| t.iter().filter(|c| **c == b'{').count() > 200));
         // In the middle of writing, at another place each time.
@@ -233,7 +234,7 @@ fn a_file_that_another_process_writes_is_refused() {
     let folder = Folder::new("taken");
     let path = folder.0.join("t.json");
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "timeline::timeline_worker", "--nocapture"]).env(FILE, &path);
+    command.args(["--exact", "engine::timeline::timeline_worker", "--nocapture"]).env(FILE, &path);
     let worker = command.stdout(Stdio::null()).spawn().map(Worker).unwrap();
     until("file", || path.exists().then_some(()));
     let given = path.clone();

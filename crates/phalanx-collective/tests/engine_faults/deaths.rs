@@ -1,6 +1,6 @@
 //! One rank goes, in one of many ways, while all others wait for answers of their engines.
 
-use super::processes::{Job, Spec, crowd};
+use crate::processes::{Job, Spec, crowd};
 use phalanx_net::ending::Ending;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Ends at awkward moments, in one process: all ranks are threads.
 
-use super::{support::run_owners, worker::ones};
+use super::worker::ones;
+use crate::support::run_owners;
 use phalanx_collective::engine::{Engine, EngineError, Handle};
 use phalanx_core::Rank;
 use std::time::{Duration, Instant};

@@ -1,9 +1,7 @@
 //! A process that forks while its engine lives, as programs in other languages do.
 
-use super::{
-    processes::{Job, Spec},
-    worker::{ones, say},
-};
+use super::worker::{ones, say};
+use crate::processes::{Job, Spec};
 use phalanx_collective::engine::{Engine, EngineError};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Ranks that are alive but do not submit what others wait for; and engines with nothing to do.
 
-use super::processes::{Job, Spec};
+use crate::processes::{Job, Spec};
 use std::{fs, time::Duration};
 
 #[test]

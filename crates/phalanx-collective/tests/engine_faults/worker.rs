@@ -1,7 +1,8 @@
 //! What a rank of these tests does with its engine. Orders come as variables: `PHALANX_TEST_SCENE` (see [`main`]), `PHALANX_TEST_VICTIM` (a rank)
 //! and `PHALANX_TEST_FAULT` (what it does when its stdin is closed; signals come from the test).
 
-use super::{forked, processes::worker::MARK};
+use super::forked;
+use crate::processes::worker::MARK;
 use phalanx_collective::{
     Communicator,
     engine::{Engine, EngineError, Frame, Handle, Options, Request, Tensor, Whereabouts},

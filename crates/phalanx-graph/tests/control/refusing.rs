@@ -1,6 +1,6 @@
 //! What is refused, and when: BODY-1, BODY-2.
 
-use crate::running::network;
+use super::running::network;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Executor, GraphError, Init, Optimizer, Options, Program, Role, Rule, Shape,

@@ -1,6 +1,6 @@
 //! Shares that are taken piece by piece: the bits of as many replicas, in the memory of fewer.
 
-use crate::models::{adam, assert_same, bits, digits, network, on, train};
+use super::models::{adam, assert_same, bits, digits, network, on, train};
 use phalanx_graph::{
     BuildError, BuildStrategy, ExecutionStrategy, Feed, Fetch, ParallelExecutor, ReduceStrategy, Setup,
     Store, graph::Conflict,

@@ -1,6 +1,6 @@
 //! PARA-1: the same bits however it is run; and the same numbers as one replica.
 
-use crate::models::{adam, assert_same, bits, digits, mlp, network, on, train};
+use super::models::{adam, assert_same, bits, digits, mlp, network, on, train};
 use phalanx_graph::{
     BuildStrategy, Clip, ExecutionStrategy, Executor, Optimizer, Options, ReduceStrategy, Rule, Setup, Store,
 };

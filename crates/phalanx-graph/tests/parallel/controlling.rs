@@ -1,6 +1,6 @@
 //! Loops and branches in several replicas, which go different ways.
 
-use crate::models::{assert_same, bits, on};
+use super::models::{assert_same, bits, on};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, Fetched, GraphError,

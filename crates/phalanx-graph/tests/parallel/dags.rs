@@ -1,6 +1,6 @@
 //! Random programs: what many workers compute is what one replica computes, operation by operation.
 
-use crate::models::on;
+use super::models::on;
 use phalanx_core::DType;
 use phalanx_graph::{
     BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, Init, Optimizer, Options,

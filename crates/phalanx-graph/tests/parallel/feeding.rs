@@ -1,6 +1,6 @@
 //! What goes in and out: FEED-1, FEED-2, PARA-4, small batches, idle replicas, merges, scales.
 
-use crate::models::{adam, bits, digits, mlp, network, on, train};
+use super::models::{adam, bits, digits, mlp, network, on, train};
 use phalanx_core::DType;
 use phalanx_graph::{
     BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, GradientScale, Init, Merge,

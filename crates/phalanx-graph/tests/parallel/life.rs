@@ -1,6 +1,6 @@
 //! Failures, testing while training, memory, dry runs, traces, passes: PARA-2, POOL-3, STORE-1, STORE-2, SSA-1, SSA-2.
 
-use crate::models::{adam, digits, mlp, network, on};
+use super::models::{adam, digits, mlp, network, on};
 use phalanx_core::DType;
 use phalanx_graph::{
     BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, GradientScale,

@@ -1,6 +1,6 @@
 //! Replicas that learn alone, programs that people change by hand, and programs that no mode can run.
 
-use crate::models::{adam, assert_same, bits, digits, mlp, network, on, train};
+use super::models::{adam, assert_same, bits, digits, mlp, network, on, train};
 use phalanx_core::DType;
 use phalanx_graph::{
     BATCH, BuildError, BuildStrategy, Builder, Dim, Executor, Feed, Fetch, Init, Optimizer, Options,

@@ -1,6 +1,6 @@
 //! Several executors in threads of their own are several processes: SUM-1, SSA-3.
 
-use crate::models::{adam, assert_same, bits, digits, network, on, train};
+use super::models::{adam, assert_same, bits, digits, network, on, train};
 use phalanx_graph::{
     BuildStrategy, CollectiveError, Feed, Fetch, GradientScale, ParallelExecutor, Program, ReduceStrategy,
     Role, RunError, Setup, Store, Tensor,

@@ -1,6 +1,6 @@
 //! AGAIN-1: checkpoints change memory, not bits.
 
-use crate::models::{assert_same, bits, digits, on, train};
+use super::models::{assert_same, bits, digits, on, train};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Feed, Optimizer, ParallelExecutor, Program, Rule, Setup, Store, VarId,

@@ -1,6 +1,6 @@
 //! Sparse gradients of several replicas, and of several processes.
 
-use crate::models::on;
+use super::models::on;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, GradientScale, Init, Optimizer,

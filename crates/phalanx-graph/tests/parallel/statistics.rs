@@ -1,6 +1,6 @@
 //! Batch norm with the statistics of all replicas is that of one replica with all samples.
 
-use crate::models::{adam, digits, network, on};
+use super::models::{adam, digits, network, on};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, Optimizer, Options,

@@ -1,6 +1,6 @@
 //! What cannot work says so, says why, and says what to do.
 
-use crate::support::{Done, TempDir, finish, phalanx, run};
+use crate::launch::support::{Done, TempDir, finish, phalanx, run};
 
 fn fails(args: &[&str], code: i32, says: &[&str]) {
     let done = run(args);

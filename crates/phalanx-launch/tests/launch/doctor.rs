@@ -1,6 +1,6 @@
 //! The doctor on this machine and on hosts played by it.
 
-use crate::support::{Done, TempDir, finish, phalanx};
+use crate::launch::support::{Done, TempDir, finish, phalanx};
 
 #[test]
 fn a_healthy_machine_is_told_so() {

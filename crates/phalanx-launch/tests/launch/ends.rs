@@ -1,6 +1,6 @@
 //! How jobs end: failures, signals, timeouts, and nothing left behind.
 
-use crate::support::{DEADLINE, Running, eventually, is_alive, kill, run};
+use crate::launch::support::{DEADLINE, Running, eventually, is_alive, kill, run};
 use std::time::Duration;
 
 /// Prints its own number and waits; everything it starts dies with it or not at all.

@@ -1,6 +1,6 @@
 //! What `horovodrun` and `phalanx.run` ask of the launcher, with real processes.
 
-use crate::support::{TempDir, finish, phalanx, run};
+use crate::launch::support::{TempDir, finish, phalanx, run};
 use std::fs;
 
 #[test]

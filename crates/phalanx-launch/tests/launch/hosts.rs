@@ -1,6 +1,6 @@
 //! Several hosts, played by one machine: `env PHALANX_HOST_ID={host}` runs an agent here as if it were there.
 
-use crate::support::{Running, TempDir, eventually, finish, is_alive, kill, phalanx, run};
+use crate::launch::support::{Running, TempDir, eventually, finish, is_alive, kill, phalanx, run};
 use std::time::Duration;
 
 const RSH: &str = "env PHALANX_HOST_ID={host}";

@@ -1,8 +1,8 @@
 //! `PHALANX_LOG`: the launcher and the ranks say what they decide, and nonsense is refused.
 
-use crate::support::{Running, finish, phalanx};
+use crate::launch::support::{Running, finish, phalanx};
 
-fn logged(level: &str, args: &[&str]) -> crate::support::Done {
+fn logged(level: &str, args: &[&str]) -> crate::launch::support::Done {
     finish(phalanx(args).env("PHALANX_LOG", level))
 }
 
@@ -34,7 +34,7 @@ fn a_lost_rank_is_logged_with_its_reason() {
             Err(_) => measured |= line.contains("allreduce"),
         }
     }
-    crate::support::kill(pids[1], "KILL");
+    crate::launch::support::kill(pids[1], "KILL");
     let done = job.finish();
     assert_eq!(done.code, Some(137), "{done:?}");
     let gone = done

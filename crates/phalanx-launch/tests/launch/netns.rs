@@ -5,7 +5,7 @@
 mod crowd;
 mod stranger;
 
-use crate::support::{Running, finish, phalanx};
+use crate::launch::support::{Running, finish, phalanx};
 use std::{
     net::SocketAddr,
     process::Command,

@@ -1,6 +1,6 @@
 //! What ranks say and where it goes.
 
-use crate::support::{DEADLINE, Done, Running, TempDir, finish, kill, phalanx, run, wait};
+use crate::launch::support::{DEADLINE, Done, Running, TempDir, finish, kill, phalanx, run, wait};
 use std::{fs, io::Read, process::Stdio, thread};
 
 fn sorted(text: &str) -> Vec<&str> {

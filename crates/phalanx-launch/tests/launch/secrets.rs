@@ -1,6 +1,6 @@
 //! The job's secret reaches every rank and nothing that others can read.
 
-use crate::support::{Running, run};
+use crate::launch::support::{Running, run};
 use std::fs;
 
 const SHOW: &str = "od -An -v -tx1 /proc/self/fd/$PHALANX_SECRET_FD | tr -d ' \\n'; echo; exec sleep 1000";

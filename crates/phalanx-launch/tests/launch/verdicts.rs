@@ -1,6 +1,6 @@
 //! Whom the launcher names: the rank that all survivors blame, however it ended, and not the first survivor that failed (END-4).
 
-use crate::support::{Done, finish, phalanx};
+use crate::launch::support::{Done, finish, phalanx};
 use phalanx_collective::{
     Communicator,
     engine::{Engine, Request, Tensor},
@@ -114,7 +114,7 @@ fn job(n_ranks: usize, victim: usize, fault: Fault, how: &str) -> Done {
     let exe = std::env::current_exe().expect("a test knows its file");
     let exe = exe.to_str().expect("its path is text");
     let np = n_ranks.to_string();
-    let entry = ["--exact", "verdicts::rank_entry", "--nocapture", "--test-threads=1"];
+    let entry = ["--exact", "launch::verdicts::rank_entry", "--nocapture", "--test-threads=1"];
     let args = ["run", "-np", &np, "--", exe].into_iter().chain(entry).collect::<Vec<_>>();
     finish(
         phalanx(&args)

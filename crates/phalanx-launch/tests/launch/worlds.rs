@@ -1,6 +1,6 @@
 //! Whole worlds: ranks that meet, share memory or links, and check every result, started in every way there is.
 
-use crate::support::{Done, Running, finish, is_alive, phalanx};
+use crate::launch::support::{Done, Running, finish, is_alive, phalanx};
 use std::process::{Command, Stdio};
 
 const EXE: &str = env!("CARGO_BIN_EXE_phalanx");
@@ -68,7 +68,7 @@ fn two_hosts_on_one_machine_use_shared_memory_and_links() {
 
 #[test]
 fn a_host_file_and_another_path_of_phalanx_lead_to_the_same_world() {
-    let dir = crate::support::TempDir::new();
+    let dir = crate::launch::support::TempDir::new();
     let hosts = dir.write("hosts", "a slots=1\nb slots=1\n");
     let exe = dir.script("other", &format!("echo $1 >> {}; exec {EXE} \"$@\"", dir.path("log")));
     let rsh = "env PHALANX_HOST_ID={host}";
@@ -133,7 +133,7 @@ fn a_frozen_rank_is_not_said_to_have_ended_on_request() {
             None => measured |= line.contains("allreduce"),
         }
     }
-    crate::support::kill(pids[1], "STOP");
+    crate::launch::support::kill(pids[1], "STOP");
     let done = job.finish();
     assert_eq!(done.code, Some(137), "END-4: {done:?}");
     assert!(done.stderr.contains(" was frozen, and ended by the launcher, after "), "{done:?}");
@@ -163,7 +163,7 @@ fn four_thousand_ranks_are_simulated() {
 
 #[test]
 fn ranks_started_by_torchrun_find_each_other() {
-    let home = crate::support::TempDir::new();
+    let home = crate::launch::support::TempDir::new();
     // A port of this process's own, so that no two runs meet each other.
     let port = 20_000 + std::process::id() % 20_000;
     let rank = |rank: &str| {
@@ -185,7 +185,7 @@ fn ranks_started_by_mpirun_find_each_other() {
         eprintln!("skipped: there is no mpirun here");
         return;
     }
-    let home = crate::support::TempDir::new();
+    let home = crate::launch::support::TempDir::new();
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "-np", "3", EXE]);
     command
@@ -220,7 +220,7 @@ fn a_killed_rank_is_named_by_the_others_and_by_the_launcher() {
         EXE,
     ]);
     let pids = job.numbers(3);
-    crate::support::eventually(
+    crate::launch::support::eventually(
         std::time::Duration::from_secs(30),
         "every rank becomes the benchmark",
         || {
@@ -228,7 +228,7 @@ fn a_killed_rank_is_named_by_the_others_and_by_the_launcher() {
                 .all(|p| std::fs::read_link(format!("/proc/{p}/exe")).is_ok_and(|e| e.ends_with("phalanx")))
         },
     );
-    crate::support::kill(pids[1], "KILL");
+    crate::launch::support::kill(pids[1], "KILL");
     let done = job.finish();
     assert_eq!(done.code, Some(137), "{done:?}");
     assert!(done.stderr.contains("SIGKILL"), "{done:?}");

@@ -11,6 +11,9 @@ pub const N_INPUTS: u64 = 1_000_000;
 /// The system's allocator, which remembers the largest request of each thread.
 pub struct Counting;
 
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }

@@ -1,7 +1,7 @@
 //! A stranger in a namespace of its own, on the same network: it knows every door of a running job and one handshake that it overheard.
 
 use super::{Hosts, aloud, crowd::setting, listening};
-use crate::support::{Running, finish};
+use crate::launch::support::{Running, finish};
 use phalanx_core::{Epoch, Rank};
 use phalanx_net::{
     auth::{Caller, Connector, Purpose, fresh_nonce},

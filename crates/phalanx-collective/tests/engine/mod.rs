@@ -7,13 +7,11 @@ mod operations;
 mod orders;
 mod sets;
 mod starts;
-#[path = "../support/mod.rs"]
-mod support;
 mod timeline;
 mod tuning;
 
+use crate::support::run_owners;
 use phalanx_collective::engine::{Engine, Handle, Request, Tensor};
-use support::run_owners;
 
 /// Ranks of each host, and settings.
 type World = (&'static [u32], &'static [(&'static str, &'static str)]);

@@ -1,0 +1,29 @@
+//! The tests of this crate, as one program. Those that count what the whole process has run in a process of their own ([`alone`]).
+
+mod acceptance;
+mod allocations;
+mod allocator;
+mod alone;
+mod control;
+mod curves;
+mod gradients;
+mod hogwild;
+mod losses;
+mod models;
+mod numbers;
+mod onnx;
+mod onnx_errors;
+mod onnx_hostile;
+mod oracle;
+mod parallel;
+mod parallel_allocations;
+mod parallel_leaks;
+mod parallel_models;
+mod pool;
+mod pruning;
+mod running;
+mod saved;
+mod saved_hostile;
+mod sequence_oracle;
+mod sequences;
+mod sums;

@@ -1,0 +1,10 @@
+//! The tests of this crate, as one program.
+
+mod board;
+mod builds;
+mod decoders;
+mod forked;
+mod inputs;
+mod job;
+mod naps;
+mod strangers;
