@@ -1,16 +1,18 @@
-//! How many tests passed and failed, read from what the test runners print.
+//! How many tests passed, failed and were skipped, read from what the test runners print.
 
 /// Tests by their ending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: u64,
     pub failed: u64,
+    pub skipped: u64,
 }
 
 impl Counts {
     pub fn add(&mut self, other: Counts) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
     }
 
     /// What the runners say: the sum of all summaries of `cargo test`, or the last of `cargo nextest run`, which shows the output of
@@ -46,11 +48,22 @@ pub fn failing(text: &str) -> Vec<String> {
         names
     };
     let by_nextest = named(of_nextest);
-    if by_nextest.is_empty() { named(of_cargo_test) } else { by_nextest }
+    if !by_nextest.is_empty() {
+        return by_nextest;
+    }
+    let by_cargo_test = named(of_cargo_test);
+    if by_cargo_test.is_empty() { named(of_pytest) } else { by_cargo_test }
 }
 
 fn of_cargo_test(line: &str) -> Option<String> {
     Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_string())
+}
+
+/// `FAILED python/tests/test_x.py::test_y[2] - AssertionError: ...`
+fn of_pytest(line: &str) -> Option<String> {
+    let named = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR "))?;
+    let name = named.split(" - ").next()?;
+    (name.contains(".py::") || name.ends_with(".py")).then(|| name.to_string())
 }
 
 fn of_nextest(line: &str) -> Option<String> {
@@ -78,6 +91,7 @@ fn sum(numbers: &str) -> Counts {
             "passed" => counts.passed += n,
             // "timed out" and "exec failed" are nextest's.
             "failed" | "timed" | "exec" => counts.failed += n,
+            "skipped" | "ignored" => counts.skipped += n,
             _ => {}
         }
     }
@@ -106,7 +120,7 @@ mod tests {
     fn every_summary_of_cargo_test_counts() {
         let text = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.01s\n\
                     test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(Counts::parse(text), Counts { passed: 7, failed: 2 });
+        assert_eq!(Counts::parse(text), Counts { passed: 7, failed: 2, skipped: 0 });
     }
 
     #[test]
@@ -115,8 +129,11 @@ mod tests {
                     \u{1b}[31;1m     Summary\u{1b}[0m [   0.013s] \u{1b}[1m5\u{1b}[0m tests run: \u{1b}[1m2\u{1b}[0m \
                     \u{1b}[32;1mpassed\u{1b}[0m (1 slow), 1 failed, 1 timed out, 1 exec failed, 4 skipped\n\
                     test result: FAILED. 0 passed; 1 failed; 0 ignored\n";
-        assert_eq!(Counts::parse(text), Counts { passed: 2, failed: 3 });
-        assert_eq!(Counts::parse("1 test run: 1 passed, 0 skipped"), Counts { passed: 1, failed: 0 });
+        assert_eq!(Counts::parse(text), Counts { passed: 2, failed: 3, skipped: 4 });
+        assert_eq!(
+            Counts::parse("1 test run: 1 passed, 0 skipped"),
+            Counts { passed: 1, failed: 0, skipped: 0 }
+        );
     }
 
     #[test]
@@ -132,6 +149,14 @@ mod tests {
                     ────────────\n     Summary [   0.013s] 4 tests run: 1 passed, 3 failed\n\
                     \x20       FAIL [   0.006s] (2/4) phalanx-launch::launch ends::x\n";
         assert_eq!(failing(text), ["phalanx-launch::launch ends::x", "phalanx-net y", "phalanx-net z"]);
+    }
+
+    #[test]
+    fn failing_tests_of_pytest_are_named_with_their_parameters() {
+        let text = "..F\nFAILED python/tests/test_a.py::test_b[2] - AssertionError: FAILED to agree\n\
+                    ERROR python/tests/test_c.py\n1 failed, 2 passed, 3 skipped in 3.21s\n";
+        assert_eq!(failing(text), ["python/tests/test_a.py::test_b[2]", "python/tests/test_c.py"]);
+        assert_eq!(Counts::parse("test result: 2 passed; 1 failed; 3 skipped").skipped, 3);
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! `cargo xtask demo`: the project's main job on this machine.
+//! `cargo xtask demo`: the project's main job on this machine, a few minutes after a clone.
 
 mod lenet;
+mod next;
 mod torch;
 
 use crate::{
-    examples,
     process::{Output, Shell},
+    profile::Profile,
 };
 use std::{path::Path, time::Duration};
 
+const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
@@ -24,24 +26,33 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
 }
 
 fn gradients(shell: &Shell) -> Result<(), String> {
-    build(shell)?;
+    build(shell, "phalanx", &["gradients", "overlap"])?;
     show(shell, "gradients", 4, &[])?;
     eprintln!();
-    show(shell, "overlap", 2, &[]).map(drop)
+    show(shell, "overlap", 2, &[])?;
+    next::tell(shell, next::AFTER_GRADIENTS);
+    Ok(())
 }
 
-fn build(shell: &Shell) -> Result<(), String> {
+/// Builds the `phalanx` command and these examples of one package, nothing else. Cargo shows how far it is.
+fn build(shell: &Shell, package: &str, examples: &[&str]) -> Result<(), String> {
     eprintln!(
-        "building the phalanx command and the examples, optimised, in {} (the first time takes a few minutes) ...",
-        short(shell, &shell.target())
+        "building the phalanx command and {} in {} (the first time takes a minute or two) ...",
+        examples.join(", "),
+        short(shell, &shell.target().join(Profile::Demo.folder()))
     );
-    examples::build(shell)
+    let mut command = shell.cargo("build --package phalanx-launch --bin phalanx");
+    command.args(["--profile", Profile::Demo.name(), "--package", package]);
+    command.args(examples.iter().flat_map(|example| ["--example", example]));
+    shell.must(&mut command, Output::Shown, BUILD_LIMIT)?;
+    eprintln!();
+    Ok(())
 }
 
-/// Runs one example as a world of so many ranks; gives what it wrote.
+/// Runs one example as a world of this many ranks; gives what it wrote.
 fn show(shell: &Shell, example: &str, n_ranks: u32, args: &[&str]) -> Result<String, String> {
-    let phalanx = shell.release("phalanx");
-    let example = shell.release("examples").join(example);
+    let phalanx = shell.built(Profile::Demo, "phalanx");
+    let example = shell.built(Profile::Demo, "examples").join(example);
     let mut command = shell.command(&phalanx);
     command.args(["run", "-np", &n_ranks.to_string(), "--tag-output", "never", "--"]);
     command.arg(&example).args(args);

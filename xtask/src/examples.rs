@@ -1,9 +1,11 @@
-//! The examples: every file in `crates/*/examples` is built and run. Those that communicate run as a world of one and of several.
+//! The examples: every file in `crates/*/examples` is run. Those that communicate run as a world of one and of several.
 
-use crate::process::{Output, Shell};
-use std::{fs, io::IsTerminal, path::Path, time::Duration};
+use crate::{
+    process::{Output, Shell},
+    profile::Profile,
+};
+use std::{fs, path::Path, time::Duration};
 
-const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 const WORLDS: [u32; 2] = [1, 3];
 /// Packages whose examples are ranks.
@@ -12,17 +14,8 @@ const COMMUNICATING: [&str; 2] = ["phalanx", "phalanx-train"];
 const SHORT: [(&str, &[&str]); 2] =
     [("lenet", &["--epochs", "1", "--batch", "48"]), ("words", &["--steps", "20", "--words", "500"])];
 
-/// Builds the `phalanx` command and all examples, optimised. On a terminal cargo shows how far it is; elsewhere it would only fill a log.
-pub fn build(shell: &Shell) -> Result<(), String> {
-    let mut command = shell.cargo("build --release --workspace --exclude xtask --bins --examples");
-    if !std::io::stderr().is_terminal() {
-        command.arg("--quiet");
-    }
-    shell.must(&mut command, Output::Shown, BUILD_LIMIT).map(drop)
-}
-
-/// Runs each example; output is shown only for those that fail. Returns how many did well and the names of those that did not.
-pub fn run(shell: &Shell) -> Result<(u64, Vec<String>), String> {
+/// Runs each example as this profile built it; output is shown only for those that fail. Returns how many did well and the names of those that did not.
+pub fn run(shell: &Shell, profile: Profile) -> Result<(u64, Vec<String>), String> {
     let (mut n_passed, mut failed) = (0, Vec::new());
     for (package, name) in list(&shell.root)? {
         let worlds: &[u32] = if COMMUNICATING.contains(&package.as_str()) { &WORLDS } else { &[0] };
@@ -34,7 +27,7 @@ pub fn run(shell: &Shell) -> Result<(u64, Vec<String>), String> {
                 0 => name.clone(),
                 n => format!("{name} (np={n})"),
             };
-            match run_one(shell, &name, n_ranks) {
+            match run_one(shell, profile, &name, n_ranks) {
                 Ok(()) => {
                     n_passed += 1;
                     eprintln!("        example {what}: ok");
@@ -49,12 +42,12 @@ pub fn run(shell: &Shell) -> Result<(u64, Vec<String>), String> {
     Ok((n_passed, failed))
 }
 
-fn run_one(shell: &Shell, name: &str, n_ranks: u32) -> Result<(), String> {
-    let example = shell.release("examples").join(name);
+fn run_one(shell: &Shell, profile: Profile, name: &str, n_ranks: u32) -> Result<(), String> {
+    let example = shell.built(profile, "examples").join(name);
     let mut command = match n_ranks {
         0 => shell.command(example),
         n => {
-            let mut command = shell.command(shell.release("phalanx"));
+            let mut command = shell.command(shell.built(profile, "phalanx"));
             command.args(["run", "-np", &n.to_string(), "--timeout", "120", "--"]).arg(example);
             command
         }

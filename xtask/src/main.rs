@@ -6,6 +6,7 @@ mod counts;
 mod demo;
 mod examples;
 mod process;
+mod profile;
 mod python;
 mod stage;
 mod test;
@@ -18,7 +19,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   check          format, tidy, lints and unit tests, cheapest first; stops at the first failure
-  test           everything that must hold: check, integration tests, examples, doc tests
+  test           everything that must hold: check, integration tests, examples, doc tests, the Python package
   tidy           what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md,
                  --verbose lists the invariants that no test cites
   demo           two processes train LeNet on handwritten digits, and get the bits that one process gets

@@ -2,6 +2,7 @@
 //!
 //! Every program leads a process group of its own, which ends as a whole.
 
+use crate::profile::Profile;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     env,
@@ -100,8 +101,9 @@ impl Shell {
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), |dir| self.root.join(dir))
     }
 
-    pub fn release(&self, name: &str) -> PathBuf {
-        self.target().join("release").join(name)
+    /// A program that cargo built, or the folder `examples` of one profile.
+    pub fn built(&self, profile: Profile, name: &str) -> PathBuf {
+        self.target().join(profile.folder()).join(name)
     }
 
     /// A program started from the project's root.

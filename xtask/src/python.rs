@@ -2,7 +2,11 @@
 //!
 //! Heavy packages (torch) are installed once for all clones; what belongs to this clone goes into its target directory.
 
-use crate::process::{Output, Shell};
+use crate::{
+    process::{Output, Shell},
+    profile::Profile,
+    stage::Verdict,
+};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -98,33 +102,48 @@ fn installed_torch(shell: &Shell) -> Option<String> {
 }
 
 /// The environment with the package of this clone in it.
-pub fn ready(shell: &Shell, torch: Torch) -> Result<Environment, String> {
+pub fn ready(shell: &Shell, torch: Torch, profile: Profile) -> Result<Environment, String> {
     let environment = environment(shell, torch).map_err(Missing::into_text)?;
-    install_package(shell, &environment)?;
+    install_package(shell, &environment, profile)?;
     Ok(environment)
 }
 
 /// `cargo xtask python`: makes the environment and says where it is.
 pub fn prepare(shell: &Shell) -> Result<(), String> {
-    let environment = ready(shell, Torch::Pinned)?;
+    let environment = ready(shell, Torch::Pinned, Profile::Release)?;
     let torch = if environment.has_torch { "with" } else { "without" };
     println!("{} ({torch} torch)", environment.python.display());
     Ok(())
 }
 
-/// Builds the wheel of this clone and installs it into its environment.
-pub fn install_package(shell: &Shell, environment: &Environment) -> Result<(), String> {
+/// Builds the wheel of this clone and installs it into its environment. Cargo shows how far it is.
+pub fn install_package(shell: &Shell, environment: &Environment, profile: Profile) -> Result<(), String> {
     let wheels = shell.target().join("wheels");
-    let mut build = shell.command(&environment.shared);
-    build.args(["-m", "maturin", "build", "--release", "--quiet", "--out"]).arg(&wheels);
-    build.env("CARGO_TARGET_DIR", shell.target());
     let _ = fs::remove_dir_all(&wheels); // So that there is exactly one afterwards.
-    shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
-    let wheel = fs::read_dir(&wheels)
+    build_wheel(shell, environment, profile, &wheels)?;
+    install_wheel(shell, environment, &wheels)
+}
+
+/// Builds the wheel of this clone into a folder.
+pub fn build_wheel(
+    shell: &Shell,
+    environment: &Environment,
+    profile: Profile,
+    to: &Path,
+) -> Result<(), String> {
+    let mut build = shell.command(&environment.shared);
+    build.args(["-m", "maturin", "build", "--profile", profile.name(), "--out"]).arg(to);
+    build.env("CARGO_TARGET_DIR", shell.target());
+    shell.must(&mut build, Output::Shown, BUILD_LIMIT).map(drop)
+}
+
+/// Installs the one wheel of this folder.
+fn install_wheel(shell: &Shell, environment: &Environment, wheels: &Path) -> Result<(), String> {
+    let wheel = fs::read_dir(wheels)
         .map_err(|e| format!("{}: {e}", wheels.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|e| e == "whl"))
-        .ok_or("maturin made no wheel")?;
+        .ok_or("no wheel was made")?;
     let mut install = shell.command(&environment.shared);
     install.args(["-m", "pip", "--python"]).arg(&environment.python).args([
         "install",
@@ -137,35 +156,53 @@ pub fn install_package(shell: &Shell, environment: &Environment) -> Result<(), S
     shell.must(&mut install, Output::Shown, INSTALL_LIMIT).map(drop)
 }
 
-/// Runs the tests; the answer ends with a line that counts them.
-pub fn test(shell: &Shell, environment: &Environment) -> Result<String, String> {
+/// Builds a wheel around what cargo built for the tests, and installs it: maturin would choose other features and build everything again.
+/// `cargo xtask wheel` checks the wheels that maturin makes.
+pub fn install_built(shell: &Shell, environment: &Environment) -> Result<(), String> {
+    let wheels = shell.target().join("wheels");
+    let _ = fs::remove_dir_all(&wheels); // So that there is exactly one afterwards.
+    let mut assemble = shell.command(&environment.shared);
+    assemble
+        .arg("python/tools/assemble_wheel.py")
+        .arg(shell.built(Profile::Test, "lib_phalanx.so"))
+        .arg(&wheels);
+    shell.must(&mut assemble, Output::Kept, INSTALL_LIMIT)?;
+    install_wheel(shell, environment, &wheels)
+}
+
+/// Runs the tests; the text ends with a line that counts them.
+pub fn test(shell: &Shell, environment: &Environment) -> Verdict {
     let mut pytest = shell.command(&environment.python);
     pytest.args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "python/tests"]);
     pytest.current_dir(&shell.root).env("PYTHONDONTWRITEBYTECODE", "1");
-    let done = shell.run(&mut pytest, Output::Both, TEST_LIMIT)?;
-    let (passed, failed) = counts(&done.text);
-    match done.check() {
-        Ok(()) => Ok(format!("test result: {passed} passed; {failed} failed")),
-        Err(why) => Err(format!("{failed} Python tests failed: {why}")),
-    }
+    let done = match shell.run(&mut pytest, Output::Both, TEST_LIMIT) {
+        Ok(done) => done,
+        Err(why) => return Verdict::failed(why),
+    };
+    let [passed, failed, errors, skipped] = counts(&done.text);
+    let failed = failed + errors;
+    let failure = done.check().err().map(|why| format!("{failed} Python tests failed: {why}"));
+    let counted = format!("\ntest result: {passed} passed; {failed} failed; {skipped} skipped\n");
+    Verdict { failure, text: done.text + &counted, is_shown: true, ..Verdict::default() }
 }
 
 /// The numbers of pytest's last line: "2 failed, 10 passed, 1 skipped in 3.21s".
-fn counts(text: &str) -> (u64, u64) {
-    let last =
-        text.lines().rev().find(|l| l.contains(" passed") || l.contains(" failed")).unwrap_or_default();
+fn counts(text: &str) -> [u64; 4] {
+    let says =
+        |line: &&str| [" passed", " failed", " error", " skipped"].iter().any(|word| line.contains(word));
+    let last = text.lines().rev().find(says).unwrap_or_default();
     let number = |word: &str| {
         let mut words = last.split([' ', ',']).filter(|w| !w.is_empty());
         let mut before = words.next()?;
         for now in words {
-            if now == word {
+            if now.trim_end_matches('s') == word {
                 return before.parse().ok();
             }
             before = now;
         }
         None
     };
-    (number("passed").unwrap_or(0), number("failed").unwrap_or(0))
+    ["passed", "failed", "error", "skipped"].map(|word| number(word).unwrap_or(0))
 }
 
 fn cache_dir() -> Option<PathBuf> {
@@ -175,15 +212,12 @@ fn cache_dir() -> Option<PathBuf> {
 
 /// Installs packages into a shared environment unless the same ones are there. A lock keeps two clones apart.
 fn install(shell: &Shell, venv: &Path, packages: &[&str], size: &str) -> Result<(), String> {
-    let stamp =
-        venv.join(format!("{}.installed", packages[0].split(['=', '>']).next().unwrap_or("packages")));
-    let wanted = packages.join("\n");
-    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+    if is_installed(venv, packages) {
         return Ok(());
     }
     fs::create_dir_all(venv).map_err(|e| format!("cannot make {}: {e}", venv.display()))?;
     let _lock = lock(venv)?;
-    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+    if is_installed(venv, packages) {
         return Ok(());
     }
     let size = if size.is_empty() { String::new() } else { format!(" ({size})") };
@@ -195,7 +229,17 @@ fn install(shell: &Shell, venv: &Path, packages: &[&str], size: &str) -> Result<
     let mut args = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     args.extend(packages);
     run(shell, &python.to_string_lossy(), &args, INSTALL_LIMIT)?;
-    fs::write(&stamp, wanted).map_err(|e| format!("cannot write {}: {e}", stamp.display()))
+    let stamp = stamp(venv, packages);
+    fs::write(&stamp, packages.join("\n")).map_err(|e| format!("cannot write {}: {e}", stamp.display()))
+}
+
+/// Where it is noted that these packages are installed.
+fn stamp(venv: &Path, packages: &[&str]) -> PathBuf {
+    venv.join(format!("{}.installed", packages[0].split(['=', '>']).next().unwrap_or("packages")))
+}
+
+fn is_installed(venv: &Path, packages: &[&str]) -> bool {
+    fs::read_to_string(stamp(venv, packages)).is_ok_and(|have| have == packages.join("\n"))
 }
 
 /// Held until dropped; the system gives it back if we are killed.
@@ -219,8 +263,9 @@ mod tests {
 
     #[test]
     fn the_last_line_of_pytest_is_understood() {
-        assert_eq!(counts("....\n12 passed, 1 skipped in 3.21s\n"), (12, 0));
-        assert_eq!(counts("x\n=== 2 failed, 10 passed in 9.9s ===\n"), (10, 2));
-        assert_eq!(counts("collected 0 items\n"), (0, 0));
+        assert_eq!(counts("....\n12 passed, 1 skipped in 3.21s\n"), [12, 0, 0, 1]);
+        assert_eq!(counts("x\n=== 2 failed, 10 passed in 9.9s ===\n"), [10, 2, 0, 0]);
+        assert_eq!(counts("ERROR test_a.py\n3 errors in 0.5s\n"), [0, 0, 3, 0]);
+        assert_eq!(counts("collected 0 items\n"), [0; 4]);
     }
 }

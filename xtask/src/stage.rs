@@ -2,6 +2,7 @@
 
 use crate::{
     process::{Output, Shell},
+    test::skips::Skips,
     tidy,
 };
 use std::{
@@ -47,11 +48,23 @@ pub const UNIT: Stage = Stage {
 };
 
 /// A stage's verdict.
+#[derive(Debug, Default)]
 pub struct Verdict {
     pub took: Duration,
     pub failure: Option<String>,
     /// What it wrote, if it was kept.
     pub text: String,
+    /// Whether that was shown, too.
+    pub is_shown: bool,
+    /// What was not tested.
+    pub skips: Skips,
+}
+
+impl Verdict {
+    /// That of a stage that could not do what it is for.
+    pub fn failed(why: String) -> Verdict {
+        Verdict { failure: Some(why), ..Verdict::default() }
+    }
 }
 
 impl Stage {
@@ -67,8 +80,14 @@ impl Stage {
 pub fn run(shell: &Shell, command: &mut Command, output: Output) -> Verdict {
     let start = Instant::now();
     match shell.run(command, output, LIMIT) {
-        Ok(done) => Verdict { took: start.elapsed(), failure: done.check().err(), text: done.text },
-        Err(why) => Verdict { took: start.elapsed(), failure: Some(why), text: String::new() },
+        Ok(done) => Verdict {
+            took: start.elapsed(),
+            failure: done.check().err(),
+            text: done.text,
+            is_shown: output != Output::Kept,
+            ..Verdict::default()
+        },
+        Err(why) => Verdict { took: start.elapsed(), ..Verdict::failed(why) },
     }
 }
 
@@ -79,7 +98,7 @@ pub fn time(f: impl FnOnce() -> Result<String, String>) -> Verdict {
         Ok(text) => (text, None),
         Err(why) => (String::new(), Some(why)),
     };
-    Verdict { took: start.elapsed(), failure, text }
+    Verdict { took: start.elapsed(), failure, text, is_shown: true, ..Verdict::default() }
 }
 
 /// `4.2 s`.

@@ -1,93 +1,134 @@
 //! `cargo xtask test`: everything that must hold. Goes on after a failure, so that one run tells all of them.
+//!
+//! Everything that runs is built once, with one profile and one set of features: tests, examples, the command, both libraries. Then tests,
+//! examples and Python run one after the other, because they want the machine; they also wait a lot, and clippy and the doc tests have the
+//! cores meanwhile, with the lowest priority.
+
+mod lines;
+pub mod skips;
 
 use crate::{
-    counts::{self, Counts},
     examples,
     process::{Output, Shell},
-    python,
+    profile::Profile,
+    python::{self, Missing},
     stage::{self, CLIPPY, FORMAT, TIDY, Verdict},
 };
-use std::{io::IsTerminal, process::Command};
+use lines::Lines;
+use std::{io::IsTerminal, process::Command, sync::Mutex, thread};
 
-struct Line {
-    name: &'static str,
-    verdict: Verdict,
-    counts: Counts,
-}
+/// All that the other stages run. The libraries are nobody's dependency: only `--all-targets` names them.
+const BUILD: &str = "build --workspace --all-targets --profile test";
 
 pub fn run(shell: &Shell) -> Result<(), String> {
     let has_nextest = shell.works(&mut shell.cargo("nextest --version"));
     notes(has_nextest);
-    let mut lines: Vec<Line> = Vec::new();
-    let mut add = |name, verdict: Verdict| {
-        let mut counts = Counts::parse(&verdict.text);
-        // A stage that fails without naming a test counts as one.
-        counts.failed = counts.failed.max(u64::from(verdict.failure.is_some()));
-        let word = if verdict.failure.is_some() { "FAILED" } else { "ok" };
-        eprintln!("{word:7} {name:14} {:>8}", stage::seconds(verdict.took));
-        lines.push(Line { name, verdict, counts });
-    };
-
-    for stage in [FORMAT, TIDY, CLIPPY] {
+    let lines = Mutex::new(Lines::default());
+    // A lock for a list: each stage adds its line when it ends, on either thread.
+    let add = |name, verdict: Verdict| lines.lock().expect("adding a line does not fail").add(name, verdict);
+    for stage in [FORMAT, TIDY] {
         add(stage.name, stage.run(shell, Output::Shown));
     }
-    // Cargo does not build these for the tests of the C library, and a test is no place to wait for a compiler.
-    let built = "build --profile test -p phalanx-c -p phalanx-launch --quiet";
-    add("test build", stage::run(shell, &mut shell.cargo(built), Output::Shown));
-    add("tests", stage::run(shell, &mut tests(shell, has_nextest), Output::Both));
-    add(
-        "doc tests",
-        stage::run(shell, &mut with_colour(shell.cargo("test --workspace --doc")), Output::Both),
-    );
-    let built = stage::time(|| examples::build(shell).map(|()| String::new()));
+    let built = stage::run(shell, &mut with_colour(shell.cargo(BUILD)), Output::Shown);
     let is_built = built.failure.is_none();
-    add("release build", built);
-    if is_built {
-        let mut n_failed = 0;
-        let mut verdict = stage::time(|| {
-            let (n_passed, failed) = examples::run(shell)?;
-            n_failed = failed.len();
-            let names: String = failed.iter().map(|name| format!("test {name} ... FAILED\n")).collect();
-            Ok(format!("{names}test result: {n_passed} passed; {n_failed} failed"))
+    add("build", built);
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            // What runs has the cores first; a system without priorities is slower, not wrong.
+            let _ = rustix::process::setpriority_process(None, 19);
+            add(CLIPPY.name, CLIPPY.run(shell, Output::Kept));
+            let mut docs = with_colour(shell.cargo("test --workspace --doc"));
+            add("doc tests", stage::run(shell, &mut docs, Output::Kept));
         });
-        if n_failed > 0 {
-            verdict.failure = Some(format!("{n_failed} examples failed"));
+        if is_built {
+            add("tests", rust_tests(shell, has_nextest));
+            add("examples", example_runs(shell));
+            add("Python", python_tests(shell));
         }
-        add("examples", verdict);
-    }
-    if let Some(verdict) = python_tests(shell) {
-        add("Python", verdict);
-    }
-    summary(&lines)
+        beside.join().expect("stages end with a verdict");
+    });
+    lines.into_inner().expect("adding a line does not fail").summary()
 }
 
-/// The tests of the Python package; nothing where there is no Python to test it with.
-fn python_tests(shell: &Shell) -> Option<Verdict> {
+fn rust_tests(shell: &Shell, has_nextest: bool) -> Verdict {
+    let report = skips::report(shell);
+    // So that no count is that of an earlier run.
+    let _ = std::fs::remove_file(&report);
+    let mut verdict = if has_nextest {
+        nextest(shell)
+    } else {
+        let tests = "test --workspace --no-fail-fast --lib --bins --tests";
+        stage::run(shell, with_colour(shell.cargo(tests)).env(IS_BUILT, "1"), Output::Both)
+    };
+    verdict.skips = std::fs::read_to_string(report).map(|text| skips::told(&text)).unwrap_or_default();
+    verdict
+}
+
+/// Tells tests that need the command and the library for C that both are built: a test is no place to wait for a compiler.
+const IS_BUILT: &str = "PHALANX_TEST_IS_BUILT";
+
+/// Runs what is built without asking cargo, which would wait for whoever builds beside.
+fn nextest(shell: &Shell) -> Verdict {
+    let folder = shell.target().join("nextest");
+    let binaries = folder.join("binaries.json");
+    let metadata = folder.join("cargo.json");
+    let listed = (|| {
+        std::fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+        let write = |path, text| std::fs::write(path, text).map_err(|e| format!("{e}"));
+        let list = "nextest list --workspace --list-type binaries-only --message-format json";
+        let done = shell.run(&mut shell.cargo(list), Output::Kept, stage::LIMIT)?;
+        done.check().map_err(|why| format!("the tests cannot be listed: {why}\n{}", done.text))?;
+        write(&binaries, &done.stdout)?;
+        let done = shell.run(&mut shell.cargo("metadata --format-version 1"), Output::Kept, stage::LIMIT)?;
+        done.check().map_err(|why| format!("cargo metadata: {why}\n{}", done.text))?;
+        write(&metadata, &done.stdout)
+    })();
+    if let Err(why) = listed {
+        return Verdict::failed(why);
+    }
+    let mut run = with_colour(shell.cargo("nextest run --no-fail-fast"));
+    run.arg("--binaries-metadata").arg(&binaries).arg("--cargo-metadata").arg(&metadata);
+    stage::run(shell, run.env(IS_BUILT, "1"), Output::Both)
+}
+
+fn example_runs(shell: &Shell) -> Verdict {
+    let mut n_failed = 0;
+    let mut verdict = stage::time(|| {
+        let (n_passed, failed) = examples::run(shell, Profile::Test)?;
+        n_failed = failed.len();
+        let names: String = failed.iter().map(|name| format!("test {name} ... FAILED\n")).collect();
+        Ok(format!("{names}test result: {n_passed} passed; {n_failed} failed"))
+    });
+    if n_failed > 0 {
+        verdict.failure = Some(format!("{n_failed} examples failed"));
+    }
+    verdict
+}
+
+/// The tests of the Python package. Where there is no Python to test it with, all of them are skipped, and the end says so.
+fn python_tests(shell: &Shell) -> Verdict {
     let environment = match python::environment(shell, python::Torch::Pinned) {
         Ok(environment) => environment,
-        Err(python::Missing::Python(why)) => {
-            eprintln!("note: {why}; the Python package is not tested");
-            return None;
-        }
-        Err(python::Missing::Failed(why)) => {
-            eprintln!(
-                "note: packages for the Python tests cannot be installed ({why}); the Python package is not tested"
-            );
-            return None;
+        Err(missing) => {
+            let why = match missing {
+                Missing::Python(why) => why,
+                Missing::Failed(why) => format!("its packages cannot be installed ({})", first_line(&why)),
+            };
+            let skipped =
+                skips::Skips { n: skips::python_tests(&shell.root), why: vec![format!("Python: {why}")] };
+            return Verdict { skips: skipped, ..Verdict::default() };
         }
     };
-    Some(stage::time(|| {
-        python::install_package(shell, &environment)?;
-        python::test(shell, &environment)
-    }))
-}
-
-fn tests(shell: &Shell, has_nextest: bool) -> Command {
-    with_colour(if has_nextest {
-        shell.cargo("nextest run --workspace --no-fail-fast")
-    } else {
-        shell.cargo("test --workspace --no-fail-fast --lib --bins --tests")
-    })
+    let start = std::time::Instant::now();
+    let mut verdict = match python::install_built(shell, &environment) {
+        Ok(()) => python::test(shell, &environment),
+        Err(why) => Verdict::failed(why),
+    };
+    verdict.took = start.elapsed();
+    if !environment.has_torch {
+        verdict.skips.why.push("torch: it is not installed and cannot be".to_string());
+    }
+    verdict
 }
 
 /// Cargo writes into our pipe and would leave its colours out.
@@ -114,71 +155,6 @@ fn notes(has_nextest: bool) {
     );
 }
 
-fn summary(lines: &[Line]) -> Result<(), String> {
-    let mut all = Counts::default();
-    eprintln!("\n{:14} {:>9} {:>8} {:>8}", "stage", "time", "passed", "failed");
-    for line in lines {
-        let Counts { passed, failed } = line.counts;
-        let number = |n: u64| if n == 0 { "-".to_string() } else { n.to_string() };
-        let why =
-            line.verdict.failure.as_deref().map(|w| format!("   {}", first_line(w))).unwrap_or_default();
-        eprintln!(
-            "{:14} {:>9} {:>8} {:>8}{why}",
-            line.name,
-            stage::seconds(line.verdict.took),
-            number(passed),
-            number(failed)
-        );
-        all.add(line.counts);
-    }
-    eprintln!();
-    for name in failing_names(lines) {
-        eprintln!("FAILED  {name}");
-    }
-    println!("{} passed, {} failed", all.passed, all.failed);
-    if lines.iter().any(|l| l.verdict.failure.is_some()) {
-        return Err("some stages failed; see the table above".into());
-    }
-    Ok(())
-}
-
-/// Every test that failed; a stage that failed without naming one stands for itself.
-fn failing_names(lines: &[Line]) -> Vec<String> {
-    let of_line = |line: &Line| {
-        let names = counts::failing(&line.verdict.text);
-        match &line.verdict.failure {
-            Some(why) if names.is_empty() => vec![format!("{}: {}", line.name, first_line(why))],
-            _ => names,
-        }
-    };
-    lines.iter().flat_map(of_line).collect()
-}
-
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn the_end_repeats_the_names_of_failing_tests() {
-        let line = |name, failure: Option<&str>, text: &str| Line {
-            name,
-            verdict: Verdict {
-                took: Duration::ZERO,
-                failure: failure.map(str::to_string),
-                text: text.to_string(),
-            },
-            counts: Counts::default(),
-        };
-        let lines = [
-            line("format", Some("exit status: 1\nmore"), ""),
-            line("tidy", None, ""),
-            line("tests", Some("exit status: 100"), "test a ... ok\ntest b::c ... FAILED\n"),
-        ];
-        assert_eq!(failing_names(&lines), ["format: exit status: 1", "b::c"]);
-    }
 }

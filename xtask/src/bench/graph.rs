@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     process::{Output, Shell},
+    profile::Profile,
     python::{self, Missing, Torch},
 };
 use std::{fs, time::Duration};
@@ -40,7 +41,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     eprintln!("building ...");
     let mut build = shell.cargo("build --release --package phalanx-graph --examples --quiet");
     shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
-    let examples = shell.release("examples");
+    let examples = shell.built(Profile::Release, "examples");
     let environment = python::environment(shell, Torch::Pinned).map_err(Missing::into_text)?;
     if !environment.has_torch {
         return Err("there is no torch to measure with".into());

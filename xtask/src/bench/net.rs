@@ -7,7 +7,10 @@ use super::{
     row::Samples,
     table::size,
 };
-use crate::process::{Output, Shell};
+use crate::{
+    process::{Output, Shell},
+    profile::Profile,
+};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -159,7 +162,7 @@ impl Pair {
     fn ours(&self, shell: &Shell, seconds: &str, samples: &mut Samples) -> Result<(), String> {
         let sizes: Vec<String> = NET_SIZES.iter().map(|&b| size(b).replace(['i', 'B', ' '], "")).collect();
         let hosts = self.names.each_ref().map(|n| format!("{n}:1")).join(",");
-        let mut command = self.inside(shell, shell.release("phalanx"));
+        let mut command = self.inside(shell, shell.built(Profile::Release, "phalanx"));
         command
             .args(["bench", "-np", "2", "-H", &hosts, "--no-bind", "--json", "--seconds", seconds])
             .args(["--op", "allreduce", "--dtype", "f32", "--sizes", &sizes.join(","), "--rsh"])

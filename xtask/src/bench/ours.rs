@@ -6,7 +6,10 @@ use super::{
     row::{Samples, What},
     table::size,
 };
-use crate::process::{Output, Shell};
+use crate::{
+    process::{Output, Shell},
+    profile::Profile,
+};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -27,7 +30,7 @@ pub fn measure(
         What::Others => (OTHERS.join(","), "f32", sizes(&OTHER_SIZES), "private"),
         What::Half => ("allreduce".to_string(), "f16,bf16", "16M".to_string(), "private"),
     };
-    let mut command = shell.command(shell.release("phalanx"));
+    let mut command = shell.command(shell.built(Profile::Release, "phalanx"));
     command
         .args(["bench", "-np", &np.to_string(), "--op", &ops, "--dtype", dtypes, "--sizes", &sizes])
         .args(["--buffers", buffers, "--json", "--seconds", &options.seconds.to_string()]);

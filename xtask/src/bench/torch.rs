@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     process::{Output, Shell},
+    profile::Profile,
     python::{self, Environment, Torch},
 };
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
@@ -61,7 +62,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     };
     let command = format!("cargo xtask bench torch {}", args.join(" ")).trim_end().to_string();
     eprintln!("building the Python package ...");
-    let environment = python::ready(shell, Torch::Pinned)?;
+    let environment = python::ready(shell, Torch::Pinned, Profile::Release)?;
     if !environment.has_torch {
         return Err("there is no torch to measure with".into());
     }

@@ -1,11 +1,11 @@
 //! `cargo xtask demo`: LeNet learns to read digits on two processes, and one process gets the same bits.
 
-use super::{build, short, show};
+use super::{build, next, short, show};
 use crate::process::Shell;
 use std::fs;
 
 pub fn run(shell: &Shell) -> Result<(), String> {
-    build(shell)?;
+    build(shell, "phalanx-train", &["lenet"])?;
     let folder = shell.target().join("demo");
     fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     let picture = short(shell, &folder.join("lenet.svg"));
@@ -17,6 +17,8 @@ pub fn run(shell: &Shell) -> Result<(), String> {
         return Err(format!("two processes ended with the parameters {two}, one with {one}"));
     }
     eprintln!("\nTwo processes with two replicas each and one process with four end with the same bits.");
+    eprintln!("{picture} shows how they learned.");
+    next::tell(shell, next::AFTER_LENET);
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! `cargo xtask demo torch`: two ranks train what one process trains, and get the same.
 
-use super::short;
+use super::{next, short};
 use crate::{
     process::{Output, Shell},
+    profile::Profile,
     python::{self, Torch},
 };
 use std::{fs, path::Path, time::Duration};
@@ -11,10 +12,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 pub fn run(shell: &Shell) -> Result<(), String> {
     eprintln!(
-        "building the Python package, optimised, in {} (the first time takes a few minutes) ...",
-        short(shell, &shell.target())
+        "building the Python package in {} (the first time takes a minute or two) ...",
+        short(shell, &shell.target().join(Profile::Demo.folder()))
     );
-    let environment = python::ready(shell, Torch::Any)?;
+    let environment = python::ready(shell, Torch::Any, Profile::Demo)?;
     if !environment.has_torch {
         return Err("there is no torch, and it could not be installed".into());
     }
@@ -24,6 +25,7 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     train(shell, &environment.python, 1, "--save", &parameters)?;
     train(shell, &environment.python, 2, "--expect", &parameters)?;
     eprintln!("\nTwo ranks, each with half of every batch, end with the parameters of one process.");
+    next::tell(shell, next::AFTER_TORCH);
     Ok(())
 }
 
