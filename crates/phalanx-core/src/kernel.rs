@@ -135,6 +135,11 @@ impl Reduction {
 }
 
 impl Factors {
+    /// Whether there is nothing but a division by a power of two, which only sums have.
+    fn is_average(&self) -> bool {
+        (self.prescale, self.postscale) == (1.0, 1.0) && self.divisor > 1 && self.divisor.is_power_of_two()
+    }
+
     fn is_plain(&self) -> bool {
         *self == Factors { prescale: 1.0, postscale: 1.0, divisor: 1 }
     }

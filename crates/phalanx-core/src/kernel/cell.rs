@@ -162,6 +162,8 @@ pub(super) const PLAIN: u8 = 0;
 /// Multiplications only: dividing by a power of two and multiplying by its inverse round alike.
 pub(super) const SCALED: u8 = 1;
 pub(super) const DIVIDED: u8 = 2;
+/// Only the division, by a power of two: averages of most worlds.
+pub(super) const AVERAGED: u8 = 3;
 
 pub(super) struct F16<const MODE: u8>;
 pub(super) struct BF16<const MODE: u8>;
@@ -185,7 +187,7 @@ macro_rules! float {
             fn load<C: Cpu, const N: usize>(cpu: C, raw: &[$raw; N], factors: &Factors) -> [$acc; N] {
                 let values: [$acc; N] = $read(cpu, raw);
                 let pre = factors.prescale as $acc;
-                if MODE == PLAIN { values } else { map(&values, 0.0, |x| x * pre) }
+                if MODE == PLAIN || MODE == AVERAGED { values } else { map(&values, 0.0, |x| x * pre) }
             }
             #[inline(always)]
             fn finish<C: Cpu, const N: usize>(cpu: C, acc: &[$acc; N], factors: &Factors) -> [$out; N] {
@@ -193,6 +195,7 @@ macro_rules! float {
                 let inverse = 1.0 / divisor;
                 let scaled = map(acc, 0.0, |x| match MODE {
                     PLAIN => x,
+                    AVERAGED => x * inverse,
                     SCALED => x * inverse * post,
                     _ => x / divisor * post,
                 });
@@ -215,5 +218,5 @@ fn half_nan<const MODE: u8, const N: usize>(values: &[f32; N]) -> [f32; N] {
     let (low, high) = values.split_at(N / 2);
     let odd_one = !N.is_multiple_of(2) && values[N - 1].is_nan();
     let any = || low.iter().zip(high).fold(odd_one, |nan, (a, b)| nan | a.is_nan() | b.is_nan());
-    if MODE == PLAIN && !any() { *values } else { map(values, 0.0, one_nan!(f32)) }
+    if (MODE == PLAIN || MODE == AVERAGED) && !any() { *values } else { map(values, 0.0, one_nan!(f32)) }
 }

@@ -48,6 +48,8 @@ fn pass_of<E: Entry>(dtype: DType, op: ReduceOp, factors: &Factors) -> Pass {
         ($cell:ident, $plain:literal, $scaled:literal) => {
             if factors.is_plain() {
                 op!(E, $cell<PLAIN>, $plain)
+            } else if factors.is_average() {
+                E::pass::<$cell<AVERAGED>, Sum, $plain>()
             } else if factors.divisor.is_power_of_two() {
                 op!(E, $cell<SCALED>, $scaled)
             } else {
