@@ -40,6 +40,11 @@ CASES = {
     "conv_16x64x28x64x3": 0.6,
     "conv_8x64x28x64x1": 0.6,
     "conv_16x64x28x64x1": 0.6,
+    "conv_8x512x4x512x3": 1.0,
+    "conv_16x512x4x512x3": 1.0,
+    "conv_8x256x8x256x3": 1.0,
+    "conv_16x256x8x256x3": 1.0,
+    "conv_8x128x16x128x3": 1.0,
 }
 
 # Cases whose memory is compared.

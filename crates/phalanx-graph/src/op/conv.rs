@@ -122,7 +122,7 @@ impl Operator for Conv2d {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let geo = self.geometry(dims[0], dims[1]);
-        in_bytes(element, |e| match Moved::new(geo) {
+        in_bytes(element, |e| match moved(geo) {
             Some(moved) => moved.scratch(e),
             None => Windows(geo).scratch(e),
         })
@@ -133,7 +133,7 @@ impl Operator for Conv2d {
         real!(call.dtype(0), T => {
             let (x, f, y) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            match Moved::new(geo) {
+            match moved(geo) {
                 Some(moved) => moved.forward(x, f, y, scratch),
                 None => Windows(geo).forward(x, f, y, scratch),
             }
@@ -170,9 +170,8 @@ impl Operator for Conv2dInputGrad {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        // One image is at work at a time, so that their number does not matter.
-        let geo = self.conv.geometry(&self.shape.at(1), dims[0]);
-        in_bytes(element, |e| match Moved::backwards(geo) {
+        let geo = Geometry { images: dims[1][0], ..self.conv.geometry(&self.shape.at(1), dims[0]) };
+        in_bytes(element, |e| match moved_back(geo) {
             Some(moved) => moved.turned_scratch(e),
             None => Windows(geo).scratch(e),
         })
@@ -183,7 +182,7 @@ impl Operator for Conv2dInputGrad {
         real!(call.dtype(0), T => {
             let (f, dy, dx) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            match Moved::backwards(geo) {
+            match moved_back(geo) {
                 Some(moved) => moved.turned(dy, f, dx, scratch),
                 None => Windows(geo).input_grad(f, dy, dx, scratch),
             }
@@ -214,7 +213,7 @@ impl Operator for Conv2dFilterGrad {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let geo = self.conv.geometry(dims[0], &self.shape.at(1));
-        in_bytes(element, |e| match Moved::new(geo) {
+        in_bytes(element, |e| match moved(geo) {
             Some(moved) => moved.filter_scratch(e),
             None => Windows(geo).scratch(e),
         })
@@ -225,13 +224,23 @@ impl Operator for Conv2dFilterGrad {
         real!(call.dtype(0), T => {
             let (x, dy, df) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            match Moved::new(geo) {
+            match moved(geo) {
                 Some(moved) => moved.filter_grad(x, dy, df, scratch),
                 None => Windows(geo).filter_grad(x, dy, df, scratch),
             }
         });
         Ok(())
     }
+}
+
+/// The image as it is, where that is possible and windows are not better.
+fn moved(geo: Geometry) -> Option<Moved> {
+    Moved::new(geo).filter(|_| !Windows::are_worth(&geo))
+}
+
+/// The same from the gradient of the output to that of the input.
+fn moved_back(geo: Geometry) -> Option<Moved> {
+    Moved::backwards(geo).filter(|_| !Windows::are_worth(&geo))
 }
 
 /// How much scratch memory a product wants, for an element type that is known by its size.

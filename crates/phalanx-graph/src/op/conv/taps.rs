@@ -5,7 +5,7 @@
 //! are left out when the output is written; in gradients of outputs they are zero. (So an infinite or NaN pixel can spoil
 //! more of a filter's gradient than the places that see it.)
 
-use super::{Geometry, Wanted};
+use super::{Conv2d, Geometry, Wanted};
 use crate::kernel::{Mat, Real, Size, Taps};
 
 /// A convolution with stride 1.
@@ -30,10 +30,14 @@ impl Moved {
         Moved::new(back)
     }
 
-    /// Height and width of a plane with its padding.
-    fn padded(&self) -> [usize; 2] {
-        let Geometry { image: [h, w], conv, .. } = self.0;
-        [h + 2 * conv.padding[0], w + 2 * conv.padding[1]]
+    /// Rows of a plane with its padding, how far apart they begin, and what follows the last. The zeros after a row are those before
+    /// the next one, unless that would put two columns of the output at one place.
+    fn padded(&self) -> [usize; 3] {
+        let Geometry { image: [h, w], conv: Conv2d { padding: [rows, cols], .. }, out, .. } = self.0;
+        match out[1] <= w + cols {
+            true => [h + 2 * rows, w + cols, cols],
+            false => [h + 2 * rows, w + 2 * cols, 0],
+        }
     }
 
     fn is_padded(&self) -> bool {
@@ -51,9 +55,9 @@ impl Moved {
     }
 
     fn taps(&self) -> Taps {
-        let [hp, wp] = self.padded();
+        let [hp, wp, last] = self.padded();
         let [down, across] = self.0.conv.dilation;
-        Taps { plane: hp * wp, kernel: self.0.kernel, step: [down * wp, across] }
+        Taps { plane: hp * wp + last, kernel: self.0.kernel, step: [down * wp, across] }
     }
 
     /// Elements of the padded image and of the wide output, where there are such.
@@ -154,9 +158,9 @@ impl Moved {
             return image;
         }
         let Geometry { image: [h, w], conv, .. } = self.0;
-        let [hp, wp] = self.padded();
+        let (wp, plane) = (self.padded()[1], self.taps().plane);
         for (i, row) in image.chunks_exact(w).enumerate() {
-            let at = (i / h * hp + i % h + conv.padding[0]) * wp + conv.padding[1];
+            let at = i / h * plane + (i % h + conv.padding[0]) * wp + conv.padding[1];
             to[at..at + w].copy_from_slice(row);
         }
         to

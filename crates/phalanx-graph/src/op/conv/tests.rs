@@ -86,6 +86,10 @@ fn both_ways_are_the_sums_they_stand_for() {
     check([2, 2, 3], [6, 6], [3, 3], Conv2d { padding: [4, 4], ..plain });
     check([2, 3, 4], [11, 10], [3, 3], Conv2d { stride: [2, 3], padding: [1, 1], ..plain });
     check([1, 70, 40], [20, 20], [3, 3], Conv2d { padding: [1, 1], ..plain });
+    // Small images, of which several are at work at once, and a rest of them.
+    check([7, 3, 5], [4, 4], [3, 3], Conv2d { padding: [1, 1], ..plain });
+    check([20, 4, 6], [4, 4], [3, 3], Conv2d { padding: [1, 1], groups: 2, ..plain });
+    check([9, 2, 3], [8, 9], [3, 3], Conv2d { stride: [2, 2], padding: [1, 1], ..plain });
 }
 
 #[test]

@@ -2,63 +2,160 @@
 
 use super::{Geometry, Wanted};
 use crate::kernel::{Mat, Real, Size};
+use std::ops::Range;
+
+/// Columns that a product should have at least, so that reading the filters is worth it.
+const COLUMNS: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows(pub Geometry);
 
+/// Some images of one group at work: where the first begins in images, filters and outputs, and how many there are.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    x: usize,
+    f: usize,
+    y: usize,
+    n: usize,
+}
+
 impl Windows {
-    /// The products: of the output, of the windows' gradient, of the filters' gradient.
-    fn sizes(&self) -> [Size; 3] {
-        let (k, n) = self.0.window();
-        let o = self.0.o;
-        [Size { m: o, n, k }, Size { m: k, n, k: o }, Size { m: o, n: k, k: n }]
+    /// Whether windows are worth writing out where the image could be read as it is: a small image has few columns, and filters that
+    /// are read again for each image take longer than the windows.
+    pub(super) fn are_worth(geo: &Geometry) -> bool {
+        geo.images > 1 && geo.window().1 <= 64 && geo.o >= 64
+    }
+
+    /// Images whose windows lie side by side.
+    fn at_once(&self) -> usize {
+        (COLUMNS / self.0.window().1.max(1)).clamp(1, self.0.images.max(1))
+    }
+
+    /// The products of so many columns: of the output, of the windows' gradient, of the filters' gradient.
+    fn sizes(&self, columns: usize) -> [Size; 3] {
+        let (k, o) = (self.0.window().0, self.0.o);
+        [Size { m: o, n: columns, k }, Size { m: k, n: columns, k: o }, Size { m: o, n: k, k: columns }]
+    }
+
+    /// Columns of the widest product.
+    fn widest(&self) -> usize {
+        self.at_once() * self.0.window().1
+    }
+
+    /// Elements of the windows, and of the outputs where these do not lie as the product wants them.
+    fn buffers(&self) -> [usize; 2] {
+        let wide = self.widest();
+        [self.0.window().0 * wide, if self.at_once() > 1 { self.0.o * wide } else { 0 }]
     }
 
     pub(super) fn scratch(&self, wanted: Wanted) -> usize {
+        // The last product may be narrower, and want more for it.
+        let last = self.0.images % self.at_once() * self.0.window().1;
+        let sizes = self.sizes(self.widest()).into_iter().chain(self.sizes(last));
+        self.buffers().iter().sum::<usize>() + sizes.map(wanted).max().unwrap_or(0)
+    }
+
+    /// Group after group, in each its images in their order.
+    fn shares(&self, mut f: impl FnMut(Share)) {
+        let Geometry { images, o, conv, .. } = self.0;
         let (k, n) = self.0.window();
-        k * n + self.sizes().map(wanted).into_iter().max().unwrap_or(0)
+        for g in 0..conv.groups {
+            for first in (0..images).step_by(self.at_once()) {
+                let at = first * conv.groups + g;
+                let x = at * self.0.volume();
+                f(Share { x, f: g * o * k, y: at * o * n, n: self.at_once().min(images - first) });
+            }
+        }
+    }
+
+    /// Where an image of a share begins, and its output.
+    fn image(&self, share: Share, i: usize) -> (Range<usize>, Range<usize>) {
+        let (volume, out) = (self.0.volume(), self.0.o * self.0.window().1);
+        let at = i * self.0.conv.groups;
+        let (x, y) = (share.x + at * volume, share.y + at * out);
+        (x..x + volume, y..y + out)
     }
 
     pub(super) fn forward<T: Real>(&self, x: &[T], f: &[T], y: &mut [T], scratch: &mut [T]) {
         let (k, n) = self.0.window();
-        let (windows, scratch) = scratch.split_at_mut(k * n);
-        let (image, out) = (self.0.volume(), self.0.o * n);
-        self.0.each(|[xi, fi, yi]| {
-            self.unroll(&x[xi..xi + image], windows);
-            let f = Mat::new(&f[fi..fi + self.0.o * k], k);
-            T::gemm(self.sizes()[0], f, Mat::new(windows, n), &mut y[yi..yi + out], false, scratch);
+        let [n_windows, n_outputs] = self.buffers();
+        let (windows, scratch) = scratch.split_at_mut(n_windows);
+        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
+        self.shares(|share| {
+            let wide = share.n * n;
+            for i in 0..share.n {
+                self.unroll(&x[self.image(share, i).0], windows, (wide, i * n));
+            }
+            let f = Mat::new(&f[share.f..share.f + self.0.o * k], k);
+            let (size, windows) = (self.sizes(wide)[0], Mat::new(windows, wide));
+            if share.n == 1 {
+                return T::gemm(size, f, windows, &mut y[self.image(share, 0).1], false, scratch);
+            }
+            T::gemm(size, f, windows, outputs, false, scratch);
+            for i in 0..share.n {
+                let y = &mut y[self.image(share, i).1];
+                for (to, from) in y.chunks_exact_mut(n).zip(outputs.chunks_exact(wide)) {
+                    to.copy_from_slice(&from[i * n..(i + 1) * n]);
+                }
+            }
         });
+    }
+
+    /// The outputs of a share as one matrix: where they are, or side by side in `to`.
+    fn gathered<'a, T: Real>(&self, share: Share, dy: &'a [T], to: &'a mut [T]) -> &'a [T] {
+        if share.n == 1 {
+            return &dy[self.image(share, 0).1];
+        }
+        let n = self.0.window().1;
+        let wide = share.n * n;
+        for i in 0..share.n {
+            let dy = &dy[self.image(share, i).1];
+            for (to, from) in to.chunks_exact_mut(wide).zip(dy.chunks_exact(n)) {
+                to[i * n..(i + 1) * n].copy_from_slice(from);
+            }
+        }
+        to
     }
 
     pub(super) fn input_grad<T: Real>(&self, f: &[T], dy: &[T], dx: &mut [T], scratch: &mut [T]) {
         let (k, n) = self.0.window();
-        let (windows, scratch) = scratch.split_at_mut(k * n);
-        self.0.each(|[xi, fi, yi]| {
-            let f = Mat::new(&f[fi..fi + self.0.o * k], k).t();
-            let dy = Mat::new(&dy[yi..yi + self.0.o * n], n);
-            T::gemm(self.sizes()[1], f, dy, windows, false, scratch);
-            let dx = &mut dx[xi..xi + self.0.volume()];
-            dx.fill(T::ZERO);
-            self.roll(windows, dx);
+        let [n_windows, n_outputs] = self.buffers();
+        let (windows, scratch) = scratch.split_at_mut(n_windows);
+        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
+        self.shares(|share| {
+            let wide = share.n * n;
+            let f = Mat::new(&f[share.f..share.f + self.0.o * k], k).t();
+            let dy = Mat::new(self.gathered(share, dy, outputs), wide);
+            T::gemm(self.sizes(wide)[1], f, dy, windows, false, scratch);
+            for i in 0..share.n {
+                let dx = &mut dx[self.image(share, i).0];
+                dx.fill(T::ZERO);
+                self.roll(windows, dx, (wide, i * n));
+            }
         });
     }
 
-    /// Image after image, in their order.
+    /// Images in their order, some at a time.
     pub(super) fn filter_grad<T: Real>(&self, x: &[T], dy: &[T], df: &mut [T], scratch: &mut [T]) {
         let (k, n) = self.0.window();
-        let (windows, scratch) = scratch.split_at_mut(k * n);
+        let [n_windows, n_outputs] = self.buffers();
+        let (windows, scratch) = scratch.split_at_mut(n_windows);
+        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
         df.fill(T::ZERO);
-        self.0.each(|[xi, fi, yi]| {
-            self.unroll(&x[xi..xi + self.0.volume()], windows);
-            let dy = Mat::new(&dy[yi..yi + self.0.o * n], n);
-            let df = &mut df[fi..fi + self.0.o * k];
-            T::gemm(self.sizes()[2], dy, Mat::new(windows, n).t(), df, true, scratch);
+        self.shares(|share| {
+            let wide = share.n * n;
+            for i in 0..share.n {
+                self.unroll(&x[self.image(share, i).0], windows, (wide, i * n));
+            }
+            let dy = Mat::new(self.gathered(share, dy, outputs), wide);
+            let df = &mut df[share.f..share.f + self.0.o * k];
+            T::gemm(self.sizes(wide)[2], dy, Mat::new(windows, wide).t(), df, true, scratch);
         });
     }
 
-    /// Visits every row of the unrolled windows: its place there, its channel, and for each output row the row of the
-    /// image it comes from, if any.
-    fn rows(&self, mut f: impl FnMut(usize, usize, Option<usize>)) {
+    /// Visits every row of the unrolled windows, which are so wide and begin at this column: its place there, its channel, and for
+    /// each output row the row of the image it comes from, if any.
+    fn rows(&self, (wide, column): (usize, usize), mut f: impl FnMut(usize, usize, Option<usize>)) {
         let [kh, kw] = self.0.kernel;
         for c in 0..self.0.c {
             for ky in 0..kh {
@@ -69,7 +166,7 @@ impl Windows {
                             .checked_sub(self.0.conv.padding[0]);
                         let y = y.filter(|&y| y < self.0.image[0]);
                         f(
-                            (row * self.0.out[0] + oy) * self.0.out[1],
+                            row * wide + column + oy * self.0.out[1],
                             kx,
                             y.map(|y| (c * self.0.image[0] + y) * self.0.image[1]),
                         );
@@ -87,9 +184,9 @@ impl Windows {
         (begin, end, (begin * stride + at).saturating_sub(pad))
     }
 
-    fn unroll<T: Real>(&self, image: &[T], windows: &mut [T]) {
+    fn unroll<T: Real>(&self, image: &[T], windows: &mut [T], at: (usize, usize)) {
         let (width, stride) = (self.0.out[1], self.0.conv.stride[1]);
-        self.rows(|at, kx, from| {
+        self.rows(at, |at, kx, from| {
             let out = &mut windows[at..at + width];
             let Some(from) = from else { return out.fill(T::ZERO) };
             let (begin, end, x) = self.columns(kx);
@@ -111,9 +208,9 @@ impl Windows {
     }
 
     /// Adds windows back to where they came from.
-    fn roll<T: Real>(&self, windows: &[T], image: &mut [T]) {
+    fn roll<T: Real>(&self, windows: &[T], image: &mut [T], at: (usize, usize)) {
         let (width, stride) = (self.0.out[1], self.0.conv.stride[1]);
-        self.rows(|at, kx, to| {
+        self.rows(at, |at, kx, to| {
             let Some(to) = to else { return };
             let (begin, end, x) = self.columns(kx);
             if begin < end {
