@@ -5,6 +5,7 @@ mod check;
 mod counts;
 mod demo;
 mod examples;
+mod lint;
 mod process;
 mod profile;
 mod python;

@@ -3,6 +3,7 @@
 //! Heavy packages (torch) are installed once for all clones; what belongs to this clone goes into its target directory.
 
 use crate::{
+    lint,
     process::{Output, Shell},
     profile::Profile,
     stage::Verdict,
@@ -67,6 +68,7 @@ pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> 
         cache_dir().ok_or_else(|| Missing::Python("neither XDG_CACHE_HOME nor HOME is set".into()))?;
     let shared = cache.join(format!("python-{version}"));
     install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
+    install(shell, &shared, lint::PACKAGES, "").map_err(Missing::Failed)?;
     let found = if torch == Torch::Any { installed_torch(shell) } else { None };
     let has_torch = found.is_some()
         || match install(shell, &shared, HEAVY, HEAVY_SIZE) {

@@ -8,7 +8,7 @@ mod lines;
 pub mod skips;
 
 use crate::{
-    examples,
+    examples, lint,
     process::{Output, Shell},
     profile::Profile,
     python::{self, Missing},
@@ -43,7 +43,11 @@ pub fn run(shell: &Shell) -> Result<(), String> {
         if is_built {
             add("tests", rust_tests(shell, has_nextest));
             add("examples", example_runs(shell));
-            add("Python", python_tests(shell));
+            let (verdict, environment) = python_tests(shell);
+            add("Python", verdict);
+            if let Some(environment) = environment {
+                add("Python types", lint::run(shell, &environment));
+            }
         }
         beside.join().expect("stages end with a verdict");
     });
@@ -106,7 +110,7 @@ fn example_runs(shell: &Shell) -> Verdict {
 }
 
 /// The tests of the Python package. Where there is no Python to test it with, all of them are skipped, and the end says so.
-fn python_tests(shell: &Shell) -> Verdict {
+fn python_tests(shell: &Shell) -> (Verdict, Option<python::Environment>) {
     let environment = match python::environment(shell, python::Torch::Pinned) {
         Ok(environment) => environment,
         Err(missing) => {
@@ -116,7 +120,7 @@ fn python_tests(shell: &Shell) -> Verdict {
             };
             let skipped =
                 skips::Skips { n: skips::python_tests(&shell.root), why: vec![format!("Python: {why}")] };
-            return Verdict { skips: skipped, ..Verdict::default() };
+            return (Verdict { skips: skipped, ..Verdict::default() }, None);
         }
     };
     let start = std::time::Instant::now();
@@ -128,7 +132,7 @@ fn python_tests(shell: &Shell) -> Verdict {
     if !environment.has_torch {
         verdict.skips.why.push("torch: it is not installed and cannot be".to_string());
     }
-    verdict
+    (verdict, Some(environment))
 }
 
 /// Cargo writes into our pipe and would leave its colours out.
