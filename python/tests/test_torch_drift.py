@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from typing import Any
 
@@ -549,6 +551,129 @@ def another_layout() -> str:
 
 def test_another_layout_on_one_rank_is_told(n: int) -> None:
     alike(run_ranks(n, another_layout))
+
+
+# What programs do to gradients, optimizers and models.
+
+
+def trained(prepare: str) -> list[list[float]]:
+    """Three steps of a model to which the program does something; the same must be right without ranks."""
+    net = Branches()
+    base: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    scheduler = torch.optim.lr_scheduler.StepLR(base, 1, 0.5) if prepare == "scheduler" else None
+    optimizer = hvd.DistributedOptimizer(base, net.named_parameters())
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    if prepare == "step hooks":
+        calls = []
+        optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(net, step, hvd.rank()).backward()
+        if prepare == "memory":
+            for p in net.parameters():
+                if p.grad is not None:
+                    p.grad.data = p.grad.data.clone()
+        if prepare == "type" and step == 1:
+            net.double().float()
+        if prepare == "list" and step == 1:
+            torch.manual_seed(5)
+            net.left = torch.nn.Linear(3, 1)
+            ps = optimizer.param_groups[0]["params"]
+            ps[:] = list(net.parameters())
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    if prepare == "step hooks":
+        assert len(calls) == 4
+    if scheduler is not None:
+        assert optimizer.param_groups[0]["lr"] == LR / 16
+        assert base.param_groups[0] is optimizer.param_groups[0]
+    hvd.check_equal(optimizer)
+    return bits(net)
+
+
+@pytest.mark.parametrize("prepare", ["step hooks", "scheduler", "memory", "type", "list"])
+def test_what_programs_do_is_the_same_on_all_ranks(n: int, prepare: str) -> None:
+    """BUCKET-4, and what a new user has tried."""
+    alike(run_ranks(n, trained, prepare))
+
+
+def hooked(how: str) -> tuple[list[list[float]], float]:
+    net = torch.nn.Linear(3, 1)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.fill_(1.0)
+    model, optimizer = wrapped(net, how)
+    for p in net.parameters():
+
+        def double(p: torch.Tensor) -> None:
+            assert p.grad is not None
+            p.grad = p.grad * 2
+
+        p.register_post_accumulate_grad_hook(double)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.full((1, 3), float(hvd.rank() + 1))).sum().backward()
+    assert net.weight.grad is not None
+    return [net.weight.grad.flatten().tolist()], 2 * (hvd.size() + 1) / 2
+
+
+@pytest.mark.parametrize("how", ["optimizer", "model"])
+def test_hooks_of_the_program_come_before_gradients_travel(n: int, how: str) -> None:
+    grads, wanted = alike(run_ranks(n, hooked, how))
+    assert grads == [[wanted] * 3]
+
+
+def copied() -> list[list[float]]:
+    net = hvd.DistributedDataParallel(Branches())
+    average = copy.deepcopy(net)  # Never trained, as for averages of parameters.
+    if hvd.rank() == 0:
+        copy.deepcopy(net.module)
+    second = copy.deepcopy(net)
+    optimizer = torch.optim.SGD(second.parameters(), lr=LR)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(second, step, hvd.rank()).backward()
+        optimizer.step()
+    hvd.check_equal(second.module)
+    assert bits(average) == bits(net)
+    return bits(second)
+
+
+def test_a_copy_of_a_model_is_reduced_too(n: int) -> None:
+    alike(run_ranks(n, copied))
+
+
+def refusals() -> str:
+    net = Branches()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=LR), net.named_parameters())
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copy.deepcopy(optimizer)
+    with pytest.raises(TypeError, match="save its state_dict"):
+        pickle.dumps(optimizer)
+    with pytest.raises(TypeError, match="save model.module"):
+        pickle.dumps(hvd.DistributedDataParallel(torch.nn.Linear(1, 1)))
+    with pytest.raises(ValueError, match="gradient_predivide_factor"):
+        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=LR), gradient_predivide_factor=0.0)
+    with pytest.raises(ValueError, match="a name as name="):
+        hvd.allreduce(torch.ones(1), "grad")
+    with pytest.raises(hvd.PhalanxError, match="ranks have other sizes or another op"):
+        hvd.sparse_allreduce_async(torch.eye(2 + hvd.rank()).to_sparse(), "sizes", op=hvd.Sum)()
+    with pytest.raises(hvd.PhalanxError, match="ranks have other sizes or another op"):
+        hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), "ops", op=hvd.Sum if hvd.rank() else hvd.Average)()
+    x = torch.ones(1, requires_grad=True)
+    with pytest.raises(hvd.PhalanxError, match="only sums and averages"):
+        hvd.allreduce(x, op=hvd.Max).backward()
+    other = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1 * (1 + hvd.rank()))
+    hvd.broadcast_parameters({"w": other.param_groups[0]["params"][0].data}, 0)
+    hvd.broadcast_parameters({"b": other.param_groups[0]["params"][1].data}, 0)
+    with pytest.raises(MismatchError, match="lr of group 0"):
+        hvd.check_equal(other)
+    return "told"
+
+
+def test_what_cannot_be_right_is_refused(n: int) -> None:
+    alike(run_ranks(n, refusals))
 
 
 # LBFGS.

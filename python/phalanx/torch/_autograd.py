@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from phalanx import _phalanx
+from phalanx.exceptions import UnsupportedError
 from phalanx.process_sets import ProcessSet
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _submit
@@ -48,6 +49,10 @@ class Reduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        if ctx.options["op"] not in (Average, Sum):
+            raise UnsupportedError(
+                "only sums and averages over ranks can be differentiated: use op=Sum or op=Average, or detach the tensor"
+            )
         contiguous = [g.contiguous() for g in gradients]
         options = _of_gradient(ctx.options)
         return None, *_list(synchronize(_submit.reduce(contiguous, in_place=False, **options)))

@@ -7,6 +7,7 @@ bucket is sent, and never back.
 * BUCKET-2: a gradient that the program holds stays what it is: if it is the parameter's, it gets the result; if it is of an earlier
   step, the bucket takes new memory and leaves the old one alone.
 * BUCKET-3: a parameter whose gradient nobody has keeps the gradient that it has.
+* BUCKET-4: what travels is the memory that gradients are in: one that was given other memory is copied back into the bucket.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Bucket:
         self._age, self._n_users = -1, 0
         self._flat = torch.empty(0)
         self._views: list[torch.Tensor] = []
+        self._addresses: list[int] = []
         #: Gradients that the program holds, and where their results are.
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
         #: Places of the members that travel.
@@ -59,7 +61,7 @@ class Bucket:
         """The memory with this rank's gradients; zeros where it has none, and where the place is not among these."""
         self._held = []
         grads = [p.grad for p in self.ps]
-        if self._age != _world.age() or self._is_old_one_held(grads):
+        if self._age != _world.age() or self._is_moved() or self._is_old_one_held(grads):
             self._renew()
         self._places = range(len(self.ps)) if places is None else places
         n_references = list(map(getrefcount, grads))
@@ -84,6 +86,10 @@ class Bucket:
             with torch.no_grad():
                 _copy(to, fresh)
         return self._flat
+
+    def _is_moved(self) -> bool:
+        """Whether somebody gave a gradient other memory, as ``p.grad.data = ...`` and ``model.half()`` do (BUCKET-4)."""
+        return [view.data_ptr() for view in self._views] != self._addresses
 
     def _is_old_one_held(self, grads: list[torch.Tensor | None]) -> bool:
         """Whether the program holds a gradient of an earlier step, or a part of one (BUCKET-2)."""
@@ -113,6 +119,7 @@ class Bucket:
         else:
             self._flat = torch.zeros(n, dtype=first.dtype, device=first.device)
         self._views = [_view(self._flat, start, p) for start, p in zip(starts, self.ps, strict=True)]
+        self._addresses = [view.data_ptr() for view in self._views]
         self._age, self._n_users = _world.age(), _n_users(self._flat)
 
     def is_loadable(self, takes_sparse: bool) -> bool:

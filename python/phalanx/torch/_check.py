@@ -38,7 +38,8 @@ def check_equal(
     """
     set_id(process_set)
     if len(process_set.ranks) > 1:
-        _compare(type(model_or_optimizer).__name__, _tensors(model_or_optimizer), process_set)
+        settings = _settings(model_or_optimizer)
+        _compare(type(model_or_optimizer).__name__, _tensors(model_or_optimizer), process_set, settings)
 
 
 class Checks:
@@ -81,11 +82,24 @@ def _of_group(optimizer: torch.optim.Optimizer, i: int, group: dict[str, Any]) -
     return named
 
 
-def _compare(what: str, named: _Named, process_set: ProcessSet) -> None:
+def _settings(of: Any) -> list[str]:
+    """What an optimizer was told beside its tensors, such as learning rates."""
+    if not isinstance(of, torch.optim.Optimizer):
+        return []
+    return [
+        f"{key} of group {i} = {value!r}"
+        for i, group in enumerate(of.param_groups)
+        for key, value in sorted(group.items())
+        if isinstance(value, (bool, int, float, str, tuple))
+    ]
+
+
+def _compare(what: str, named: _Named, process_set: ProcessSet, settings: Sequence[str] = ()) -> None:
     usable = [(name, t) for name, t in named if t.dtype in CODES and t.layout is torch.strided]
     hosted = [on_host(t.detach()) for _, t in usable]
     digests = _phalanx.digests([lend(t) for t in hosted])
-    kinds = [described(name, t) for name, t in usable]
+    kinds = [described(name, t) for name, t in usable] + list(settings)
+    digests += [0] * len(settings)
     me = _phalanx.place()[0]
     parts = [_short("\n".join(kinds).encode()), _short(struct.pack(f"<{len(digests)}Q", *digests))]
     rows = list(_ROW.iter_unpack(gather_bytes(_ROW.pack(me, *parts), "check_equal", process_set)))

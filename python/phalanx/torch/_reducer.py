@@ -119,12 +119,14 @@ class Reducer:
         made = (what, tuple(manner.process_set.ranks))
         self._number = _made[made]
         _made[made] += 1
-        self.prefix = f"{what}.{self._number}." if self._number else ""
+        # Names of the first optimizer are those of its parameters, as with Horovod.
+        self.prefix = f"{what}.{self._number}." if self._number or what != "DistributedOptimizer" else ""
         self._ps: list[_Parameter] = []
         self._names: dict[_Parameter, str] = {}
         self._members: dict[_Parameter, _Member] = {}
-        self._hooks: list[Any] = []
-        self._trained: list[bool] = []
+        self._hooks: dict[_Parameter, Any] = {}
+        #: Type and layout of each parameter that is trained.
+        self._forms: list[torch.dtype | tuple[int, ...] | None] = []
         self._is_known = False
         self._buckets: list[Bucket] = []
         #: Parameters whose gradients were sparse.
@@ -134,6 +136,8 @@ class Reducer:
         self._order: dict[_Parameter, int] = {}
         self._state = bytearray()
         self._seen = _Seen()
+        #: Buckets, and gradients without one, that are complete and not sent.
+        self._due: list[Bucket | int] = []
         self._n_passes = 0
         self._asked: tuple[int, bytearray] | None = None
         self._accord = Accord(what, self._lines, manner.process_set)
@@ -146,14 +150,19 @@ class Reducer:
     # Which parameters there are.
 
     def adopt(self, named: Iterable[tuple[str, _Parameter]]) -> None:
-        """Follows these parameters from now on, whether they are trained now or later."""
+        """Follows these parameters from now on, and no others, whether they are trained now or later."""
         reduced = {p for p, state in zip(self._ps, self._state, strict=True) if state == _REDUCED}
         fresh = {p for p, state in zip(self._ps, self._state, strict=True) if state in (_FRESH, _BORN)}
-        for name, p in named:
-            if can_have_gradient(p) and p not in self._names:
+        given = {p: name for name, p in named if can_have_gradient(p)}
+        for p in [p for p in self._names if p not in given]:
+            self._hooks.pop(p).remove()
+            del self._names[p], self._members[p]
+            self._sparse.discard(p)
+        for p, name in given.items():
+            if p not in self._names:
                 self._names[p] = name
                 self._members[p] = _Member()
-                self._hooks.append(own_gradient(p, self._what, partial(self._on_gradient, self._members[p])))
+                self._hooks[p] = own_gradient(p, self._what, partial(self._on_gradient, self._members[p]))
         # By name, because ranks may have them in different orders.
         self._ps = sorted(self._names, key=self._names.__getitem__)
         self._state = bytearray(_REDUCED if p in reduced else _FRESH if p in fresh else _IDLE for p in self._ps)
@@ -163,12 +172,12 @@ class Reducer:
 
     def _look(self) -> None:
         """Notices what was frozen, unfrozen or adopted since the last time."""
-        trained = [p.requires_grad for p in self._ps]
-        if self._is_known and trained == self._trained:
+        forms = [_form(p) if p.requires_grad else None for p in self._ps]
+        if self._is_known and forms == self._forms:
             return
-        self._trained, self._is_known = trained, True
+        self._forms, self._is_known = forms, True
         #: Those whose gradients are expected.
-        self._wanted = [i for i, is_trained in enumerate(trained) if is_trained]
+        self._wanted = [i for i, form in enumerate(forms) if form is not None]
         self._births = {}
         self._fill()
         self._digest = hashlib.blake2b("\n".join(self._lines()).encode()).digest()
@@ -246,20 +255,27 @@ class Reducer:
             self._is_born(member)
 
     def _is_born(self, member: _Member) -> None:
-        """A gradient is there; sends what is complete with it."""
+        """A gradient is there."""
         self._state[member.index] = _BORN
+        if self._due:
+            self._send_due()
         bucket = member.bucket
-        self._n_missing -= 1
+        if bucket is None:
+            self._due.append(member.index)
+        else:
+            bucket.n_missing -= 1
+            if bucket.n_missing == 0:
+                self._due.append(bucket)
+
+    def _send_due(self) -> None:
+        """Sends what is complete. Not when its last gradient comes but when the next one does: hooks of the program come after ours."""
+        due, self._due = self._due, []
         try:
-            if bucket is None:
-                self._send_alone(member.index)
-            else:
-                bucket.n_missing -= 1
-                if bucket.n_missing == 0 and bucket.is_loadable(self._manner.sparse_as_dense):
-                    self._send_bucket(bucket)
-            if self._n_missing == 0 and _FRESH not in self._state and _BORN not in self._state:
-                # Nothing more can come, and the round may travel while others still compute.
-                self._ask(is_at_step=False)
+            for what in due:
+                if isinstance(what, int):
+                    self._send_alone(what)
+                elif what.is_loadable(self._manner.sparse_as_dense):
+                    self._send_bucket(what)
         except PhalanxError:
             self.forget()
             raise
@@ -278,7 +294,6 @@ class Reducer:
 
     def _count(self) -> None:
         """How many gradients a pass that begins now has to compute."""
-        self._n_missing = len(self._wanted) - self._state.count(_SENT) - self._state.count(_REDUCED)
         for bucket in self._buckets:
             # The rest of one that was sent already is sent by the round, one by one.
             bucket.n_missing = -1 if bucket.is_sent or self._has_reduced(bucket) else len(bucket.ps)
@@ -306,6 +321,7 @@ class Reducer:
     def _end(self, task: int) -> None:
         self._open.discard(task)
         self._task = _NO_TASK
+        self._send_due()
         if self._n_passes >= self.passes and (self._again or not self.is_complete()):
             self._settle(is_at_step=False)
 
@@ -369,7 +385,7 @@ class Reducer:
                 continue
             grad = self._ps[i].grad
             # Gradients that the program has set itself count at a step, too.
-            has = grad is not None and (state != _IDLE or (is_at_step and self._trained[i]))
+            has = grad is not None and (state != _IDLE or (is_at_step and self._forms[i] is not None))
             is_sparse = has and grad is not None and grad.is_sparse and not self._manner.sparse_as_dense
             dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
@@ -412,6 +428,7 @@ class Reducer:
     def _settle(self, is_at_step: bool, end: Callable[[Iterable[Travel]], None] = wait_for_all) -> bool:
         """One round: afterwards everybody's gradients so far are complete. Whether all ranks are at their step."""
         self._task = _NO_TASK
+        self._send_due()
         try:
             self._look()
             self._accord.wait()
@@ -551,6 +568,7 @@ class Reducer:
         #: What becomes of each gradient of this step.
         self._state = bytearray(len(self._ps))
         self._travels: list[Travel] = []
+        self._due = []
         #: Those that travel, or have travelled, without a bucket: as rows, and dense.
         self._rows: set[int] = set()
         self._loose: set[int] = set()
@@ -572,6 +590,10 @@ class Reducer:
             yield
         finally:
             self.is_syncing = before
+
+
+def _form(p: _Parameter) -> torch.dtype | tuple[int, ...]:
+    return p.dtype if p.is_contiguous() else (hash(p.dtype), *p.stride())
 
 
 def _version(grad: torch.Tensor | None) -> int:

@@ -27,6 +27,8 @@ def chosen_op(op: int | None, average: bool | None) -> int:
         if average is not None:
             raise ValueError("average and op say the same thing: pass op alone, such as op=Sum")
         return checked_op(op)
+    if average is not None and not isinstance(average, bool):
+        raise ValueError(f"average is True or False, not {average!r}: pass op=, and a name as name=")
     if average is not None:
         warnings.warn("average is called op now: pass op=Average or op=Sum", DeprecationWarning, stacklevel=3)
         return Average if average else Sum

@@ -14,11 +14,12 @@ from phalanx.process_sets import global_process_set
 from phalanx.reductions import Adasum
 from phalanx.torch import _check
 from phalanx.torch._hooks import can_have_gradient, on_gradient
+from phalanx.torch._wrapping import Uncopied, same_groups
 from phalanx.torch.collectives import grouped_allreduce
 from phalanx.torch.compression import Compressor
 
 
-class AdasumOptimizer(torch.optim.Optimizer):
+class AdasumOptimizer(Uncopied):
     """What is added to the class of the wrapped optimizer."""
 
     def _start(
@@ -82,6 +83,11 @@ class AdasumOptimizer(torch.optim.Optimizer):
         self._passes.clear()
         super().zero_grad(*args, **kwargs)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """As the wrapped optimizer's."""
+        with same_groups(self):
+            super().load_state_dict(*args, **kwargs)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of this rank's own, combined with everybody's."""
         # Frozen ones, too: momentum may still move them.
@@ -105,3 +111,7 @@ class AdasumOptimizer(torch.optim.Optimizer):
                 p.copy_(start + change)
         self._checks.step(lambda: [(self._parameter_names[p], p) for p in self._ps()])
         return loss
+
+
+# The step of the wrapped class calls the hooks of a step; torch must not add them to this one as well.
+AdasumOptimizer.step.hooked = True  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from phalanx import _phalanx, _world
+from phalanx.exceptions import MismatchError
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _autograd, _submit
@@ -220,6 +221,13 @@ def grouped_allreduce_(
     return result
 
 
+SPARSE_OPS = {Average: "Average", Sum: "Sum"}
+
+
+def _part(name: str | None, of: str) -> str | None:
+    return None if name is None else f"{name}.{of}"
+
+
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -231,11 +239,22 @@ def sparse_allreduce_async(
         raise ValueError("sparse tensors are summed or averaged; no other reduction is defined for them")
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"a sparse COO tensor is required, not one with layout {tensor.layout}")
+    if op == Average and not tensor.dtype.is_floating_point:
+        raise ValueError(f"rows of {tensor.dtype} have no averages: convert the tensor, or use op=Sum")
+    own_form = torch.tensor([[op, *tensor.size()]])
+    form = _submit.gather([own_form], grouped=False, name=_part(name, "form"), process_set=process_set)
     indices, values = tensor._indices().t().contiguous(), tensor._values().contiguous()
     handle = _submit.gather([indices, values], grouped=True, name=name, process_set=process_set)
 
     def result() -> torch.Tensor:
+        forms = synchronize(form)
         all_indices, all_values = synchronize(handle)
+        if not bool((forms == own_form).all()):
+            raise MismatchError(
+                f"sparse_allreduce of {name or 'a tensor'}: ranks have other sizes or another op: "
+                f"{sorted({(SPARSE_OPS[row[0]], tuple(row[1:])) for row in forms.tolist()})}. Pass the same on every rank.",
+                tensor=name,
+            )
         if op == Average:
             all_values /= len(process_set.ranks)
         # What ranks brought was checked when it was made; checking it again would read all of it.

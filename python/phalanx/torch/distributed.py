@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -64,6 +65,10 @@ class DistributedDataParallel(torch.nn.Module):
     later are followed. ``init_sync=False`` leaves the parameters at the start as they are.
     """
 
+    _ids: list[int]
+    _ignored: set[str]
+    _is_alone: bool
+
     def __init__(
         self,
         module: torch.nn.Module,
@@ -106,34 +111,72 @@ class DistributedDataParallel(torch.nn.Module):
             warnings.warn(f"{word}=True changes nothing here: leave it out", stacklevel=2)
         set_id(process_set)
         self.module = module
-        self.broadcast_buffers = broadcast_buffers is not False
-        self.process_set = process_set
         cap = _checked_cap(25.0 if bucket_cap_mb is None else bucket_cap_mb)
-        self._root = process_set.ranks[0]
-        self._checks = _check.Checks("DistributedDataParallel", process_set)
         manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=False, process_set=process_set)
-        self._reducer = Reducer("DistributedDataParallel", manner, cap, again=True)
-        self._ps: list[torch.Tensor] = []
-        self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
+        self._take(broadcast_buffers is not False, process_set, manner, cap)
         if self._is_alone:
             return
         # Buckets are filled in the order of parameters, which therefore must be the same, too.
         Accord("DistributedDataParallel", self._order, process_set).wait()
         if init_sync:
             # Modules may have a state of another kind, which is theirs to agree on.
-            state = {name: t for name, t in module.state_dict().items() if isinstance(t, torch.Tensor)}
+            state = {
+                name: t
+                for name, t in module.state_dict().items()
+                if isinstance(t, torch.Tensor) and name not in self._ignored
+            }
             broadcast_parameters(state, self._root, process_set)
         self._adopt()
 
     def _adopt(self) -> None:
         self._n_registered = _n_registered
-        ps: list[torch.Tensor] = list(self.module.parameters())
-        if [id(p) for p in ps] != [id(p) for p in self._ps]:
-            self._reducer.adopt(self.module.named_parameters())
-            self._ps = ps
+        named = [(name, p) for name, p in self.module.named_parameters() if name not in self._ignored]
+        ids = [id(p) for _, p in named]
+        if ids != self._ids:
+            self._reducer.adopt(named)
+            self._ids = ids
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether backward passes reduce gradients; :meth:`no_sync` sets it for a while, as in torch."""
+        return self._reducer.is_syncing
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, is_syncing: bool) -> None:
+        self._reducer.is_syncing = bool(is_syncing)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
+        """A model of its own that is reduced, too, once all ranks use their copies. Does not communicate."""
+        copy = DistributedDataParallel.__new__(DistributedDataParallel)
+        torch.nn.Module.__init__(copy)
+        memo[id(self)] = copy
+        copy.module = deepcopy(self.module, memo)
+        copy.training = self.training
+        copy._take(self.broadcast_buffers, self.process_set, self._manner, self._cap, is_copy=True)
+        if not copy._is_alone:
+            copy._adopt()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a distributed model cannot be pickled: save model.module, or its state_dict()")
+
+    def _take(
+        self, broadcast_buffers: bool, process_set: ProcessSet, manner: Manner, cap: int, is_copy: bool = False
+    ) -> None:
+        """Everything but the model."""
+        self.broadcast_buffers, self.process_set, self._manner, self._cap = broadcast_buffers, process_set, manner, cap
+        self._root = process_set.ranks[0]
+        self._checks = _check.Checks("DistributedDataParallel", process_set)
+        # Copies have numbers of their own: only some ranks may have made one, for an average of parameters.
+        what = "copy of DistributedDataParallel" if is_copy else "DistributedDataParallel"
+        self._reducer = Reducer(what, manner, cap, again=True)
+        self._ids = []
+        self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
+        # What torch's class knows under this name.
+        self._ignored = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
 
     def _order(self) -> list[str]:
-        named = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
+        named = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad and n not in self._ignored]
         return [described(f"parameter {i}, {name}", p) for i, (name, p) in enumerate(named)]
 
     @contextmanager
@@ -155,7 +198,7 @@ class DistributedDataParallel(torch.nn.Module):
             return self.module(*args, **kwargs)
         self._checks.step(self._named)
         if self.broadcast_buffers:
-            buffers = dict(self.module.named_buffers())
+            buffers = {name: b for name, b in self.module.named_buffers() if name not in self._ignored}
             if buffers:
                 prefix = self._reducer.prefix
                 broadcast_tensors([(f"{prefix}ddp.{k}", b) for k, b in buffers.items()], self._root, self.process_set)

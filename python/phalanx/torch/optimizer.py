@@ -15,6 +15,7 @@ True
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from phalanx.reductions import Adasum, Average, Sum
 from phalanx.torch import _check
 from phalanx.torch._gradients import Manner, gradient_of
 from phalanx.torch._reducer import Grouping, Reducer
+from phalanx.torch._wrapping import Uncopied, same_groups
 from phalanx.torch.adasum_optimizer import AdasumOptimizer
 from phalanx.torch.collectives import allreduce
 from phalanx.torch.compression import Compression, Compressor
@@ -37,7 +39,7 @@ _Parameter = torch.Tensor
 _BUCKET_BYTES = 8 << 20
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _DistributedOptimizer(Uncopied):
     """What is added to the class of the wrapped optimizer."""
 
     def _start(self, names: dict[_Parameter, str], manner: Manner, passes: int, grouping: Grouping) -> None:
@@ -55,6 +57,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _follow(self) -> None:
         """Takes charge of all parameters, those that were added just now, too."""
+        self._followed = self._ids()
         own = [(i, j, p) for i, group in enumerate(self.param_groups) for j, p in enumerate(group["params"])]
         for i, j, p in own:
             if p not in self._parameter_names:
@@ -63,6 +66,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 # As with Horovod, whose scripts read gradients before the first pass.
                 gradient_of(p)
         self._reducer.adopt((self._parameter_names[p], p) for _, _, p in own)
+
+    def _ids(self) -> list[int]:
+        return [id(p) for group in self.param_groups for p in group["params"]]
+
+    def _follow_changes(self) -> None:
+        """Programs also write to the lists of parameter groups."""
+        if not self._is_alone and self._ids() != self._followed:
+            self._follow()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's: from the next pass on their gradients are everybody's, too. All ranks add the same."""
@@ -93,6 +104,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         :meth:`step` calls it, unless it is in :meth:`skip_synchronize`.
         """
         if not self._is_alone:
+            self._follow_changes()
             self._reducer.complete()
         self._synchronized = True
 
@@ -160,6 +172,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the wrapped optimizer's. After a backward pass without a step it throws the pass away: on all ranks, or none."""
         if not self._is_alone:
+            self._follow_changes()
             self._reducer.leave_out()
         self._synchronized = False
         super().zero_grad(*args, **kwargs)
@@ -169,7 +182,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._handles:
             self._reducer.forget()
         self._synchronized, self._should_synchronize = False, True
-        super().load_state_dict(*args, **kwargs)
+        with same_groups(self):
+            super().load_state_dict(*args, **kwargs)
+
+
+# The step of the wrapped class calls the hooks of a step; torch must not add them to this one as well.
+_DistributedOptimizer.step.hooked = True  # type: ignore[attr-defined]
 
 
 def DistributedOptimizer(
@@ -209,6 +227,8 @@ def DistributedOptimizer(
     passes = checked_passes(backward_passes_per_step)
     op = checked_op(op)
     set_id(process_set)
+    if not 0.0 < gradient_predivide_factor < math.inf:
+        raise ValueError(f"gradient_predivide_factor is a number > 0, not {gradient_predivide_factor!r}")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor divides averages: leave it out, or use op=Average")
     names = _names(optimizer, named_parameters)
