@@ -175,10 +175,12 @@ def test_different_models_raise_in_the_optimizer(n: int) -> None:
 
 
 def test_a_forked_child_is_refused(n: int) -> None:
+    """PY-3: the child can ask, so the lock is free there."""
     run_ranks(n, in_a_child)
 
 
 def test_ctrl_c_ends_a_wait(n: int) -> None:
+    """PY-2."""
     waits = run_ranks(n, interrupted, fresh=True)
     assert all(wait < 30 for wait in waits)
 

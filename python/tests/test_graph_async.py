@@ -122,6 +122,7 @@ def test_conflicts_come_all_at_once(world: World) -> None:
 
 
 def test_batches_are_asked_for_one_by_one_and_may_share_their_memory(world: World) -> None:
+    """PYGRAPH-5."""
     exe = executor(world, 1, 20)
     start = {name: world.scope[name] for name in world.scope.names()}
     buffer = batch(8)

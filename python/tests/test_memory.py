@@ -68,6 +68,7 @@ def test_a_view_of_numpys_outlives_what_went_through_dlpack() -> None:
 
 
 def test_whoever_takes_the_memory_shares_it(array: Any) -> None:
+    """ARRAY-1."""
     view, first, second = np.asarray(array), np.from_dlpack(array), np.from_dlpack(array)
     view[3] = 77
     assert first[3] == second[3] == 77

@@ -100,6 +100,7 @@ waiting.wait()
 
 
 def test_a_rank_inside_native_code_is_said_to_be_there(tmp_path: Path, n: int) -> None:
+    """PY-1: the engine answers for a rank whose interpreter is locked."""
     os.mkfifo(tmp_path / "reported")
     code, lines, _ = job(tmp_path, n, NATIVE, PHALANX_STALL_WARN="1")
     assert code == 0, lines

@@ -91,7 +91,7 @@ def clipped_alone(n: int) -> list[list[float]]:
     ids=["optimizer", "groups", "model"],
 )
 def test_clipping_is_right_whatever_each_rank_has_used(n: int, how: str, options: dict[str, Any]) -> None:
-    close(alike(run_ranks(n, clipped, how, options)), clipped_alone(n))  # REDUCE-1
+    close(alike(run_ranks(n, clipped, how, options)), clipped_alone(n))  # REDUCE-1; momentum shows that BUCKET-3 holds
 
 
 def unscaled(with_inf: bool) -> tuple[list[list[float]], float]:
@@ -264,7 +264,7 @@ def uneven_passes() -> list[list[float]]:
 
 
 def test_ranks_may_have_differently_many_losses(n: int) -> None:
-    alike(run_ranks(n, uneven_passes))  # REDUCE-2
+    alike(run_ranks(n, uneven_passes))  # REDUCE-2, ROUND-1
 
 
 def accumulated(passes: int) -> list[list[float]]:
@@ -757,6 +757,7 @@ def sparse_on_one_rank() -> list[list[float]]:
 
 
 def test_a_sparse_gradient_that_one_rank_has_in_the_first_step(n: int) -> None:
+    """REDUCE-4: one rank alone knows that the gradient is sparse."""
     alike(run_ranks(n, sparse_on_one_rank))
 
 

@@ -68,6 +68,7 @@ fn check_allreduce(comm: &mut Communicator) {
     }
 }
 
+/// Every step of these plans asserts MEM-1.
 #[test]
 fn allreduce_through_shared_memory_and_between_hosts() {
     everywhere(&[], check_allreduce);

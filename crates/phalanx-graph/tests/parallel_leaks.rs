@@ -7,6 +7,7 @@ use phalanx_graph::{
     Store, Tensor, op::Func,
 };
 
+/// Every run asserts POOL-1 before the next one begins.
 #[test]
 fn ten_thousand_runs_leave_nothing_behind() {
     alone("parallel_leaks::ten_thousand_runs_leave_nothing_behind", run_ten_thousand_times);

@@ -1,4 +1,4 @@
-//! Programs from feed to fetch: EXEC-1, EXEC-3, MEMPLAN-3 to MEMPLAN-5, GRAPH-1 to GRAPH-3.
+//! Programs from feed to fetch: EXEC-1, EXEC-3, MEMPLAN-3 to MEMPLAN-5, GRAPH-1, GRAPH-2, GRAPH-3.
 
 use phalanx_core::DType;
 use phalanx_graph::{
@@ -86,6 +86,7 @@ fn every_optimizer_learns() {
     }
 }
 
+/// Every step asserts MEMPLAN-1.
 #[test]
 fn the_memory_plan_changes_no_bit_and_saves_memory() {
     let optimizer = Optimizer {

@@ -1,9 +1,9 @@
 //! What the launcher and its agents say to each other, as [`phalanx_net::frame`] messages on an agent's stdin and stdout.
 //!
 //! - WIRE-1: the job's secret travels only in [`Down::Prepare`], through a pipe; its `Debug` form hides it.
-//! - WIRE-2: an agent says [`Up::Hello`] before it reads anything, so that two versions notice each other before they
-//!   misunderstand each other.
-//! - WIRE-3: [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
+//!
+//! An agent sends [`Up::Hello`] before it reads anything, so that two versions notice each other before they
+//! misunderstand each other. [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
 
 use phalanx_core::Rank;
 pub use phalanx_net::ending::Ending;

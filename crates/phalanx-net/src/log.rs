@@ -1,6 +1,6 @@
 //! Writes what `PHALANX_LOG` asks for to stderr.
 //!
-//! - LOG-2: a program that collects traces itself keeps doing so: whoever was first stays, and nobody panics.
+//! A program that collects traces itself keeps doing so: the first subscriber stays.
 
 use phalanx_core::log::{Level, LogFilter};
 use std::io::{self, IsTerminal};
@@ -9,7 +9,7 @@ use tracing_subscriber::{
     layer::{Layer, SubscriberExt},
 };
 
-/// From now on this process says that much, unless somebody collects its traces already (LOG-2). Without a filter nothing is installed, and
+/// From now on this process says that much, unless somebody collects its traces already. Without a filter nothing is installed, and
 /// what is not asked for costs one load.
 pub fn start(filter: Option<&LogFilter>) {
     let Some(filter) = filter.filter(|f| f.parts.iter().any(|(_, level)| *level != Level::Off)) else {
@@ -20,7 +20,7 @@ pub fn start(filter: Option<&LogFilter>) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_filter(Targets::new().with_targets(targets));
-    // LOG-2
+    // Fails if the program has a subscriber, which then stays.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
 }
 

@@ -1,7 +1,7 @@
 //! Where Python is, for ranks that wait for this one; and why it ends, for the launcher.
 //!
-//! - STACK-1: nobody asks Python anything once the process is about to end: a thread that holds or awaits the GIL while the interpreter goes away
-//!   would be ended in the middle of our code.
+//! Nothing asks Python anything once the process is about to end: a thread that holds or awaits the GIL while the interpreter goes away
+//! would be ended in the middle of our code.
 
 use crate::{gate, state};
 use phalanx_collective::engine::{Frame, Whereabouts};
@@ -62,7 +62,7 @@ fn leave() {
     LEFT.notify_all();
 }
 
-/// STACK-1. Not in a forked child, where a thread that is not there may hold the lock.
+/// See the module. Not in a forked child, where a thread that is not there may hold the lock.
 pub fn close(py: Python<'_>) -> PyResult<()> {
     door().is_open = false;
     let until = Instant::now() + PATIENCE;

@@ -3,7 +3,8 @@
 The memory is a tensor that ranks of one host reduce where it is; gradients are views of it. So a gradient is copied once, when the
 bucket is sent, and never back.
 
-* BUCKET-1: from ``load`` to ``arrive`` the memory belongs to the engine.
+From ``load`` to ``arrive`` the memory belongs to the engine.
+
 * BUCKET-2: a gradient that the program holds stays what it is: if it is the parameter's, it gets the result; if it is of an earlier
   step, the bucket takes new memory and leaves the old one alone.
 * BUCKET-3: a parameter whose gradient nobody has keeps the gradient that it has.

@@ -1,7 +1,7 @@
 //! One process set on this rank: its part in the agreement, what it has submitted, and what is agreed to run.
 //!
-//! - SET-1: whoever has news steps the node, under the desk's lock, and does at once what the node wants done; so outputs happen in their order.
-//!   Nothing that can block is done under the lock: messages go to the outbox, batches to the queue, answers are given after it.
+//! The thread that has news steps the node, under the desk's lock, and does at once what the node wants done; so outputs happen in their order.
+//! Nothing that can block is done under the lock: messages go to the outbox, batches to the queue, answers are given after it.
 
 use super::{
     bell::Bell,

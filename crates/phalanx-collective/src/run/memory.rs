@@ -1,8 +1,9 @@
 //! The caller's buffers as plans see them, and the only places where plan steps touch memory.
 //!
 //! - MEM-1: a span is inside its buffer, or the step panics: plans are ours, so a span outside is our bug.
-//! - MEM-2: `Buffers` borrows the caller's memory for the whole call, so nothing in this process touches it meanwhile. Other processes do
-//!   (arena memory), in the ranges and at the times that the plan's turns allow; `verify` proves those disjoint.
+//!
+//! `Buffers` borrows the caller's memory for the whole call, so nothing in this process touches it meanwhile. Other processes do
+//! (arena memory), in the ranges and at the times that the plan's turns allow; `verify` proves those disjoint.
 
 use crate::plan::step::{Buf, Span};
 use phalanx_core::kernel::Reduction;
@@ -82,7 +83,7 @@ impl<'a> Buffers<'a> {
     /// The span's bytes, to be sent.
     pub fn read(&self, span: Span) -> &[u8] {
         let (at, len) = self.bytes(span);
-        // SAFETY: `bytes` checked the range against the buffer that MEM-2 keeps borrowed; the plan neither writes a span while it is
+        // SAFETY: `bytes` checked the range against the buffer that `Buffers` keeps borrowed; the plan neither writes a span while it is
         // sent (verify: sources and destinations of one exchange are disjoint) nor lets anybody else write it.
         unsafe { std::slice::from_raw_parts(at, len) }
     }
@@ -144,7 +145,7 @@ impl<'a> Buffers<'a> {
 
 /// Reduces shared and private memory. Every address has `n_elements` elements.
 ///
-/// The caller vouches, by the plan, that sources are readable now and destinations are this rank's to write (MEM-2, LANE-1, LANE-2).
+/// The caller vouches, by the plan, that sources are readable now and destinations are this rank's to write (LANE-1, LANE-2).
 #[inline]
 pub(crate) fn reduce(reduction: &Reduction, dsts: &[*mut u8], srcs: &[*const u8], n_elements: usize) {
     // SAFETY: addresses come from `Buffers::bytes`, `Lane::data` and `Arena::peer_bytes`, each of which checked its bounds for

@@ -24,6 +24,7 @@ fn ranks_with_more_data_go_on_and_all_learn_who_was_last() {
     }
 }
 
+/// CARRY-1: a rank that has joined makes the same calls as the others.
 #[test]
 fn everything_else_takes_empty_contributions_of_ranks_that_have_joined() {
     on(&[3], &[], |engine| {

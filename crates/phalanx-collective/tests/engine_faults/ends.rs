@@ -27,6 +27,7 @@ fn an_engine_dropped_while_a_thread_waits_answers_it() {
     }
 }
 
+/// CTL-2: on two hosts, the link that closes after the end is not taken for a lost rank.
 #[test]
 fn engines_end_while_sets_exist_and_have_operations_that_wait() {
     for hosts in [&[3u32][..], &[2, 1]] {

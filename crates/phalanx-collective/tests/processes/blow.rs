@@ -83,7 +83,8 @@ impl Blow {
     }
 }
 
-/// Asserts that all others named exactly this rank, and returns how long after `since` each did.
+/// Asserts that all others named exactly this rank, and returns how long after `since` each did. They wait meanwhile, so each was woken
+/// (WATCH-2).
 pub fn all_name(job: &mut Job, culprit: usize, since: Instant) -> Vec<Duration> {
     let others: Vec<usize> = (0..job.n_ranks()).filter(|&r| r != culprit).collect();
     let verdicts = job.hear(&others, "lost");

@@ -182,6 +182,7 @@ fn reference(dtype: DType, op: ReduceOp, elements: &[&[u8]]) -> Vec<u8> {
     (numbers.reduce(join).unwrap() as i64).to_le_bytes()[..dtype.size()].to_vec()
 }
 
+/// KER-4: the destination is also each of the sources in turn.
 #[test]
 fn every_type_op_shape_and_level_agrees_with_plain_arithmetic() {
     let mut random = Random(1);
@@ -324,6 +325,7 @@ fn check_narrow(cpu: impl Cpu, block: &[f32; 32]) {
     assert_eq!(cpu.bf16_narrow(block), ordered, "{block:?}");
 }
 
+/// KER-5.
 #[test]
 fn halves_are_rounded_once_per_pass() {
     let sum = |dtype| reduction(dtype, ReduceOp::Sum, 1.0, 1.0, 1);

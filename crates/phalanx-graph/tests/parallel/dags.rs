@@ -53,6 +53,8 @@ fn random(seed: u64, n: usize) -> Program {
     program
 }
 
+/// LOWER-1 is asserted for every schedule. Variables have several readers: the bits are equal only if their contributions are added in one
+/// order (GRAD-2), and sums are placed only if each gradient has one birth (GRAD-3).
 #[test]
 fn random_programs_agree_with_one_replica_and_with_themselves() {
     for seed in 0..40 {

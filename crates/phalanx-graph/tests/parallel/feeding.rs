@@ -43,6 +43,7 @@ fn one_to_twelve_samples_on_four_replicas_predict_exactly() {
     assert_eq!(out[0].one().dims(), [0, 3], "nothing in, nothing out");
 }
 
+/// LOWER-2: replicas without samples contribute zeros.
 #[test]
 fn one_to_nine_samples_on_four_replicas_train_as_one_replica_does() {
     let program = mlp(Some(&Optimizer::new(Rule::Sgd, 0.1)));

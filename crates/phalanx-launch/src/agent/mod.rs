@@ -3,7 +3,8 @@
 //! - AGENT-1: when the launcher is gone (stdin ends, whatever the reason) no process of the job is left after
 //!   [`GRACE`] and a moment.
 //! - AGENT-2: the agent leaves only when its family is empty or will not die.
-//! - AGENT-3: only the main thread decides; it never waits for anything but its inbox.
+//!
+//! Only the main thread decides, and it waits only for its inbox.
 
 mod check;
 pub mod cores;

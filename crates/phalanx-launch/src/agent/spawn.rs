@@ -1,8 +1,8 @@
 //! Starts one rank's process so that it cannot outlive its agent. The only file of this crate with `unsafe`.
 //!
-//! - SPAWN-1: the kernel kills a rank when the *thread* that started it ends; so the agent's main thread starts all
-//!   ranks and lives until the agent leaves.
-//! - SPAWN-2: a rank leads its own process group, so that a signal reaches what it started, too.
+//! The kernel kills a rank when the *thread* that started it ends. So the agent's main thread starts all ranks, and
+//! lives until the agent leaves.
+//! A rank leads its own process group, so that a signal reaches its children, too.
 
 use rustix::{
     io::{FdFlags, fcntl_setfd},

@@ -1,7 +1,8 @@
 //! One job from its first agent to its last word: gathers the hosts, watches the ranks, ends what is left.
 //!
 //! - JOB-1: no rank starts anywhere before every host has said that it can start its ranks.
-//! - JOB-2: the main thread waits for nothing but news, always with somebody who can end the wait.
+//!
+//! The main thread waits only for news, and something can always end that wait.
 
 use super::{
     News, RunError,
@@ -213,7 +214,7 @@ impl Job {
         })
     }
 
-    /// Shows a notice. A console that takes nothing must not keep the main thread (JOB-2): what comes meanwhile is left out.
+    /// Shows a notice. A console that takes nothing must not block the main thread: what comes meanwhile is left out.
     fn show(&mut self, text: String) {
         if self.showing.as_ref().is_none_or(JoinHandle::is_finished) {
             self.showing = Some(thread::spawn(move || tell(&text)));

@@ -104,6 +104,7 @@ fn sigterm_leaves_no_process_not_even_stubborn_ones_or_their_children() {
     assert_gone(&pids, Duration::ZERO);
 }
 
+/// AGENT-2.
 #[test]
 fn what_a_finished_rank_left_behind_is_ended() {
     let mut running = Running::run(&["-np", "2", "sh", "-c", "sleep 1000 & echo $!"]);
@@ -112,6 +113,7 @@ fn what_a_finished_rank_left_behind_is_ended() {
     assert_gone(&pids, Duration::ZERO);
 }
 
+/// AGENT-1.
 #[test]
 fn kill_9_of_the_launcher_leaves_no_process_after_two_seconds() {
     let mut running = Running::run(&["-np", "3", "sh", "-c", WAIT]);

@@ -66,6 +66,7 @@ fn the_failing_ranks_host_is_named() {
     assert!(done.stderr.contains("phalanx: rank 2 on two (pid "), "{}", done.stderr);
 }
 
+/// JOB-1.
 #[test]
 fn nothing_starts_anywhere_when_one_host_cannot_be_reached() {
     let dir = TempDir::new();

@@ -61,6 +61,7 @@ fn nothing_is_lost_of_much_output() {
     }
 }
 
+/// VOICE-1 and PRINT-1.
 #[test]
 fn a_slow_reader_loses_nothing_and_memory_stays_small() {
     let mut command = phalanx(&["run", "-np", "1", "sh", "-c", "head -c 20000000 /dev/zero"]);
@@ -79,6 +80,7 @@ fn a_slow_reader_loses_nothing_and_memory_stays_small() {
     assert!(wait(&mut child).success());
 }
 
+/// PRINT-2.
 #[test]
 fn a_closed_stdout_ends_the_job_quietly() {
     let mut child = phalanx(&["run", "-np", "2", "sh", "-c", "while :; do echo again; done"])

@@ -103,6 +103,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
 
+    /// Both maps are reached through the checks of MAP-2 only.
     #[test]
     fn two_maps_of_one_memory_see_each_other() {
         let a = Map::create(1 << 20).unwrap();

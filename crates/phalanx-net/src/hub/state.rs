@@ -287,6 +287,7 @@ mod tests {
         Down::Lost(Lost { rank: Rank(rank), cause })
     }
 
+    /// WORLD-1.
     #[test]
     fn the_roster_goes_to_all_when_the_last_rank_joins() {
         let mut hub = Membership::new(2, 0);

@@ -231,6 +231,7 @@ fn random_program(seed: u64, n: usize, board: bool) -> usize {
     net.replayed
 }
 
+/// TABLE-1 and REPLAY-2: ranks that name operations by number, and stop replays at different moments, still run the same.
 #[test]
 fn random_programs_run_alike_on_every_rank_and_to_the_end() {
     let mut replayed = 0;
@@ -384,6 +385,7 @@ fn a_stall_names_who_is_missing_and_can_end_everything() {
     assert!(net.events.iter().all(|e| e.last() == Some(&Event::Over(Rank(2)))), "{:?}", net.events);
 }
 
+/// REPLAY-1: every batch that all ranks have counted runs, with no message.
 #[test]
 fn steady_steps_are_replayed_without_messages_where_ranks_share_a_board() {
     let mut net = Net::new(4, 23, |s| (s.board, s.cache_capacity) = (true, 100));
@@ -458,6 +460,7 @@ fn crashing_program(seed: u64) -> usize {
     net.replayed
 }
 
+/// REPLAY-2, with a rank that never stops in order.
 #[test]
 fn after_a_crash_the_survivors_have_run_the_same_up_to_where_each_got() {
     let mut replayed = 0;

@@ -2,7 +2,8 @@
 //!
 //! - TIME-1: the file is a whole JSON array whenever the process is killed.
 //! - TIME-2: recording never waits for the file: records go to a bounded queue, and what does not fit is counted and told.
-//! - TIME-3: a timeline is written by the process that started it, never by its children.
+//!
+//! A timeline is written by the process that started it, never by its children.
 
 mod file;
 mod queue;
@@ -128,7 +129,7 @@ impl Timeline {
         let mut running = self.running();
         let Some(Running { path, owner, writer }) = running.take() else { return Ok(()) };
         if owner != std::process::id() {
-            // TIME-3: the writer is the parent's.
+            // The writer is the parent's.
             std::mem::forget(writer);
             return Ok(());
         }

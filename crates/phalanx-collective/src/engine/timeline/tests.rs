@@ -154,6 +154,7 @@ fn names_that_never_come_again_are_forgotten() {
     assert_eq!(parsed(end)[0]["pid"], 1, "what is open is kept");
 }
 
+/// TIME-2.
 #[test]
 fn what_does_not_fit_is_counted_and_told() {
     let queue = Queue::with_limit(4);

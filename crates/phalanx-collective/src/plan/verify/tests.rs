@@ -40,6 +40,7 @@ fn out(at: u64, len: u64) -> Span {
     Span::of(Buf::Out, at, len)
 }
 
+/// VER-4.
 #[test]
 fn two_ranks_that_both_send_first_deadlock() {
     let request = allreduce(2, 4);
@@ -53,6 +54,7 @@ fn two_ranks_that_both_send_first_deadlock() {
     assert_eq!(fault.to_string(), "rank 0 at step 0: waits for rank 1 for ever");
 }
 
+/// VER-6.
 #[test]
 fn direct_reductions_need_a_sync_on_both_sides() {
     let request = allreduce(3, 9);
@@ -67,6 +69,7 @@ fn direct_reductions_need_a_sync_on_both_sides() {
     assert!(matches!(without(1), What::EndsEarly { .. }));
 }
 
+/// VER-6.
 #[test]
 fn direct_reductions_of_overlapping_ranges_race() {
     let request = Request { in_place: false, ..allreduce(2, 8) };
@@ -76,6 +79,7 @@ fn direct_reductions_of_overlapping_ranges_race() {
     assert!(matches!(what, What::Race { .. }), "{what}");
 }
 
+/// VER-3.
 #[test]
 fn input_that_is_not_output_must_not_be_written() {
     let request = Request { in_place: false, ..allreduce(2, 8) };
@@ -88,6 +92,7 @@ fn input_that_is_not_output_must_not_be_written() {
     );
 }
 
+/// VER-3.
 #[test]
 fn in_place_buffers_overlap() {
     // Out of place the first half of In can be sent while the first half of Out comes in; in place it cannot.
@@ -98,6 +103,7 @@ fn in_place_buffers_overlap() {
     assert!(matches!(what(false), What::WrongResult { at: 0, .. }));
 }
 
+/// VER-1.
 #[test]
 fn every_scale_is_applied_once() {
     let request = allreduce(2, 8);
@@ -114,6 +120,7 @@ fn every_scale_is_applied_once() {
     assert!(matches!(verify(&request, &never).unwrap_err().what, What::WrongResult { at: 0, .. }));
 }
 
+/// VER-2.
 #[test]
 fn sums_in_different_orders_have_different_bits() {
     let terms = [0, 1, 2].map(|r| memory::Value::input(Rank(r), 0).scaled(true, false).unwrap());
@@ -144,6 +151,7 @@ fn sums_in_different_orders_have_different_bits() {
     assert_eq!(what, What::BitsDiffer { at: 0, other: Rank(0) });
 }
 
+/// VER-7.
 #[test]
 fn a_rank_that_leaves_a_barrier_early_is_named() {
     let request = Request { links_only: true, ..request(Op::Barrier, Layout::Empty, Topology::one_host(4)) };
@@ -155,6 +163,7 @@ fn a_rank_that_leaves_a_barrier_early_is_named() {
     assert_eq!(what, What::NotHeard { other: Rank(1) });
 }
 
+/// VER-5.
 #[test]
 fn slots_are_not_refilled_while_somebody_reads() {
     // Without releases nobody may publish the turn that needs the first slot again.
