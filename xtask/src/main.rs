@@ -21,8 +21,7 @@ cargo xtask COMMAND
 
   check          format, tidy, lints and unit tests, cheapest first; stops at the first failure
   test           everything that must hold: check, integration tests, examples, doc tests, the Python package
-  tidy           what a machine can check of the conventions; --fix renews generated parts of ARCHITECTURE.md,
-                 --verbose lists the invariants that no test cites
+  tidy           what a machine can check of the conventions; --fix renews the generated pages of docs/
   demo           two processes train LeNet on handwritten digits, and get the bits that one process gets
   demo gradients four ranks reduce the gradients of a ResNet-50 on this machine
   demo torch     two ranks train on handwritten digits with PyTorch, and get what one process gets
@@ -62,14 +61,13 @@ fn main() -> ExitCode {
 }
 
 fn tidy_with(shell: &Shell, flags: &[String]) -> Result<(), String> {
-    if let Some(other) = flags.iter().find(|f| !["--fix", "--verbose"].contains(&f.as_str())) {
-        return Err(format!("tidy knows --fix and --verbose, not {other:?}"));
+    if let Some(other) = flags.iter().find(|f| *f != "--fix") {
+        return Err(format!("tidy knows --fix, not {other:?}"));
     }
-    let has = |flag: &str| flags.iter().any(|f| f == flag);
-    if has("--fix") {
+    if !flags.is_empty() {
         tidy::renew(shell)?;
     }
-    tidy::run(shell, has("--verbose"))
+    tidy::run(shell)
 }
 
 /// What to say and the code to exit with. Who interrupts us knows why nothing came of it and needs no advice.

@@ -70,7 +70,7 @@ impl Verdict {
 impl Stage {
     pub fn run(&self, shell: &Shell, output: Output) -> Verdict {
         match self.what {
-            What::Tidy => time(|| tidy::run(shell, false).map(|()| String::new())),
+            What::Tidy => time(|| tidy::run(shell).map(|()| String::new())),
             What::Cargo(args) => run(shell, &mut shell.cargo(args), output),
         }
     }

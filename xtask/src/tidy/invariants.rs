@@ -1,4 +1,5 @@
-//! Invariants have names: module docs state them (`//! - NAME-1: ...`), tests and comments cite them.
+//! Invariants have names: module docs state them (`//! - NAME-1: ...` in Rust, `* NAME-1: ...` in Python), tests cite them. A name that no
+//! test cites is a complaint: it is cited by the test that proves it, or it is a sentence without a name.
 
 use super::{
     Complaint,
@@ -6,10 +7,16 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The page that lists them all, between these two lines.
-pub const PAGE: &str = "ARCHITECTURE.md";
-pub const BEGIN: &str = "<!-- invariants: `cargo xtask tidy --fix` writes this table -->";
-pub const END: &str = "<!-- end of invariants -->";
+/// The page that lists them all; all of it is generated.
+pub const PAGE: &str = "docs/invariants.md";
+
+const INTRODUCTION: &str = "\
+# Invariants
+
+What always holds, by name. Module docs state an invariant; tests cite it. `cargo xtask tidy --fix` writes this page from the sources, and
+`cargo xtask tidy` complains about a name that no test cites.
+
+";
 
 /// Names of the same form that are the world's, not ours.
 const FOREIGN: [&str; 8] = ["UTF", "SHA", "AVX", "ISO", "RFC", "CVE", "HMAC", "SSE"];
@@ -26,11 +33,10 @@ struct Invariant<'a> {
 /// By prefix and number, so that `LANE-10` stands after `LANE-9`.
 type Name = (String, u32);
 
-/// What is wrong, and the names that no test cites.
-pub fn check(sources: &[Source]) -> (Vec<Complaint>, Vec<String>) {
+/// What is wrong with names, and a page that is out of date.
+pub fn check(sources: &[Source]) -> Vec<Complaint> {
     let (invariants, mut found) = stated(sources);
-    let ours = sources.iter().filter(|s| is_searched(s));
-    for source in ours {
+    for source in sources.iter().filter(|s| is_searched(s)) {
         for (i, line) in source.text.lines().enumerate() {
             for name in names(line) {
                 if !invariants.contains_key(&name) {
@@ -40,14 +46,19 @@ pub fn check(sources: &[Source]) -> (Vec<Complaint>, Vec<String>) {
             }
         }
     }
-    if let Some(page) = sources.iter().find(|s| s.path == PAGE)
-        && renewed(&page.text, &table(sources)).is_none_or(|fresh| is_stale(&page.text, &fresh))
-    {
-        let what = "the table of invariants is out of date: run `cargo xtask tidy --fix`";
-        found.push(Complaint::new(PAGE, 0, what));
+    for (name, invariant) in invariants.iter().filter(|(_, i)| i.tests.is_empty()) {
+        let name = written(name);
+        let what = format!(
+            "no test cites {name}: add the name to the doc comment of the test that proves it, or take the name away"
+        );
+        found.push(Complaint::new(invariant.path, invariant.line, what));
     }
-    let uncited = invariants.iter().filter(|(_, i)| i.tests.is_empty()).map(|(n, _)| written(n)).collect();
-    (found, uncited)
+    if let Some(page) = sources.iter().find(|s| s.path == PAGE)
+        && is_stale(&page.text, &self::page(sources))
+    {
+        found.push(Complaint::new(PAGE, 0, "is out of date: run `cargo xtask tidy --fix`"));
+    }
+    found
 }
 
 /// Whether the page states something else than the modules do. Which tests cite it may lag behind until the next `--fix`: that changes often,
@@ -60,15 +71,13 @@ fn is_stale(page: &str, fresh: &str) -> bool {
     !page.lines().map(without_tests).eq(fresh.lines().map(without_tests))
 }
 
-/// The page with this table in its place; `None` when it has none.
-pub fn renewed(page: &str, table: &str) -> Option<String> {
-    let begin = page.find(BEGIN)? + BEGIN.len();
-    let end = begin + page[begin..].find(END)?;
-    Some(format!("{}\n{table}{}", &page[..begin], &page[end..]))
+/// The whole page.
+pub fn page(sources: &[Source]) -> String {
+    format!("{INTRODUCTION}{}", table(sources))
 }
 
 /// All invariants as a Markdown table.
-pub fn table(sources: &[Source]) -> String {
+fn table(sources: &[Source]) -> String {
     let (invariants, _) = stated(sources);
     let short = |path: &str| path.trim_start_matches("crates/").replace("/src/", "/");
     let mut table =
@@ -79,24 +88,38 @@ pub fn table(sources: &[Source]) -> String {
             .iter()
             .map(|&t| if t == invariant.path { "itself".into() } else { short(t) })
             .collect();
-        let tests = if tests.is_empty() { "-".to_string() } else { tests.join(", ") };
+        let tests = tests.join(", ");
         let text = invariant.text.replace('|', "\\|");
         table.push_str(&format!("| {} | {text} | {} | {tests} |\n", written(name), short(invariant.path)));
     }
     table
 }
 
-/// Rust files of the crates and the pages; not tidy itself, whose tests invent names.
+/// Rust files of the crates, the Python package and its tests, and the pages; not tidy itself, whose tests invent names.
 fn is_searched(source: &Source) -> bool {
-    let is_page = source.path == PAGE || source.path.starts_with("docs/");
-    source.path.starts_with("crates/") && source.kind != Kind::Text || is_page
+    let is_page =
+        source.path.ends_with(".md") && (source.path.starts_with("docs/") || !source.path.contains('/'));
+    is_code(source) || is_page && source.path != PAGE
+}
+
+fn is_code(source: &Source) -> bool {
+    let is_rust = source.path.starts_with("crates/") && source.kind != Kind::Text;
+    is_rust || source.path.starts_with("python/") && source.path.ends_with(".py")
+}
+
+/// Whether a name in this line (from 1) is a test's.
+fn is_trial(source: &Source, line: usize) -> bool {
+    match source.kind {
+        Kind::Text => source.path.starts_with("python/tests/"),
+        _ => source.is_trial(line),
+    }
 }
 
 fn stated(sources: &[Source]) -> (BTreeMap<Name, Invariant<'_>>, Vec<Complaint>) {
     let mut all: BTreeMap<Name, Invariant<'_>> = BTreeMap::new();
     let mut found = Vec::new();
-    let rust = || sources.iter().filter(|s| is_searched(s) && s.kind != Kind::Text);
-    for source in rust() {
+    let code = || sources.iter().filter(|s| is_code(s));
+    for source in code() {
         let lines: Vec<&str> = source.text.lines().collect();
         for (i, line) in lines.iter().enumerate() {
             let Some((name, first)) = statement(line) else { continue };
@@ -110,9 +133,9 @@ fn stated(sources: &[Source]) -> (BTreeMap<Name, Invariant<'_>>, Vec<Complaint>)
             all.insert(name, new);
         }
     }
-    for source in rust() {
+    for source in code() {
         for (i, line) in source.text.lines().enumerate() {
-            if !source.is_trial(i + 1) || statement(line).is_some() {
+            if !is_trial(source, i + 1) || statement(line).is_some() {
                 continue;
             }
             for name in names(line) {
@@ -125,9 +148,9 @@ fn stated(sources: &[Source]) -> (BTreeMap<Name, Invariant<'_>>, Vec<Complaint>)
     (all, found)
 }
 
-/// `//! - LANE-1: a slot's ...` as its name and text.
+/// `//! - LANE-1: a slot's ...`, or `* LANE-1: ...` in Python, as its name and text.
 fn statement(line: &str) -> Option<(Name, &str)> {
-    let rest = line.trim_start().strip_prefix("//! - ")?;
+    let rest = line.trim_start().strip_prefix("//! - ").or_else(|| line.strip_prefix("* "))?;
     let (name, text) = rest.split_once(": ")?;
     let mut found = names(name);
     let first = found.pop()?;
@@ -135,8 +158,10 @@ fn statement(line: &str) -> Option<(Name, &str)> {
 }
 
 /// A statement goes on in lines that are indented further.
-fn paragraph(first: &str, following: &[&str]) -> String {
-    let more = following.iter().map_while(|line| line.trim_start().strip_prefix("//!   "));
+fn paragraph<'a>(first: &'a str, following: &[&'a str]) -> String {
+    let goes_on =
+        |line: &&'a str| line.trim_start().strip_prefix("//!   ").or_else(|| line.strip_prefix("  "));
+    let more = following.iter().map_while(goes_on);
     let lines: Vec<&str> = std::iter::once(first.trim()).chain(more.map(str::trim)).collect();
     lines.join(" ")
 }
@@ -188,29 +213,46 @@ mod tests {
         assert_eq!(names("é-1 LÄNE-2"), []);
     }
 
-    #[test]
-    fn what_is_cited_must_be_stated_and_only_once() {
-        let files = [("crates/a/src/lib.rs", STATES), ("crates/a/tests/t.rs", "// LANE-1 LANE-3\n")];
-        let (found, uncited) = check(&sources(&files));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].what, "LANE-3 is stated by no module");
-        assert_eq!(uncited, ["LANE-2"]);
-        let twice = [("crates/a/src/lib.rs", STATES), ("crates/b/src/lib.rs", "//! - LANE-2: again.\n")];
-        assert!(check(&sources(&twice)).0[0].what.contains("also stated at crates/a/src/lib.rs:4"));
+    fn says(files: &[(&str, &str)]) -> Vec<String> {
+        check(&sources(files)).into_iter().map(|c| format!("{}:{}: {}", c.path, c.line, c.what)).collect()
     }
 
     #[test]
-    fn the_page_is_renewed_between_its_marks() {
-        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let files = [("crates/a/src/lib.rs", STATES), ("crates/a/tests/t.rs", "// LANE-1\n"), (PAGE, &page)];
-        let all = sources(&files);
-        assert!(check(&all).0.iter().any(|c| c.what.contains("out of date")));
-        let fresh = renewed(&page, &table(&all)).unwrap();
+    fn what_is_cited_must_be_stated_and_only_once_and_what_is_stated_be_cited() {
+        let files = [("crates/a/src/lib.rs", STATES), ("crates/a/tests/t.rs", "// LANE-1 LANE-3\n")];
+        let found = says(&files);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], "crates/a/tests/t.rs:1: LANE-3 is stated by no module");
+        assert!(found[1].starts_with("crates/a/src/lib.rs:4: no test cites LANE-2"), "{found:?}");
+        let twice = [("crates/a/src/lib.rs", STATES), ("crates/b/src/lib.rs", "//! - LANE-2: again.\n")];
+        assert!(says(&twice)[0].contains("also stated at crates/a/src/lib.rs:4"));
+    }
+
+    #[test]
+    fn python_states_and_cites_too() {
+        let states = "\"\"\"About.\n\n* ROUND-1: one thing,\n  and more.\n\"\"\"\n";
+        let module = ("python/phalanx/a.py", states);
+        let cites = ("python/tests/test_a.py", "    \"\"\"It holds (ROUND-1).\"\"\"\n");
+        assert_eq!(says(&[module, cites]), [""; 0]);
+        assert!(
+            page(&sources(&[module, cites]))
+                .contains("| ROUND-1 | one thing, and more. | python/phalanx/a.py |")
+        );
+        let elsewhere = ("python/phalanx/b.py", "# ROUND-1\n");
+        assert_eq!(says(&[module, elsewhere]).len(), 1, "product code is no test");
+    }
+
+    #[test]
+    fn the_page_is_written_anew_when_statements_change() {
+        let (code, test) = (("crates/a/src/lib.rs", STATES), ("crates/a/tests/t.rs", "// LANE-1 LANE-2\n"));
+        assert_eq!(
+            says(&[code, test, (PAGE, "old\n")]),
+            [format!("{PAGE}:0: is out of date: run `cargo xtask tidy --fix`")]
+        );
+        let fresh = page(&sources(&[code, test]));
         assert!(fresh.contains("| LANE-1 | one thing and more. | a/lib.rs | a/tests/t.rs |"), "{fresh}");
-        assert!(fresh.starts_with("before\n") && fresh.ends_with("\nafter\n"));
-        let files = [files[0], files[1], (PAGE, &fresh)];
-        assert_eq!(check(&sources(&files)).0, []);
-        let one_test_less = [files[0], (PAGE, &fresh)];
-        assert_eq!(check(&sources(&one_test_less)).0, []);
+        assert_eq!(says(&[code, test, (PAGE, &fresh)]), [""; 0]);
+        let another_test = ("crates/a/tests/u.rs", "// LANE-1\n");
+        assert_eq!(says(&[code, test, another_test, (PAGE, &fresh)]), [""; 0]);
     }
 }

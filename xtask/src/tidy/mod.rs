@@ -12,7 +12,7 @@ mod words;
 
 use crate::process::Shell;
 use source::{Kind, Source};
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Something that must change, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,70 +29,53 @@ impl Complaint {
     }
 }
 
-/// Checks the tree. `verbose` lists what is only a reminder.
-pub fn run(shell: &Shell, verbose: bool) -> Result<(), String> {
-    let sources = read(&shell.root)?;
+/// Checks the tree.
+pub fn run(shell: &Shell) -> Result<(), String> {
+    let (sources, _) = read(&shell.root)?;
     let mut complaints = Vec::new();
     complaints.extend(layers::check(&sources));
     complaints.extend(unsafety::check(&sources));
     complaints.extend(length::check(&sources));
     complaints.extend(words::check(&sources));
     complaints.extend(trials::check(&sources));
-    let (wrong, uncited) = invariants::check(&sources);
-    complaints.extend(wrong);
+    complaints.extend(invariants::check(&sources));
     complaints.sort();
     for Complaint { path, line, what } in &complaints {
         eprintln!("{path}:{line}: {what}");
     }
-    if let Some(reminder) = reminder(&uncited, verbose) {
-        eprintln!("{reminder}");
-    }
     match complaints.len() {
         0 => Ok(()),
+        1 => Err("1 complaint".into()),
         n => Err(format!("{n} complaints")),
     }
 }
 
-/// One line about invariants that no test names: they may be held by assertions or by tests that do not name them.
-fn reminder(uncited: &[String], verbose: bool) -> Option<String> {
-    match uncited.len() {
-        0 => None,
-        _ if verbose => Some(format!("tidy: no test cites {}", uncited.join(", "))),
-        n => Some(format!(
-            "tidy: for information, {n} invariants are cited by no test (`cargo xtask tidy --verbose` lists them)"
-        )),
-    }
-}
-
-/// Writes what is generated from the sources.
+/// Writes the pages that are generated from the sources.
 pub fn renew(shell: &Shell) -> Result<(), String> {
-    let (root, sources) = (&shell.root, &read(&shell.root)?);
-    let Some(page) = sources.iter().find(|s| s.path == invariants::PAGE) else {
-        return Err(format!("{} is missing", invariants::PAGE));
-    };
-    let renewed = invariants::renewed(&page.text, &invariants::table(sources)).ok_or_else(|| {
-        format!("{} has no place for the table of invariants ({})", page.path, invariants::BEGIN)
-    })?;
-    fs::write(root.join(&page.path), renewed).map_err(|e| format!("cannot write {}: {e}", page.path))
+    let (sources, _) = read(&shell.root)?;
+    for (path, text) in [(invariants::PAGE, invariants::page(&sources)), (unsafety::PAGE, unsafety::page())] {
+        fs::write(shell.root.join(path), text).map_err(|e| format!("cannot write {path}: {e}"))?;
+    }
+    Ok(())
 }
 
-/// Every text of the project, by path.
-fn read(root: &Path) -> Result<Vec<Source>, String> {
-    let mut paths = Vec::new();
+/// Every text of the project, by path, and the paths of all files.
+fn read(root: &Path) -> Result<(Vec<Source>, BTreeSet<String>), String> {
+    let mut paths = BTreeSet::new();
     walk(root, root, &mut paths).map_err(|e| format!("cannot list the project's files: {e}"))?;
-    paths.sort();
-    let texts = paths.into_iter().filter_map(|path| {
-        let text = fs::read_to_string(root.join(&path)).ok()?;
-        Some((path, text))
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
+    let texts = paths.iter().filter(|path| source::is_text(&name(path))).filter_map(|path| {
+        let text = fs::read_to_string(root.join(path)).ok()?;
+        Some((path.clone(), text))
     });
-    Ok(source::classify(texts.collect()))
+    Ok((source::classify(texts.collect()), paths))
 }
 
 /// Folders that are not ours or are made.
 const PASSED_OVER: [&str; 8] =
     ["target", ".git", ".venv", "__pycache__", "node_modules", "corpus", "artifacts", "proptest-regressions"];
 
-fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) -> std::io::Result<()> {
+fn walk(root: &Path, folder: &Path, paths: &mut BTreeSet<String>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -102,10 +85,8 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) -> std::io::Result<
             if !PASSED_OVER.contains(&name.as_ref()) {
                 walk(root, &path, paths)?;
             }
-        } else if source::is_text(&name)
-            && let Ok(inside) = path.strip_prefix(root)
-        {
-            paths.push(inside.to_string_lossy().into_owned());
+        } else if let Ok(inside) = path.strip_prefix(root) {
+            paths.insert(inside.to_string_lossy().into_owned());
         }
     }
     Ok(())
@@ -114,21 +95,4 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) -> std::io::Result<
 /// Rust sources.
 fn rust(sources: &[Source]) -> impl Iterator<Item = &Source> {
     sources.iter().filter(|s| s.kind != Kind::Text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reminders_are_one_line_and_whole_only_on_request() {
-        let uncited: Vec<String> = (1..40).map(|n| format!("NAME-{n}")).collect();
-        let short = reminder(&uncited, false).unwrap();
-        assert!(
-            short.contains("39 invariants") && !short.contains("NAME-7") && short.lines().count() == 1,
-            "{short}"
-        );
-        assert!(reminder(&uncited, true).unwrap().contains("NAME-7, NAME-8"));
-        assert_eq!(reminder(&[], true), None);
-    }
 }

@@ -32,6 +32,21 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-c/src/", "the edge to C: exported names and the callers' pointers"),
 ];
 
+/// The page that lists them; all of it is generated.
+pub const PAGE: &str = "docs/unsafe.md";
+
+/// The whole page.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Files with `unsafe`\n\nEverything else is safe Rust. `cargo xtask tidy --fix` writes this page from the list in \
+         `xtask/src/tidy/unsafety.rs`;\n`cargo xtask tidy` complains about `unsafe` in any other file.\n\n| file | why |\n|---|---|\n",
+    );
+    for (path, reason) in FILES {
+        page.push_str(&format!("| `{path}` | {reason} |\n"));
+    }
+    page
+}
+
 pub fn check(sources: &[Source]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for source in rust(sources) {
@@ -50,6 +65,11 @@ pub fn check(sources: &[Source]) -> Vec<Complaint> {
         if !rust(sources).any(|s| is_used(&s)) {
             found.push(Complaint::new(allowed, 0, "has no unsafe any more: take it off the list"));
         }
+    }
+    if let Some(listed) = sources.iter().find(|s| s.path == PAGE)
+        && listed.text != page()
+    {
+        found.push(Complaint::new(PAGE, 0, "is out of date: run `cargo xtask tidy --fix`"));
     }
     found
 }
@@ -79,5 +99,13 @@ mod tests {
     #[test]
     fn a_listed_file_without_unsafe_leaves_the_list() {
         assert_eq!(check(&[]).len(), FILES.len());
+    }
+
+    #[test]
+    fn the_page_lists_every_file_with_its_reason() {
+        let page = |text: String| classify(vec![(PAGE.into(), text)]);
+        let complaints = |text| check(&page(text)).into_iter().filter(|c| c.path == PAGE).count();
+        assert_eq!((complaints(super::page()), complaints("old".into())), (0, 1));
+        assert_eq!(super::page().lines().filter(|l| l.starts_with("| `")).count(), FILES.len());
     }
 }
