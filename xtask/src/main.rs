@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own commands. Each is one module; this file only chooses.
 
 mod bench;
+mod book;
 mod check;
 mod counts;
 mod demo;
@@ -26,6 +27,7 @@ cargo xtask COMMAND
   demo gradients four ranks reduce the gradients of a ResNet-50 on this machine
   demo torch     two ranks train on handwritten digits with PyTorch, and get what one process gets
   python         builds and installs the Python package into an environment of this clone, and says where it is
+  book           the pages of docs/ as a book with search, in target/book; --open shows it
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more
 ";
 
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         "tidy" => tidy_with(&shell, &rest),
         "demo" => demo::run(&shell, &rest),
         "bench" => bench::run(&shell, &rest),
+        "book" => book::run(&shell, &rest),
         "python" => python::prepare(&shell),
         "" | "help" | "--help" | "-h" => {
             print!("{HELP}");

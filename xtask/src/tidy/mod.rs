@@ -5,12 +5,14 @@
 mod invariants;
 mod layers;
 mod length;
+mod links;
 mod source;
 mod trials;
 mod unsafety;
 mod words;
 
 use crate::process::Shell;
+pub use links::{CHAPTERS, is_elsewhere, relinked, resolved, targets};
 use source::{Kind, Source};
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -31,7 +33,7 @@ impl Complaint {
 
 /// Checks the tree.
 pub fn run(shell: &Shell) -> Result<(), String> {
-    let (sources, _) = read(&shell.root)?;
+    let (sources, paths) = read(&shell.root)?;
     let mut complaints = Vec::new();
     complaints.extend(layers::check(&sources));
     complaints.extend(unsafety::check(&sources));
@@ -39,6 +41,7 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     complaints.extend(words::check(&sources));
     complaints.extend(trials::check(&sources));
     complaints.extend(invariants::check(&sources));
+    complaints.extend(links::check(&sources, &paths));
     complaints.sort();
     for Complaint { path, line, what } in &complaints {
         eprintln!("{path}:{line}: {what}");
@@ -57,6 +60,16 @@ pub fn renew(shell: &Shell) -> Result<(), String> {
         fs::write(shell.root.join(path), text).map_err(|e| format!("cannot write {path}: {e}"))?;
     }
     Ok(())
+}
+
+/// Complaints about links and paths in the pages only, for the book.
+pub fn check_links(shell: &Shell) -> Result<(), String> {
+    let (sources, paths) = read(&shell.root)?;
+    let complaints = links::check(&sources, &paths);
+    for Complaint { path, line, what } in &complaints {
+        eprintln!("{path}:{line}: {what}");
+    }
+    if complaints.is_empty() { Ok(()) } else { Err("links lead nowhere".into()) }
 }
 
 /// Every text of the project, by path, and the paths of all files.
