@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Pinned: a new one is a change of its own.
-const VERSION: &str = "0.5.3";
+const VERSION: &str = "0.4.52";
 const INSTALL_LIMIT: Duration = Duration::from_secs(25 * 60);
 const BUILD_LIMIT: Duration = Duration::from_secs(5 * 60);
 

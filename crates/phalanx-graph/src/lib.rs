@@ -29,3 +29,8 @@ pub use ir::{BATCH, Dim, GraphError, Init, Learn, Program, Role, Shape, Sig, Var
 pub use layers::{Act, Builder};
 pub use op::Schedule;
 pub use optimizer::{Clip, Names, Optimizer, Rule};
+
+/// The page for people, whose programs are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/graph.md")]
+struct GraphPage;

@@ -51,4 +51,6 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../../../docs/communicator.md")]
     struct CommunicatorPage;
+    #[doc = include_str!("../../../docs/engine.md")]
+    struct EnginePage;
 }
