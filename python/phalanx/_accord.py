@@ -4,8 +4,8 @@
 >>> phalanx.init()
 >>> Accord("model", lambda: ["weight [2, 1] float32"]).wait()
 
-* ACCORD-1: nothing is submitted under a rank's own names before all ranks were seen to have the same ones.
-* ACCORD-2: the question is asked again after a shutdown and after a join: ranks that had no data were not asked.
+* PYACCORD-1: nothing is submitted under a rank's own names before all ranks were seen to have the same ones.
+* PYACCORD-2: the question is asked again after a shutdown and after a join: ranks that had no data were not asked.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def other_order() -> list[float]:
 
 
 def joined_before_the_first_step() -> list[float]:
-    """A rank without data in the first round is asked about its parameters in the second (ACCORD-2)."""
+    """A rank without data in the first round is asked about its parameters in the second (PYACCORD-2)."""
     net = _net("a")
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1.0), net.named_parameters())
     for epoch in range(2):
@@ -246,7 +246,7 @@ def test_exceptions_inside_hooks(n: int, wrap: str) -> None:
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("how", ["names", "shapes", "frozen"])
 def test_ranks_with_different_models(n: int, how: str, between: bool) -> None:
-    assert len(set(run_ranks(n, different_models, how, between))) == 1  # ACCORD-1
+    assert len(set(run_ranks(n, different_models, how, between))) == 1  # PYACCORD-1
 
 
 def test_ranks_with_another_order_of_parameters(n: int) -> None:
