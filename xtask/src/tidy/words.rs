@@ -29,8 +29,22 @@ const SLEEPERS: &[(&str, &str)] = &[(
 const PLACES: [&str; 3] = [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 const VAGUE: [&str; 8] = ["utils", "util", "common", "helper", "helpers", "base", "manager", "misc"];
 
+/// Words that hide who does something or how many; CONTRIBUTING.md says what to write.
+const PAGES_WITHOUT: [&str; 3] = ["whoever", "so many", "differently many"];
+/// Pages that quote them, tell of the past, or are generated from sources.
+const EXEMPT: [&str; 5] = [
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/invariants.md",
+    "docs/python-api.md",
+    "docs/graph-acceptance.md",
+];
+
 pub fn check(sources: &[Source]) -> Vec<Complaint> {
     let mut found = Vec::new();
+    for page in sources.iter().filter(|s| s.path.ends_with(".md") && !EXEMPT.contains(&s.path.as_str())) {
+        style(page, &mut found);
+    }
     for source in rust(sources) {
         everywhere(source, &mut found);
         prints_and_sleeps(source, &mut found);
@@ -41,6 +55,16 @@ pub fn check(sources: &[Source]) -> Vec<Complaint> {
         places(source, &mut found);
     }
     found
+}
+
+fn style(page: &Source, found: &mut Vec<Complaint>) {
+    for (i, line) in page.text.lines().enumerate() {
+        let line = line.to_lowercase();
+        for word in PAGES_WITHOUT.iter().filter(|word| has_word(&line, word)) {
+            let what = format!("{word:?}: say who, or how many; see CONTRIBUTING.md");
+            found.push(Complaint::new(&page.path, i + 1, what));
+        }
+    }
 }
 
 fn everywhere(source: &Source, found: &mut Vec<Complaint>) {
@@ -130,5 +154,13 @@ mod tests {
         assert_eq!(says("docs/a.md", &format!("https://a.example{0}x and $HOME{0}x\n", PLACES[0])).len(), 0);
         assert_eq!(says("crates/a/src/utils.rs", "").len(), 1);
         assert_eq!(says("crates/a/src/common/x.rs", "").len(), 1);
+    }
+
+    #[test]
+    fn pages_say_who_and_how_many() {
+        assert_eq!(says("docs/a.md", "Whoever waits.\nAfter so many tasks.\n").len(), 2);
+        assert_eq!(says("docs/a.md", "The rank that waits.\n").len(), 0);
+        assert_eq!(says("CONTRIBUTING.md", "whoever\n").len(), 0);
+        assert_eq!(says("crates/a/src/lib.rs", "// whoever\n").len(), 0);
     }
 }
