@@ -120,7 +120,8 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// The targets of all `[text](target)` in a line.
 pub fn targets(line: &str) -> Vec<&str> {
-    let begins = line.match_indices("](").filter(|(at, _)| line[..*at].matches('`').count() % 2 == 0);
+    let begins =
+        line.match_indices("](").filter(|(at, _)| line[..*at].matches('`').count().is_multiple_of(2));
     begins.filter_map(|(at, _)| line[at + 2..].split_once(')').map(|(target, _)| target)).collect()
 }
 
