@@ -5,6 +5,7 @@
 //! cores meanwhile, with the lowest priority.
 
 mod lines;
+mod nextest;
 pub mod skips;
 
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     stage::{self, CLIPPY, FORMAT, TIDY, Verdict},
 };
 use lines::Lines;
+use nextest::Listed;
 use std::{io::IsTerminal, process::Command, sync::Mutex, thread};
 
 /// All that the other stages run. The libraries are nobody's dependency: only `--all-targets` names them.
@@ -29,7 +31,12 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     for stage in [FORMAT, TIDY] {
         add(stage.name, stage.run(shell, Output::Shown));
     }
-    let built = stage::run(shell, &mut with_colour(shell.cargo(BUILD)), Output::Shown);
+    let mut built = stage::run(shell, &mut with_colour(shell.cargo(BUILD)), Output::Shown);
+    let listed = (has_nextest && built.failure.is_none()).then(|| nextest::list(shell));
+    let listed = listed.transpose().unwrap_or_else(|why| {
+        built.failure = Some(why);
+        None
+    });
     let is_built = built.failure.is_none();
     add("build", built);
     thread::scope(|scope| {
@@ -41,7 +48,7 @@ pub fn run(shell: &Shell) -> Result<(), String> {
             add("doc tests", stage::run(shell, &mut docs, Output::Kept));
         });
         if is_built {
-            add("tests", rust_tests(shell, has_nextest));
+            add("tests", rust_tests(shell, listed.as_ref()));
             add("examples", example_runs(shell));
             let (verdict, environment) = python_tests(shell);
             add("Python", verdict);
@@ -54,46 +61,21 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     lines.into_inner().expect("adding a line does not fail").summary()
 }
 
-fn rust_tests(shell: &Shell, has_nextest: bool) -> Verdict {
+fn rust_tests(shell: &Shell, listed: Option<&Listed>) -> Verdict {
     let report = skips::report(shell);
     // So that no count is that of an earlier run.
     let _ = std::fs::remove_file(&report);
-    let mut verdict = if has_nextest {
-        nextest(shell)
-    } else {
-        let tests = "test --workspace --no-fail-fast --lib --bins --tests";
-        stage::run(shell, with_colour(shell.cargo(tests)).env(IS_BUILT, "1"), Output::Both)
+    let tests = match listed {
+        Some(listed) => listed.command(shell),
+        None => shell.cargo("test --workspace --no-fail-fast --lib --bins --tests"),
     };
+    let mut verdict = stage::run(shell, with_colour(tests).env(IS_BUILT, "1"), Output::Both);
     verdict.skips = std::fs::read_to_string(report).map(|text| skips::told(&text)).unwrap_or_default();
     verdict
 }
 
 /// Tells tests that need the command and the library for C that both are built: a test is no place to wait for a compiler.
 const IS_BUILT: &str = "PHALANX_TEST_IS_BUILT";
-
-/// Runs what is built without asking cargo, which would wait for whoever builds beside.
-fn nextest(shell: &Shell) -> Verdict {
-    let folder = shell.target().join("nextest");
-    let binaries = folder.join("binaries.json");
-    let metadata = folder.join("cargo.json");
-    let listed = (|| {
-        std::fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
-        let write = |path, text| std::fs::write(path, text).map_err(|e| format!("{e}"));
-        let list = "nextest list --workspace --list-type binaries-only --message-format json";
-        let done = shell.run(&mut shell.cargo(list), Output::Kept, stage::LIMIT)?;
-        done.check().map_err(|why| format!("the tests cannot be listed: {why}\n{}", done.text))?;
-        write(&binaries, &done.stdout)?;
-        let done = shell.run(&mut shell.cargo("metadata --format-version 1"), Output::Kept, stage::LIMIT)?;
-        done.check().map_err(|why| format!("cargo metadata: {why}\n{}", done.text))?;
-        write(&metadata, &done.stdout)
-    })();
-    if let Err(why) = listed {
-        return Verdict::failed(why);
-    }
-    let mut run = with_colour(shell.cargo("nextest run --no-fail-fast"));
-    run.arg("--binaries-metadata").arg(&binaries).arg("--cargo-metadata").arg(&metadata);
-    stage::run(shell, run.env(IS_BUILT, "1"), Output::Both)
-}
 
 fn example_runs(shell: &Shell) -> Verdict {
     let mut n_failed = 0;

@@ -1,6 +1,6 @@
 //! Strangers at the hub's door and at the ranks' doors: none comes in, none costs much, and the job goes on meanwhile.
 
-use crate::job::{Job, Ranks, deadline};
+use crate::job::{self, Job, Ranks, deadline};
 use phalanx_core::{Config, Epoch, Rank};
 use phalanx_net::{
     World,

@@ -125,10 +125,8 @@ mod tests {
         lines.add("Python", Verdict { skips, ..verdict(None, "") });
         assert_eq!(lines.sum(), "5 passed, 0 failed, 42 skipped");
         assert_eq!(lines.reasons(), [("tests", "not root"), ("Python", "python3 is not here")]);
-        assert!(
-            lines.table().contains("Python            0.0 s        -        -       40\n"),
-            "{}",
-            lines.table()
-        );
+        let table = lines.table();
+        let python: Vec<&str> = table.lines().last().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(python, ["Python", "0.0", "s", "-", "-", "40"], "{table}");
     }
 }

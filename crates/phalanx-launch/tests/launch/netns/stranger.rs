@@ -156,7 +156,7 @@ fn a_stranger_in_a_third_namespace_forges_handshakes_in_vain_while_the_job_goes_
     stranger
         .arg(format!("--net=/run/netns/{}", hosts.names[2]))
         .arg(env::current_exe().expect("a test knows its file"));
-    stranger.args(["--exact", "netns::stranger::stranger_entry", "--nocapture"]);
+    stranger.args(["--exact", "launch::netns::stranger::stranger_entry", "--nocapture"]);
     stranger.env(ORDERS, format!("{n_each} {secret} {}", doors.join(" ")));
     let over = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
