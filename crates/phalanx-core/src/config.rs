@@ -78,8 +78,6 @@ pub struct Config {
     /// Where the engine writes what happened when.
     pub timeline: Option<String>,
     pub timeline_mark_cycles: bool,
-    /// Rank 0's timeline has the very name that was given, as Horovod's did.
-    pub timeline_as_horovod: bool,
     /// Whether the engine looks for better values.
     pub autotune: Autotune,
     /// Where the engine writes what it tried.
@@ -215,7 +213,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "PHALANX_TIMELINE",
-        doc: "file to which the engine writes what happened when; each rank adds its number to the name",
+        doc: "file to which the engine writes what happened when; ranks from 1 on add their number to the name",
         set: |c, v| text(v).map(|t| c.timeline = t),
         show: |c| c.timeline.clone().unwrap_or_default(),
     },
@@ -303,7 +301,6 @@ impl Default for Config {
             stall_abort: Duration::ZERO,
             timeline: None,
             timeline_mark_cycles: false,
-            timeline_as_horovod: false,
             autotune: Autotune::Off,
             autotune_log: None,
             strict: false,
@@ -367,7 +364,6 @@ impl Config {
         } else if let Err(why) = (key.set)(self, meant) {
             self.remarks.push(format!("{name}={value:?} has no effect: {why}"));
         } else {
-            self.timeline_as_horovod |= name == "HOROVOD_TIMELINE";
             self.origins.push((key.name, Origin::Environment(name)));
         }
     }
@@ -517,11 +513,10 @@ mod tests {
     }
 
     #[test]
-    fn only_horovods_name_for_the_timeline_is_rank_0s_own() {
-        assert!(vars(&[("HOROVOD_TIMELINE", "t.json")]).unwrap().timeline_as_horovod);
-        assert!(!vars(&[("PHALANX_TIMELINE", "t.json")]).unwrap().timeline_as_horovod);
+    fn our_name_for_the_timeline_wins() {
+        assert_eq!(vars(&[("HOROVOD_TIMELINE", "t.json")]).unwrap().timeline.as_deref(), Some("t.json"));
         let both = vars(&[("PHALANX_TIMELINE", "a.json"), ("HOROVOD_TIMELINE", "b.json")]).unwrap();
-        assert_eq!((both.timeline.as_deref(), both.timeline_as_horovod), (Some("a.json"), false));
+        assert_eq!(both.timeline.as_deref(), Some("a.json"));
     }
 
     #[test]

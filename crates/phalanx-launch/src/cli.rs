@@ -23,6 +23,8 @@ pub enum Command {
     Trace(crate::trace::TraceArgs),
     /// Check this machine, and others, for what would trouble a job
     Doctor(DoctorArgs),
+    /// Print what makes a shell complete this command's words
+    Completions(CompletionsArgs),
     /// Start the ranks of one host for a launcher
     #[command(hide = true)]
     Agent,
@@ -32,7 +34,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "phalanx run [-np N] [-H HOST:SLOTS,... | --hostfile FILE] [OPTIONS] [--] COMMAND [ARGS]...",
-    after_help = "Examples:\n  phalanx run -np 4 python train.py\n  phalanx run -H node1:4,node2:4 --output-filename logs python train.py\n  phalanx run -np 4 -H a:2,b:2 --rsh 'ip netns exec {host}' ./worker --fast"
+    after_help = "Examples:\n  phalanx run -np 4 train.py\n  phalanx run -H node1:4,node2:4 --output-filename logs python train.py\n  phalanx run -np 4 -H a:2,b:2 --rsh 'ip netns exec {host}' ./worker --fast"
 )]
 pub struct RunArgs {
     /// Number of ranks; also -np [default: all slots of the hosts, or this machine's cores]
@@ -67,7 +69,15 @@ pub struct RunArgs {
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
     pub env: Vec<String>,
 
-    /// Put the rank before each line of output; auto does unless there is only one
+    /// Which rank reads what is typed here, or piped in: a rank's number, all or none
+    #[arg(long, value_name = "RANK|all|none", value_parser = reader, default_value = "0")]
+    pub stdin: Reader,
+
+    /// Print the output of this rank only; files and failures of the others are kept
+    #[arg(long, value_name = "RANK")]
+    pub only_rank: Option<u32>,
+
+    /// Put the rank before each line of output; auto does unless only one is printed
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Tag::Auto)]
     pub tag_output: Tag,
 
@@ -87,7 +97,7 @@ pub struct RunArgs {
     #[arg(long, hide = true, value_name = "FILE")]
     pub verdict: Option<PathBuf>,
 
-    /// What every rank runs
+    /// What every rank runs; a file that ends in .py and cannot be executed is run with Python
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
@@ -161,11 +171,53 @@ impl HostArgs {
     }
 }
 
+/// Who reads the launcher's stdin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    Rank(u32),
+    All,
+    Nobody,
+}
+
+impl Reader {
+    pub fn is(self, rank: u32) -> bool {
+        match self {
+            Reader::Rank(one) => one == rank,
+            Reader::All => true,
+            Reader::Nobody => false,
+        }
+    }
+}
+
+fn reader(text: &str) -> Result<Reader, String> {
+    match text {
+        "all" => Ok(Reader::All),
+        "none" => Ok(Reader::Nobody),
+        _ => text.parse().map(Reader::Rank).map_err(|_| "a rank's number, all or none is needed".to_string()),
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Tag {
     Auto,
     Always,
     Never,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Where shells look for it:\n  phalanx completions bash > ~/.local/share/bash-completion/completions/phalanx\n  phalanx completions zsh  > a folder of $fpath, as _phalanx\n  phalanx completions fish > ~/.config/fish/completions/phalanx.fish"
+)]
+pub struct CompletionsArgs {
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Exits with 1 when something would keep a job from running.
@@ -321,6 +373,18 @@ mod tests {
         assert_eq!(again, words.split(' ').collect::<Vec<_>>());
         assert_eq!(parse("p run --hostfile f cmd").unwrap().hosts.words(), ["--hostfile", "f"]);
         assert!(HostArgs::default().words().is_empty());
+    }
+
+    #[test]
+    fn rank_0_reads_unless_another_one_is_named() {
+        assert_eq!(parse("p run -np 2 cmd").unwrap().stdin, Reader::Rank(0));
+        assert_eq!(parse("p run -np 2 --stdin all cmd").unwrap().stdin, Reader::All);
+        assert_eq!(parse("p run -np 2 --stdin none cmd").unwrap().stdin, Reader::Nobody);
+        let args = parse("p run -np 4 --stdin 3 --only-rank 3 cmd --only-rank 1").unwrap();
+        assert_eq!((args.stdin, args.only_rank), (Reader::Rank(3), Some(3)));
+        assert_eq!(args.command, ["cmd", "--only-rank", "1"]);
+        let error = parse("p run -np 2 --stdin some cmd").unwrap_err().to_string();
+        assert!(error.contains("a rank's number, all or none is needed"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod addresses;
 mod agent;
 mod bench;
 mod cli;
+mod completions;
 mod doctor;
 mod ending;
 mod environment;
@@ -38,6 +39,7 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
         Command::Bench(args) => bench::main(args),
         Command::Simulate(args) => simulate::main(args),
         Command::Trace(args) => trace::main(args),
+        Command::Completions(args) => completions::main(args),
         Command::Agent => agent::main(),
     }
 }

@@ -1,6 +1,7 @@
 //! `phalanx simulate`: what a collective would cost on a network nobody here owns, by every algorithm that can do it.
 
 mod agreement;
+mod overview;
 
 use crate::bench::bytes;
 use clap::Args;
@@ -19,12 +20,12 @@ use std::{
 
 /// Costs are linear: a message takes its tier's latency plus its bytes over its tier's bandwidth; the ranks of a host share
 /// their host's network.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "Examples:\n  phalanx simulate --ranks 1024 --tiers 8x128 --op allreduce --bytes 64M\n  phalanx simulate --tiers 4x8x2 --bytes 1M --tier-cost 0.5:20,10:12.5,25:6"
+    after_help = "Examples:\n  phalanx simulate\n  phalanx simulate --ranks 1024 --tiers 8x128 --op allreduce --bytes 64M\n  phalanx simulate --tiers 4x8x2 --bytes 1M --tier-cost 0.5:20,10:12.5,25:6"
 )]
 pub struct SimulateArgs {
-    /// Number of ranks [default: what the tiers hold]
+    /// Number of ranks [default: what the tiers hold; without either, worlds of several sizes are compared]
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
 
@@ -83,6 +84,9 @@ struct Row {
 pub fn main(args: &SimulateArgs) -> ExitCode {
     if let Some(n_tensors) = args.agreement {
         return agreement::main(args, n_tensors);
+    }
+    if args.ranks.is_none() && args.tiers.is_none() {
+        return overview::main(args);
     }
     match prepare(args) {
         Ok((request, cost)) => {
@@ -194,33 +198,37 @@ fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
 
 /// Every algorithm's price, the fastest first.
 fn rows(args: &SimulateArgs, request: &Request, cost: &CostModel) -> Vec<Row> {
-    let selected = plan::select(request);
-    let is_barrier = request.op == Op::Barrier;
-    let bytes = if is_barrier { 0 } else { bytes(&args.bytes).unwrap_or_default() };
-    let moves = !is_barrier && request.n_ranks() > 1;
     let mut rows = Vec::new();
     for algorithm in Algorithm::supporting(request) {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[Ksimulating {algorithm} on {} ranks ...", request.n_ranks());
         }
-        let predicted = plan::simulate::simulate(request, algorithm, cost);
-        rows.push(Row {
-            op: request.op.name(),
-            bytes,
-            ranks: request.n_ranks(),
-            plan: algorithm.name(),
-            selected: algorithm == selected,
-            time_us: predicted.time_us,
-            algbw_gbps: moves.then(|| bytes as f64 / predicted.time_us.max(1e-9) / 1e3),
-            steps: predicted.n_steps,
-            tier_bytes: predicted.tier_bytes,
-        });
+        rows.push(priced(args, request, cost, algorithm));
     }
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
     rows.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
     rows
+}
+
+/// One algorithm's price.
+fn priced(args: &SimulateArgs, request: &Request, cost: &CostModel, algorithm: Algorithm) -> Row {
+    let is_barrier = request.op == Op::Barrier;
+    let bytes = if is_barrier { 0 } else { bytes(&args.bytes).unwrap_or_default() };
+    let moves = !is_barrier && request.n_ranks() > 1;
+    let predicted = plan::simulate::simulate(request, algorithm, cost);
+    Row {
+        op: request.op.name(),
+        bytes,
+        ranks: request.n_ranks(),
+        plan: algorithm.name(),
+        selected: algorithm == plan::select(request),
+        time_us: predicted.time_us,
+        algbw_gbps: moves.then(|| bytes as f64 / predicted.time_us.max(1e-9) / 1e3),
+        steps: predicted.n_steps,
+        tier_bytes: predicted.tier_bytes,
+    }
 }
 
 fn table(request: &Request, rows: &[Row]) -> String {
@@ -270,9 +278,9 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    pub struct Line {
         #[command(flatten)]
-        args: SimulateArgs,
+        pub args: SimulateArgs,
     }
 
     fn prepared(words: &[&str]) -> Result<(Request, CostModel), String> {

@@ -22,6 +22,10 @@ pub enum Down {
     Go,
     /// Send a signal to every rank that still runs.
     Signal(Sig),
+    /// What the launcher read for the ranks that read here; the next comes when each of them has said [`Up::Taken`].
+    Input(Vec<u8>),
+    /// Nothing more to read will come.
+    InputEnded,
     /// The job is over: end what is left of it and leave.
     End,
 }
@@ -43,6 +47,8 @@ pub struct Prepare {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RankStart {
     pub rank: Rank,
+    /// Whether it reads what the launcher reads.
+    pub reads: bool,
     pub env: Vec<(String, String)>,
 }
 
@@ -59,6 +65,10 @@ pub enum Up {
     Started {
         rank: Rank,
         pid: u32,
+    },
+    /// The rank has in its stdin what was last read, or has none any more.
+    Taken {
+        rank: Rank,
     },
     Output {
         rank: Rank,

@@ -52,7 +52,11 @@ fn decoded<T: Serialize + DeserializeOwned>(seed: u64, messages: &[T]) -> u64 {
 
 #[test]
 fn whatever_a_launcher_says_is_an_order_or_an_error() {
-    let rank = |rank| RankStart { rank: Rank(rank), env: vec![("PHALANX_RANK".into(), rank.to_string())] };
+    let rank = |rank| RankStart {
+        rank: Rank(rank),
+        reads: true,
+        env: vec![("PHALANX_RANK".into(), rank.to_string())],
+    };
     let prepare = Prepare {
         secret: Hidden([7; 32]),
         cwd: b"/tmp".to_vec(),
@@ -61,7 +65,14 @@ fn whatever_a_launcher_says_is_an_order_or_an_error() {
         ranks: vec![rank(0), rank(300)],
         bind: true,
     };
-    let orders = [Down::Prepare(Box::new(prepare)), Down::Go, Down::Signal(Sig::Usr2), Down::End];
+    let orders = [
+        Down::Prepare(Box::new(prepare)),
+        Down::Go,
+        Down::Signal(Sig::Usr2),
+        Down::Input(b"yes\n".to_vec()),
+        Down::InputEnded,
+        Down::End,
+    ];
     let n_decoded = decoded(11, &orders);
     assert!(n_decoded > N_INPUTS / 100, "some must be orders: {n_decoded}");
 }
@@ -81,6 +92,7 @@ fn whatever_an_agent_says_is_news_or_an_error() {
             limit: "ulimit -u is 1000".into(),
         }),
         Up::Started { rank, pid: 4711 },
+        Up::Taken { rank },
         Up::Output { rank, stream, bytes: b"a line\n".to_vec() },
         Up::Closed { rank, stream },
         Up::Exited { rank, ending: Ending::Signal(9) },

@@ -262,10 +262,14 @@ impl Shared {
         }
     }
 
-    /// Tells people who keeps whom waiting: the launcher all of it, once, or where there is none the first rank of the set; every other log one line.
+    /// Tells people who keeps whom waiting, once: through the launcher, or where there is none from the first rank of the set. Every other rank
+    /// says it in its log only.
     pub fn report(&self, is_first: bool, report: Report) {
-        let all = is_first && !self.world.tell_launcher(&report.to_string());
-        phalanx_net::voice::warn(&if all { report.to_string() } else { report.line() });
+        if is_first && !self.world.tell_launcher(&report.to_string()) {
+            phalanx_net::voice::warn(&report.to_string());
+        } else {
+            tracing::warn!("{}", report.line());
+        }
         *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 

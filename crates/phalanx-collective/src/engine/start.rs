@@ -54,9 +54,7 @@ fn begin(
     }
     let config = shared.world.config();
     if let Some(path) = &config.timeline {
-        let bare = config.timeline_as_horovod && communicator.rank() == Rank::ZERO;
-        let own = || timeline::path_of_rank(path.as_ref(), communicator.rank());
-        let path = if bare { path.into() } else { own() };
+        let path = timeline::path_of_rank(path.as_ref(), communicator.rank());
         // Not a reason to leave the other ranks waiting.
         if let Err(error) = shared.timeline.start(&path, config.timeline_mark_cycles) {
             phalanx_net::voice::warn(&format!("there will be no timeline: {error}"));

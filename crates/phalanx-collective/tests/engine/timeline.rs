@@ -73,10 +73,11 @@ fn every_rank_writes_its_own_file_which_is_valid_all_the_time() {
     let folder = Folder::new("live");
     let path = folder.0.join("t.json");
     let settings = [("PHALANX_TIMELINE", path.to_str().unwrap()), ("PHALANX_TIMELINE_MARK_CYCLES", "1")];
-    let own = |rank| folder.0.join(format!("t.rank{rank}.json"));
+    let name = |rank| if rank == 0 { "t.json".to_string() } else { format!("t.rank{rank}.json") };
+    let own = |rank| folder.0.join(name(rank));
     let at = folder.0.clone();
     on(&[2, 1], &settings, move |engine| {
-        let own = at.join(format!("t.rank{}.json", engine.rank()));
+        let own = at.join(name(engine.rank().0));
         for round in 0..60 {
             assert_eq!(sum(engine, &format!("grad.{}", round % 4)), [3.0; 3]);
             if round % 5 == 0 {

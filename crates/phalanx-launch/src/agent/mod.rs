@@ -9,6 +9,7 @@
 mod check;
 pub mod cores;
 mod family;
+mod feed;
 mod pump;
 mod secret_fd;
 mod spawn;
@@ -16,6 +17,7 @@ mod start;
 mod voice;
 
 use crate::wire::{CAP, Down, Ending, Prepare, Sig, Up};
+use feed::Feed;
 use phalanx_core::Rank;
 use phalanx_net::frame;
 use rustix::{
@@ -55,6 +57,8 @@ pub enum Event {
     /// No descendant is left.
     FamilyGone,
     StreamEnded,
+    /// This rank can read what it was last given.
+    Taken(Rank),
     VoiceEnded,
 }
 
@@ -79,6 +83,8 @@ pub struct Agent {
     running: Vec<(Pid, Rank)>,
     /// Hangs up at the streams when the family is gone.
     over: Option<OwnedFd>,
+    /// The stdins of the ranks that read, until there is nothing more to read.
+    feeds: Vec<Feed>,
     n_streams: usize,
     family_gone: bool,
     launcher_gone: bool,
@@ -104,6 +110,7 @@ pub fn main() -> ExitCode {
         prepared: None,
         running: Vec::new(),
         over: None,
+        feeds: Vec::new(),
         n_streams: 0,
         family_gone: true,
         launcher_gone: false,
@@ -145,6 +152,9 @@ impl Agent {
             Event::Told(Down::Prepare(prepare)) => self.prepare(prepare),
             Event::Told(Down::Go) => self.start(),
             Event::Told(Down::Signal(sig)) => self.signal(sig),
+            Event::Told(Down::Input(bytes)) => self.feeds.iter().for_each(|feed| feed.give(&bytes)),
+            Event::Told(Down::InputEnded) => self.feeds.clear(),
+            Event::Taken(rank) => self.say(Up::Taken { rank }),
             Event::Told(Down::End) | Event::AskedToEnd => self.ask_to_end(),
             Event::LauncherGone => {
                 self.launcher_gone = true;

@@ -27,16 +27,19 @@ pub struct RankProcess<'a> {
     pub env: Vec<(OsString, OsString)>,
     /// Stays open in the rank; everything else of the agent's is closed there.
     pub secret: OwnedFd,
+    /// Whether its stdin is a pipe; otherwise there is nothing to read.
+    pub reads: bool,
     pub cores: Option<CpuSet>,
 }
 
-/// Starts the process, with nothing to read and its output on pipes.
+/// Starts the process, with its output on pipes.
 pub fn spawn(rank: RankProcess<'_>) -> io::Result<Child> {
-    let RankProcess { argv, cwd, env, secret, cores } = rank;
+    let RankProcess { argv, cwd, env, secret, reads, cores } = rank;
     let agent = getpid();
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).current_dir(cwd).env_clear().envs(env).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(if reads { Stdio::piped() } else { Stdio::null() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let in_the_child = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(agent) {

@@ -1,6 +1,6 @@
 //! From a [`Prepare`] to running ranks.
 
-use super::{Agent, check, cores, pump, reap, secret_fd, spawn};
+use super::{Agent, check, cores, feed::Feed, pump, reap, secret_fd, spawn};
 use crate::{
     environment::{SECRET_FD, is_foreign},
     limits::{self, Shortage},
@@ -26,10 +26,10 @@ use std::{
 
 type Env = BTreeMap<OsString, OsString>;
 
-/// A rank, the thread that watches for it, and our two threads that carry its output.
+/// A rank, the thread that watches for it, and our two threads that carry its output; one that reads has a third.
 const TASKS_OF_RANK: u64 = 4;
-/// Our ends of a rank's output; a rank has no more for each of its neighbours.
-const FILES_OF_RANK: u64 = 2;
+/// Our ends of a rank's output, and of its input; a rank has no more for each of its neighbours.
+const FILES_OF_RANK: u64 = 3;
 /// Descriptors that do not depend on the number of ranks.
 const FILES: u64 = 64;
 
@@ -85,6 +85,9 @@ impl Agent {
         let rank = rank.rank;
         self.running.push((Pid::from_child(&child), rank));
         self.say(Up::Started { rank, pid: child.id() });
+        if let Some(stdin) = child.stdin.take() {
+            self.feeds.push(Feed::start(rank, stdin, self.events.clone()));
+        }
         let Some(voice) = &self.voice else { return };
         let stdout = child.stdout.take().map(|pipe| (Stream::Stdout, OwnedFd::from(pipe)));
         let stderr = child.stderr.take().map(|pipe| (Stream::Stderr, OwnedFd::from(pipe)));
@@ -112,6 +115,7 @@ fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Res
         cwd: Path::new(OsStr::from_bytes(&prepare.cwd)),
         env: env.into_iter().collect(),
         secret,
+        reads: rank.reads,
         cores: cores::mask(share),
     })
 }

@@ -160,8 +160,8 @@ fn hear_messages(host: usize, mut stdout: impl Read, ears: &Ears, done: &mut boo
 
 fn pass_on(host: usize, up: Up, ears: &Ears) {
     let piece = match up {
-        Up::Output { rank, stream, bytes } => Piece { rank, stream, bytes: Some(bytes) },
-        Up::Closed { rank, stream } => Piece { rank, stream, bytes: None },
+        Up::Output { rank, stream, bytes } => Piece::Output { rank, stream, bytes: Some(bytes) },
+        Up::Closed { rank, stream } => Piece::Output { rank, stream, bytes: None },
         up => {
             let _ = ears.news.send(News::Said { host, up });
             return;

@@ -39,6 +39,8 @@ pub enum RunError {
         "no answer from {hosts} within {seconds} s\n  try: phalanx doctor -H {hosts}   (or a longer --start-timeout)"
     )]
     StartTimeout { hosts: String, seconds: f64 },
+    #[error("{flag} {rank}: there are only ranks 0 to {}; name one of them, or raise -np", n_ranks - 1)]
+    NoSuchRank { flag: &'static str, rank: u32, n_ranks: u32 },
     #[error("a world has at most {most} ranks, not {n_ranks}; lower -np")]
     LargeWorld { n_ranks: u32, most: u32 },
     #[error(
@@ -60,7 +62,7 @@ impl RunError {
         match self {
             RunError::Hosts(_) | RunError::Place(_) | RunError::Rsh(_) | RunError::Extra { .. } => 2,
             RunError::HostFile { .. } | RunError::Interface(_) => 2,
-            RunError::LargeWorld { .. } | RunError::CrowdedHost { .. } => 2,
+            RunError::LargeWorld { .. } | RunError::CrowdedHost { .. } | RunError::NoSuchRank { .. } => 2,
             RunError::Refused { refusal, .. } => match refusal {
                 Refusal::NotFound { .. } | Refusal::NoInterpreter { .. } => 127,
                 Refusal::NotExecutable { .. } => 126,

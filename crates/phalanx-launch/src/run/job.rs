@@ -8,9 +8,10 @@ use super::{
     News, RunError,
     agents::{Agent, Gone},
     failures::{Failure, Failures},
+    input::{self, Taken},
     meeting::Meeting,
     policy::{Action, Cause, Charge, Input, Policy},
-    printer::Tails,
+    printer::{Piece, Tails},
     report::{Ended, summary},
     route::Route,
     tell,
@@ -29,7 +30,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc::Receiver,
+        mpsc::{Receiver, SyncSender},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -65,6 +66,23 @@ pub struct Job {
     pub verdict: Verdict,
     /// Writes the last notice.
     pub showing: Option<JoinHandle<()>>,
+    /// The way to a terminal on which lines change, until the job is over.
+    pub screen: Option<SyncSender<Piece>>,
+    pub reading: Reading,
+    /// Which hosts have ranks that read.
+    pub readers: Vec<bool>,
+}
+
+/// How far the ranks' input is.
+#[derive(Debug)]
+pub enum Reading {
+    /// Nothing is read before the ranks run.
+    Later {
+        n_readers: usize,
+        news: SyncSender<News>,
+    },
+    Now(Taken),
+    Over,
 }
 
 #[derive(Debug, Default)]
@@ -137,6 +155,12 @@ impl Job {
     /// Starts the ranks and watches them until none runs or none that would still answer.
     pub fn supervise(&mut self) -> Result<Policy, RunError> {
         self.order_all(|| Down::Go);
+        self.reading = match std::mem::replace(&mut self.reading, Reading::Over) {
+            Reading::Later { n_readers, news } if n_readers > 0 => {
+                Reading::Now(input::start(n_readers, news))
+            }
+            _ => Reading::Over,
+        };
         let mut policy = Policy::new(self.plan.n_ranks());
         loop {
             let now = self.started.elapsed();
@@ -193,7 +217,17 @@ impl Job {
             News::Said { host, up: Up::Refused(refusal) } => {
                 return Err(RunError::Refused { host: self.name(host), refusal });
             }
+            News::Said { up: Up::Taken { .. }, .. } => {
+                if let Reading::Now(taken) = &self.reading {
+                    taken.one();
+                }
+                None
+            }
             News::Said { .. } => None,
+            News::Input(bytes) => {
+                self.pass_on_input(&bytes);
+                None
+            }
             News::Gone { host, gone } => Some(self.lost(host, gone)),
             News::Signal(SIGUSR1) => self.forward(Sig::Usr1),
             News::Signal(SIGUSR2) => self.forward(Sig::Usr2),
@@ -214,9 +248,21 @@ impl Job {
         })
     }
 
-    /// Shows a notice. A console that takes nothing must not block the main thread: what comes meanwhile is left out.
+    /// Gives what was read to the hosts whose ranks read it.
+    fn pass_on_input(&self, bytes: &[u8]) {
+        if let Some(screen) = self.screen.as_ref().filter(|_| bytes.contains(&b'\n')) {
+            let _ = screen.try_send(Piece::Typed);
+        }
+        for (agent, _) in self.agents.iter().zip(&self.readers).filter(|(_, reads)| **reads) {
+            agent.order(if bytes.is_empty() { Down::InputEnded } else { Down::Input(bytes.to_vec()) });
+        }
+    }
+
+    /// Shows a notice. A console that takes nothing must not keep the main thread (JOB-2): what comes meanwhile is left out.
     fn show(&mut self, text: String) {
-        if self.showing.as_ref().is_none_or(JoinHandle::is_finished) {
+        if let Some(screen) = &self.screen {
+            let _ = screen.try_send(Piece::Notice(text));
+        } else if self.showing.as_ref().is_none_or(JoinHandle::is_finished) {
             self.showing = Some(thread::spawn(move || tell(&text)));
         }
     }
@@ -244,6 +290,9 @@ impl Job {
     /// Ends what ranks left behind and lets the last output out. Returns the signal that cut this short, if any.
     pub fn finish(&mut self, cause: Cause) -> Option<i32> {
         self.order_all(|| Down::End);
+        // The printer ends when nobody can bring it anything any more.
+        self.screen = None;
+        self.reading = Reading::Over;
         let mut cut_short = None;
         while self.tails.is_none() {
             let all_gone = self.hosts.iter().all(|h| h.gone);
@@ -272,6 +321,7 @@ impl Job {
 
     /// Makes every agent leave; none is left when this returns.
     pub fn dismiss(&mut self) {
+        self.screen = None;
         self.agents.iter_mut().for_each(Agent::dismiss);
         let deadline = Instant::now() + LEAVE;
         while self.hosts.iter().any(|h| !h.gone) {

@@ -2,6 +2,7 @@
 //!
 //! - LINE-1: no byte is lost but line ends; nothing is kept beyond [`LONGEST`] bytes.
 //! - LINE-2: `\r` ends a line too, so that progress bars appear; `\r\n` is one end.
+//! - LINE-3: where lines may change on a terminal, `\r` ends nothing: what follows takes the line's place.
 
 /// Longer lines are cut, between characters where the text is UTF-8.
 pub const LONGEST: usize = 64 << 10;
@@ -12,11 +13,62 @@ pub struct Splitter {
     pending: Vec<u8>,
     /// The last byte was a `\r` that ended a line: a `\n` right after it ends nothing.
     after_return: bool,
+    /// Whether what follows a `\r` takes the place of what was before it (LINE-3).
+    overwrites: bool,
+    /// The unfinished line has changed, or is about to.
+    is_changing: bool,
 }
 
 impl Splitter {
+    /// For a terminal on which lines may change.
+    pub fn overwriting() -> Splitter {
+        Splitter { overwrites: true, ..Splitter::default() }
+    }
+
+    /// What the unfinished line is now, if it changes as a progress bar does.
+    pub fn changing(&self) -> Option<&[u8]> {
+        self.is_changing.then_some(&self.pending)
+    }
+
+    /// What the unfinished line is now.
+    pub fn unfinished(&self) -> &[u8] {
+        &self.pending
+    }
+
+    /// The unfinished line was shown and will not come again.
+    pub fn forget(&mut self) {
+        self.pending.clear();
+    }
+
     /// Calls `emit` with each line that these bytes finish, without its end.
-    pub fn feed(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8])) {
+    pub fn feed(&mut self, bytes: &[u8], emit: impl FnMut(&[u8])) {
+        match self.overwrites {
+            true => self.overwrite(bytes, emit),
+            false => self.split(bytes, emit),
+        }
+    }
+
+    fn overwrite(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8])) {
+        while !bytes.is_empty() {
+            let end = bytes.iter().position(|b| matches!(b, b'\n' | b'\r'));
+            let text = &bytes[..end.unwrap_or(bytes.len())];
+            if !text.is_empty() && std::mem::take(&mut self.after_return) {
+                self.pending.clear();
+            }
+            self.append(text, &mut emit);
+            let Some(end) = end else { return };
+            self.after_return = bytes[end] == b'\r';
+            // Until the line ends.
+            self.is_changing = self.after_return;
+            if !self.after_return {
+                emit(&self.pending);
+                self.pending.clear();
+            }
+            bytes = &bytes[end + 1..];
+        }
+    }
+
+    fn split(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8])) {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
                 bytes = &bytes[1..];
@@ -85,6 +137,22 @@ mod tests {
         }
         assert_eq!(split(b"", 1), Vec::<String>::new());
         assert_eq!(split(b"a\n", 1), ["a"]);
+    }
+
+    #[test]
+    fn a_progress_bar_is_one_line_that_changes() {
+        let text = b"start\n\r 10%\r 20%\r100%\ndone\r\n\r\rlast";
+        for piece in 1..text.len() {
+            let (mut lines, mut live) = (Vec::new(), Vec::new());
+            let mut splitter = Splitter::overwriting();
+            for bytes in text.chunks(piece) {
+                splitter.feed(bytes, |line| lines.push(String::from_utf8_lossy(line).into_owned()));
+                live.extend(splitter.changing().map(|l| String::from_utf8_lossy(l).into_owned()));
+            }
+            splitter.finish(|line| lines.push(String::from_utf8_lossy(line).into_owned()));
+            assert_eq!(lines, ["start", "100%", "done", "last"], "LINE-3 {piece}");
+            assert!(piece > 1 || live.contains(&" 20%".to_string()), "{live:?}");
+        }
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! `phalanx run`: starts a command as the ranks of one world, on this machine and others.
 //!
 //! Pure decisions: [`crate::hosts`], [`crate::place`], [`crate::environment`], [`policy`], [`lines`], [`prefix`],
-//! [`report`], [`describe`], [`failures`], [`route`]. Threads: one hears and one speaks to each agent, one prints, one takes signals;
-//! the main thread ([`job`]) decides.
+//! [`report`], [`describe`], [`failures`], [`route`], [`screen`], [`script`]. Threads: one hears and one speaks to each agent, one prints, one
+//! reads what is typed, one takes signals; the main thread ([`job`]) decides.
 
 mod agents;
 mod describe;
 mod error;
 mod failures;
 mod files;
+mod input;
 mod job;
 mod lines;
 mod meeting;
@@ -18,6 +19,8 @@ mod printer;
 mod report;
 mod room;
 mod route;
+mod screen;
+mod script;
 mod setup;
 mod signals;
 mod verdict;
@@ -49,6 +52,8 @@ pub enum News {
         gone: Gone,
     },
     Signal(i32),
+    /// What was read for the ranks; nothing is the end of it.
+    Input(Vec<u8>),
     OutputClosed,
     /// What a rank says to people, through the meeting point.
     Words {

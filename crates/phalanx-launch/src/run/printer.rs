@@ -3,7 +3,7 @@
 //! - PRINT-1: nothing brought is lost, and at most [`WAITING`] pieces are kept.
 //! - PRINT-2: a closed stdout ends the job, never the printer: it goes on emptying what the ranks say.
 
-use super::{News, files::Files, lines::Splitter, prefix::Prefixes};
+use super::{News, files::Files, lines::Splitter, prefix::Prefixes, screen::Screen};
 use crate::wire::Stream;
 use phalanx_core::Rank;
 use std::{
@@ -17,12 +17,15 @@ const WAITING: usize = 64;
 /// How much of a failed rank's stderr is kept: the summary repeats the end of it, or a traceback.
 const TAIL_LINES: usize = 100;
 
-/// Output of a rank, or the end of a stream when there are no bytes.
+/// What is brought to the console.
 #[derive(Debug)]
-pub struct Piece {
-    pub rank: Rank,
-    pub stream: Stream,
-    pub bytes: Option<Vec<u8>>,
+pub enum Piece {
+    /// Output of a rank, or the end of a stream when there are no bytes.
+    Output { rank: Rank, stream: Stream, bytes: Option<Vec<u8>> },
+    /// The launcher's own words, for a terminal on which lines change; elsewhere they need not wait for the ranks'.
+    Notice(String),
+    /// The user pressed Enter.
+    Typed,
 }
 
 /// The last lines each rank wrote to stderr.
@@ -45,6 +48,13 @@ pub struct Printer {
     pub colour: [bool; 2],
     pub files: Option<Files>,
     pub n_ranks: u32,
+    /// The only rank whose output is shown.
+    pub only: Option<Rank>,
+    /// The terminal, if lines may change on it, and which of stdout and stderr go there.
+    pub screen: Option<Screen>,
+    pub on_screen: [bool; 2],
+    /// Ranks that may ask the user: their unfinished lines are shown, too.
+    pub asks: Vec<bool>,
 }
 
 impl Printer {
@@ -56,6 +66,13 @@ impl Printer {
             let _ = news.send(News::Printed(tails));
         });
         bring
+    }
+}
+
+impl Printer {
+    /// Whether lines of this stream may change. A single rank has the terminal for itself.
+    fn is_live(&self, stream: Stream) -> bool {
+        self.screen.is_some() && self.on_screen[stream as usize] && !matches!(self.look, Look::Raw)
     }
 }
 
@@ -71,7 +88,11 @@ struct Printing {
 impl Printing {
     fn new(printer: Printer, news: SyncSender<News>) -> Printing {
         let n_ranks = printer.n_ranks as usize;
-        let splitters = (0..n_ranks).map(|_| Default::default()).collect();
+        let splitter = |stream| match printer.is_live(stream) {
+            true => Splitter::overwriting(),
+            false => Splitter::default(),
+        };
+        let splitters = (0..n_ranks).map(|_| [splitter(Stream::Stdout), splitter(Stream::Stderr)]).collect();
         Printing {
             printer,
             news,
@@ -83,13 +104,16 @@ impl Printing {
     }
 
     fn all(mut self, pieces: &Receiver<Piece>) -> Tails {
-        for Piece { rank, stream, bytes } in pieces {
-            match bytes {
-                Some(bytes) => {
-                    self.keep(rank, stream, &bytes);
-                    self.show(rank, stream, Some(&bytes));
+        for piece in pieces {
+            match piece {
+                Piece::Output { rank, stream, bytes } => {
+                    if let Some(bytes) = &bytes {
+                        self.keep(rank, stream, bytes);
+                    }
+                    self.show(rank, stream, bytes.as_deref());
                 }
-                None => self.show(rank, stream, None),
+                Piece::Notice(text) => self.tell(&text),
+                Piece::Typed => self.typed(),
             }
         }
         // Streams whose host was lost never said that they ended.
@@ -110,8 +134,27 @@ impl Printing {
         }
     }
 
+    fn tell(&mut self, text: &str) {
+        let mut out = Vec::new();
+        let is_live = self.printer.is_live(Stream::Stderr);
+        match self.printer.screen.as_mut().filter(|_| is_live) {
+            Some(screen) => screen.print(text.as_bytes(), &mut out),
+            None => out.extend_from_slice(text.as_bytes()),
+        }
+        self.write(Stream::Stderr, &out);
+    }
+
+    /// What was asked has been answered: the question stays where it is.
+    fn typed(&mut self) {
+        let Some(screen) = &mut self.printer.screen else { return };
+        screen.typed();
+        let asking = self.splitters.iter_mut().zip(&self.printer.asks).filter(|(_, asks)| **asks);
+        asking.flat_map(|(both, _)| both).filter(|s| s.changing().is_none()).for_each(Splitter::forget);
+    }
+
     fn show(&mut self, rank: Rank, stream: Stream, bytes: Option<&[u8]>) {
         let i = stream as usize;
+        let is_shown = self.printer.only.is_none_or(|only| only == rank);
         let (look, colour) = (&self.printer.look, self.printer.colour[i]);
         let tail = &mut self.tails[rank.index()];
         let mut out = Vec::new();
@@ -136,10 +179,35 @@ impl Printing {
             Some(bytes) => splitter.feed(bytes, emit),
             None => splitter.finish(emit),
         }
+        if !is_shown {
+            return;
+        }
         match (look, bytes) {
             (Look::Raw, Some(bytes)) => self.write(stream, bytes),
+            _ if self.printer.is_live(stream) => self.draw(rank, stream, &out),
             _ => self.write(stream, &out),
         }
+    }
+
+    /// Shows lines that ended, and the one that changes, or asks.
+    fn draw(&mut self, rank: Rank, stream: Stream, lines: &[u8]) {
+        let (i, mut line, mut out) = (stream as usize, Vec::new(), Vec::new());
+        let splitter = &self.splitters[rank.index()][i];
+        let asks = self.printer.asks[rank.index()];
+        let unfinished = splitter.changing().or_else(|| asks.then(|| splitter.unfinished()));
+        if let Some(text) = unfinished.filter(|text| !text.is_empty()) {
+            match &self.printer.look {
+                Look::Prefixed(prefixes) => {
+                    prefixes.write_line(rank, text, self.printer.colour[i], &mut line);
+                    line.pop();
+                }
+                Look::Plain | Look::Raw => line.extend_from_slice(text),
+            }
+        }
+        if let Some(screen) = &mut self.printer.screen {
+            screen.update((rank, i), lines, &line, &mut out);
+        }
+        self.write(stream, &out);
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {

@@ -5,18 +5,20 @@ use super::{
     agents::{Agent, Ears},
     describe,
     files::Files,
-    job::{HostState, Job},
+    job::{HostState, Job, Reading},
     meeting::{self, Guests},
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
     room,
     route::{Exes, Here, Route},
+    screen::{Screen, Size},
+    script::{self, Pythons},
     signals, tell,
 };
 use crate::{
     addresses,
     agent::cores,
-    cli::{HostArgs, RunArgs, Tag},
+    cli::{HostArgs, Reader, RunArgs, Tag},
     environment,
     hosts::{self, HostSlots},
     place::WorldPlan,
@@ -26,13 +28,11 @@ use crate::{
 use phalanx_core::Rank;
 use phalanx_net::secret::Secret;
 use std::{
-    env,
-    ffi::OsString,
-    fs,
+    env, fs,
     io::{self, IsTerminal},
     net::SocketAddr,
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
     time::Instant,
 };
@@ -43,6 +43,7 @@ type Env = Vec<(Vec<u8>, Vec<u8>)>;
 pub fn start(args: &RunArgs) -> Result<Job, RunError> {
     let started = Instant::now();
     let plan = plan(args)?;
+    check_named_ranks(args, plan.n_ranks())?;
     let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
     let exes = exes(&args.hosts);
     let this = here();
@@ -77,6 +78,8 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         discard: Default::default(),
         repeat_for: None,
     };
+    let n_readers = (0..plan.n_ranks()).filter(|&rank| args.stdin.is(rank)).count();
+    let (notices, news_of_input) = (ears.printer.clone(), ears.news.clone());
     let (n_waiting, discard) = (ears.n_waiting.clone(), ears.discard.clone());
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
@@ -90,9 +93,9 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         agent.order(Down::Prepare(Box::new(Prepare {
             secret: Hidden(*secret.expose()),
             cwd: cwd.as_os_str().as_bytes().to_vec(),
-            argv: argv(args, route, &exes),
+            argv: argv(args, &cwd, route, &exes),
             env: env.into_iter().chain(extra.clone()).collect(),
-            ranks: ranks(&plan, host, meeting.addresses(), args.horovod),
+            ranks: ranks(&plan, host, meeting.addresses(), args),
             bind: args.bind,
         })));
         agents.push(agent);
@@ -104,6 +107,9 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         failures: Default::default(),
         verdict: Default::default(),
         showing: None,
+        screen: screen_size().map(|_| notices),
+        reading: Reading::Later { n_readers, news: news_of_input },
+        readers: plan.hosts().iter().map(|host| host.ranks.clone().any(|rank| args.stdin.is(rank))).collect(),
         timeout: args.timeout,
         plan,
         routes,
@@ -154,11 +160,29 @@ pub fn here() -> Here {
     Here { hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(), addresses }
 }
 
-fn argv(args: &RunArgs, route: &Route, exes: &Exes) -> Vec<Vec<u8>> {
+fn argv(args: &RunArgs, cwd: &Path, route: &Route, exes: &Exes) -> Vec<Vec<u8>> {
     let exe = if route.is_remote() { &exes.remote } else { &exes.here };
-    let itself = args.itself.then(|| exe.as_os_str());
-    let words = itself.into_iter().chain(args.command.iter().map(OsString::as_os_str));
-    words.map(|word| word.as_bytes().to_vec()).collect()
+    let words = if args.itself {
+        std::iter::once(exe.clone().into_os_string()).chain(args.command.iter().cloned()).collect()
+    } else {
+        let activated = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+        script::with_python(&args.command, cwd, &Pythons { activated, exe: exes.here.clone() })
+    };
+    words.into_iter().map(OsStringExt::into_vec).collect()
+}
+
+/// Ranks that flags name must be there.
+fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), RunError> {
+    let reads = match args.stdin {
+        // The default is no wish: whoever starts no rank is told so, not this.
+        Reader::Rank(0) | Reader::All | Reader::Nobody => None,
+        Reader::Rank(rank) => Some(("--stdin", rank)),
+    };
+    let named = reads.into_iter().chain(args.only_rank.map(|rank| ("--only-rank", rank)));
+    match named.into_iter().find(|(_, rank)| *rank >= n_ranks) {
+        Some((flag, rank)) => Err(RunError::NoSuchRank { flag, rank, n_ranks }),
+        None => Ok(()),
+    }
 }
 
 fn extra(args: &RunArgs) -> Result<Env, RunError> {
@@ -176,17 +200,32 @@ fn travelling(cwd: &Path) -> Env {
     here.filter(|(name, _)| environment::travels(name)).chain([pwd]).collect()
 }
 
-fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr], horovod: bool) -> Vec<RankStart> {
+fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr], args: &RunArgs) -> Vec<RankStart> {
     let host = &plan.hosts()[host];
     let start = |rank| {
         let place = plan.place(Rank(rank));
         let mut env = environment::of_rank(&place, &host.name, meeting);
-        if horovod {
+        if args.horovod {
             env.extend(environment::of_rank_for_horovod(&place, &host.name));
         }
-        RankStart { rank: Rank(rank), env }
+        RankStart { rank: Rank(rank), reads: args.stdin.is(rank), env }
     };
     host.ranks.clone().map(start).collect()
+}
+
+/// The terminal on which lines may change; there is none if both streams go elsewhere, or the terminal cannot.
+fn screen_size() -> Option<Size> {
+    let is_dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    let size = match (io::stdout().is_terminal(), io::stderr().is_terminal()) {
+        _ if is_dumb => return None,
+        (true, _) => rustix::termios::tcgetwinsize(io::stdout()),
+        (false, true) => rustix::termios::tcgetwinsize(io::stderr()),
+        (false, false) => return None,
+    };
+    let size = size.ok()?;
+    // Some terminals do not tell.
+    let or = |told: u16, usual| if told > 0 { told.into() } else { usual };
+    Some(Size { columns: or(size.ws_col, 80), rows: or(size.ws_row, 24) })
 }
 
 fn start_printer(
@@ -195,7 +234,8 @@ fn start_printer(
     files: Option<Files>,
     news: SyncSender<News>,
 ) -> SyncSender<Piece> {
-    let look = match (args.tag_output, plan.n_ranks()) {
+    let n_shown = if args.only_rank.is_some() { 1 } else { plan.n_ranks() };
+    let look = match (args.tag_output, n_shown) {
         (Tag::Auto | Tag::Never, 1) => Look::Raw,
         (Tag::Never, _) => Look::Plain,
         (Tag::Auto | Tag::Always, _) => Look::Prefixed(Prefixes::new(plan)),
@@ -203,5 +243,16 @@ fn start_printer(
     let wanted = env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && env::var_os("TERM").is_none_or(|t| t != "dumb");
     let colour = [wanted && io::stdout().is_terminal(), wanted && io::stderr().is_terminal()];
-    Printer { look, colour, files, n_ranks: plan.n_ranks() }.start(news)
+    let asks = |rank: u32| args.stdin.is(rank) && io::stdin().is_terminal();
+    Printer {
+        look,
+        colour,
+        files,
+        n_ranks: plan.n_ranks(),
+        only: args.only_rank.map(Rank),
+        screen: screen_size().map(Screen::new),
+        on_screen: [io::stdout().is_terminal(), io::stderr().is_terminal()],
+        asks: (0..plan.n_ranks()).map(asks).collect(),
+    }
+    .start(news)
 }

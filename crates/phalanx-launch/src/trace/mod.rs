@@ -24,7 +24,7 @@ use std::{
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "phalanx trace [--json] FILE...\n       phalanx trace merge [--json] OUT FILE...",
-    after_help = "Examples:\n  PHALANX_TIMELINE=t.json phalanx run -np 4 python train.py\n  phalanx trace t.rank*.json\n  phalanx trace merge all.json t.rank*.json    # then open all.json in https://ui.perfetto.dev"
+    after_help = "Examples:\n  PHALANX_TIMELINE=t.json phalanx run -np 4 train.py\n  phalanx trace t.json t.rank*.json\n  phalanx trace merge all.json t.json t.rank*.json    # then open all.json in https://ui.perfetto.dev"
 )]
 pub struct TraceArgs {
     #[command(subcommand)]

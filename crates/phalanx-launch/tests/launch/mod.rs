@@ -5,6 +5,7 @@ mod doctor;
 mod ends;
 mod horovod;
 mod hosts;
+mod input;
 mod logs;
 mod netns;
 mod output;

@@ -218,8 +218,11 @@ fn write(queue: &Queue, mut file: TraceFile, story: &mut Story) -> io::Result<()
     }
 }
 
-/// The file of one rank where all were given the same name: `t.json` becomes `t.rank3.json`.
+/// The file of one rank where all were given the same name: `t.json` is rank 0's, as it was with Horovod, and becomes `t.rank3.json` for rank 3.
 pub(super) fn path_of_rank(path: &Path, rank: Rank) -> PathBuf {
+    if rank == Rank::ZERO {
+        return path.to_path_buf();
+    }
     let mut name = path.file_stem().map(OsString::from).unwrap_or_default();
     name.push(format!(".rank{rank}"));
     if let Some(extension) = path.extension() {
