@@ -5,6 +5,7 @@ mod book;
 mod check;
 mod counts;
 mod demo;
+mod dist;
 mod examples;
 mod lint;
 mod process;
@@ -13,6 +14,7 @@ mod python;
 mod stage;
 mod test;
 mod tidy;
+mod wheel;
 
 use process::Shell;
 use std::process::ExitCode;
@@ -28,6 +30,8 @@ cargo xtask COMMAND
   demo torch     two ranks train on handwritten digits with PyTorch, and get what one process gets
   python         builds and installs the Python package into an environment of this clone, and says where it is
   book           the pages of docs/ as a book with search, in target/book; --open shows it
+  wheel          release wheels of the package and of Horovod's names, tried out with every Python here
+  dist           a tarball with the command, the library for C and what finds it, and completions
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more
 ";
 
@@ -50,6 +54,8 @@ fn main() -> ExitCode {
         "bench" => bench::run(&shell, &rest),
         "book" => book::run(&shell, &rest),
         "python" => python::prepare(&shell),
+        "wheel" => wheel::run(&shell),
+        "dist" => dist::run(&shell),
         "" | "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())

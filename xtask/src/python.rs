@@ -11,6 +11,7 @@ use crate::{
 use std::{
     env, fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -31,6 +32,25 @@ pub struct Environment {
     /// The one that all clones share, with the tools.
     shared: PathBuf,
     pub has_torch: bool,
+}
+
+impl Environment {
+    /// pip of the environment that all clones share.
+    pub fn pip(&self, shell: &Shell) -> Command {
+        let mut pip = shell.command(&self.shared);
+        pip.args(["-m", "pip", "--disable-pip-version-check"]);
+        pip
+    }
+
+    /// The packages among which another interpreter finds torch: those of its own version, if they were installed before.
+    pub fn torch_for(&self, python: &Path, shell: &Shell) -> Option<PathBuf> {
+        let mut ask = shell.command(python);
+        ask.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
+        let version = shell.must(&mut ask, Output::Kept, Duration::from_secs(60)).ok()?.stdout;
+        let venv = cache_dir()?.join(format!("python-{}", version.trim()));
+        let packages = venv.join(format!("lib/python{}/site-packages", version.trim()));
+        is_installed(&venv, HEAVY).then_some(packages)
+    }
 }
 
 /// Why there is no environment; not a failure of the project.
@@ -54,6 +74,8 @@ pub enum Torch {
     Pinned,
     /// Any that this machine's python3 has; only without one the pinned one.
     Any,
+    /// The pinned one if it was installed before.
+    IfThere,
 }
 
 /// The environment, made if it is not there yet; says what it installs and where.
@@ -71,13 +93,15 @@ pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> 
     install(shell, &shared, lint::PACKAGES, "").map_err(Missing::Failed)?;
     let found = if torch == Torch::Any { installed_torch(shell) } else { None };
     let has_torch = found.is_some()
-        || match install(shell, &shared, HEAVY, HEAVY_SIZE) {
-            Ok(()) => true,
-            Err(why) => {
-                eprintln!("note: torch cannot be installed ({why}); what needs it is left out");
-                false
-            }
-        };
+        || torch == Torch::IfThere && is_installed(&shared, HEAVY)
+        || torch != Torch::IfThere
+            && match install(shell, &shared, HEAVY, HEAVY_SIZE) {
+                Ok(()) => true,
+                Err(why) => {
+                    eprintln!("note: torch cannot be installed ({why}); what needs it is left out");
+                    false
+                }
+            };
     let own = shell.target().join("python");
     let python = own.join("bin/python");
     if !python.exists() {
