@@ -258,7 +258,7 @@ impl Job {
         }
     }
 
-    /// Shows a notice. A console that takes nothing must not keep the main thread (JOB-2): what comes meanwhile is left out.
+    /// Shows a notice. A console that takes nothing must not block the main thread: what comes meanwhile is left out.
     fn show(&mut self, text: String) {
         if let Some(screen) = &self.screen {
             let _ = screen.try_send(Piece::Notice(text));
