@@ -676,6 +676,119 @@ def test_what_cannot_be_right_is_refused(n: int) -> None:
     alike(run_ranks(n, refusals))
 
 
+# What a review has found.
+
+
+def grouped_in_another_order() -> list[list[float]]:
+    net = Branches()
+    ps = [net.left.weight, net.left.bias, net.right.bias, net.right.weight]
+    if hvd.rank() == 1:
+        ps = [ps[0], *reversed(ps[1:])]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=LR), net.named_parameters(), op=hvd.Sum, groups=[ps]
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        x = batch(step, 0)
+        (net.left(x) + 2 * net.right(x)).sum().backward()
+        assert torch.allclose(net.right.weight.grad, 2 * net.left.weight.grad)
+        assert torch.allclose(net.right.bias.grad, torch.tensor([8.0 * hvd.size()]))
+        optimizer.step()
+    return bits(net)
+
+
+def test_members_of_groups_in_another_order_are_told_apart(n: int) -> None:
+    alike(run_ranks(n, grouped_in_another_order))
+
+
+def two_checkpoints(uses_all: bool) -> list[list[float]]:
+    torch.manual_seed(2)
+    blocks = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(3)])
+    extra = torch.nn.Linear(3, 3)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([*blocks.parameters(), *extra.parameters()], lr=0.01), op=hvd.Sum, backward_passes_per_step=1
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        x = torch.ones(2, 3, requires_grad=True)
+        for block in blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True)
+        if uses_all or hvd.rank() == 0:
+            x = x + extra(torch.ones(2, 3))
+        x.sum().backward()
+        assert torch.allclose(blocks[2].bias.grad, torch.tensor([2.0 * hvd.size()] * 3))
+        optimizer.step()
+    return [p.detach().flatten().tolist() for p in [*blocks.parameters(), *extra.parameters()]]
+
+
+@pytest.mark.parametrize("uses_all", [True, False])
+def test_checkpoints_send_each_gradient_once(n: int, uses_all: bool) -> None:
+    alike(run_ranks(n, two_checkpoints, uses_all))
+
+
+def joined_in_the_first_epoch() -> list[list[float]]:
+    net = Branches()
+    _, optimizer = wrapped(net, "optimizer")
+    for epoch in range(3):
+        n_batches = 0 if epoch == 0 and hvd.rank() == 1 else 2
+        for step in range(n_batches):
+            optimizer.zero_grad()
+            (net(batch(step, hvd.rank()), 0) + net(batch(step, 5), 1)).sum().backward()
+            optimizer.step()
+        last = hvd.join()
+        hvd.broadcast_parameters(net.state_dict(), root_rank=last)
+    return bits(net)
+
+
+def test_a_rank_that_joined_before_its_first_pass_learns_with_the_others(n: int) -> None:
+    alike(run_ranks(n, joined_in_the_first_epoch))
+
+
+def added_before_the_step() -> list[list[float]]:
+    table, first = torch.nn.Embedding(4, 2, sparse=True), torch.nn.Parameter(torch.zeros(2))
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([table.weight], lr=1.0), [("b", table.weight)])
+    table(torch.tensor([hvd.rank() % 4])).sum().backward()
+    optimizer.add_param_group({"params": [first]})
+    first.grad = torch.full((2,), float(hvd.rank()))
+    optimizer.step()
+    return [first.tolist(), table.weight.detach().flatten().tolist()]
+
+
+def test_a_parameter_added_between_pass_and_step_is_reduced(n: int) -> None:
+    alike(run_ranks(n, added_before_the_step))
+
+
+def other_caps() -> str:
+    net = hvd.DistributedDataParallel(Branches(), bucket_cap_mb=25.0 if hvd.rank() else 1e-5)
+    with pytest.raises(MismatchError, match="buckets of"):
+        loss_of(net, 0, hvd.rank()).backward()
+    return "told"
+
+
+def test_other_buckets_on_ranks_are_told(n: int) -> None:
+    """REDUCE-4."""
+    alike(run_ranks(n, other_caps))
+
+
+def alias_of_a_gradient() -> list[float]:
+    net = torch.nn.Linear(2, 1, bias=False)
+    flat = torch.zeros(2)
+    net.weight.grad = flat.detach().view(1, 2).detach()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1.0), net.named_parameters())
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        net(torch.full((1, 2), float(hvd.rank()))).sum().backward()
+        assert torch.equal(flat, net.weight.grad.flatten())
+        optimizer.step()
+    return flat.tolist()
+
+
+def test_memory_that_the_program_shares_with_a_gradient_has_the_result(n: int) -> None:
+    """BUCKET-2."""
+    assert alike(run_ranks(n, alias_of_a_gradient)) == [(n - 1) / 2] * 2
+
+
 # LBFGS.
 
 

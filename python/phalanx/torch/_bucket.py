@@ -26,14 +26,20 @@ from phalanx.torch._memory import CODES
 _ALIGN = 64
 
 
-def _references() -> tuple[int, int]:
-    """How many references a gradient in a list has, and a tensor that is only in a list, if nobody else holds them."""
+def _n_users(tensor: torch.Tensor) -> int:
+    """How many tensors share its memory; 0 where torch does not tell."""
+    return 0 if _use_count is None else int(_use_count(tensor.untyped_storage()._cdata))
+
+
+def _references() -> tuple[int, int, int]:
+    """How many references a gradient in a list has, a tensor that is only in a list, and memory of one tensor."""
     p = torch.zeros(1, requires_grad=True)
     p.grad = torch.zeros(1)
-    return max(map(getrefcount, [p.grad])), max(map(getrefcount, [torch.zeros(1)]))
+    return max(map(getrefcount, [p.grad])), max(map(getrefcount, [torch.zeros(1)])), _n_users(p.grad)
 
 
-_OF_GRADIENT, _OF_VIEW = _references()
+_use_count = getattr(torch._C, "_storage_Use_Count", None)
+_OF_GRADIENT, _OF_VIEW, _OF_MEMORY = _references()
 
 
 class Bucket:
@@ -79,7 +85,7 @@ class Bucket:
                 fresh.append(grad.to_dense())
                 continue
             fresh.append(grad)
-            if n_references[place] > _OF_GRADIENT or grad._is_view() or grad.requires_grad:
+            if n_references[place] > _OF_GRADIENT or _n_users(grad) > _OF_MEMORY or grad.requires_grad:
                 self._held.append((grad, view))
             else:
                 self.ps[place].grad = view
@@ -158,12 +164,6 @@ def _copy(to: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     # Before torch 2.2.
     for place, source in zip(to, sources, strict=True):
         place.copy_(source)
-
-
-def _n_users(tensor: torch.Tensor) -> int:
-    """How many tensors share its memory; 0 where torch does not tell."""
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    return 0 if count is None else int(count(tensor.untyped_storage()._cdata))
 
 
 def _view(flat: torch.Tensor, start: int, p: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,10 @@ def filled(
     kind = _kind
     lists = []
     grouped: set[torch.Tensor] = set()
+    place = {p: i for i, p in enumerate(ps)}
     for group in groups:
-        members = sorted((p for p in group if p not in alone), key=lambda p: str(kind(p)))
+        # Ranks may list members in different orders.
+        members = sorted((p for p in group if p not in alone), key=lambda p: (str(kind(p)), place[p]))
         lists += [list(part) for _, part in groupby(members, kind)]
         grouped.update(group)
     rest = [p for p in reversed(ps) if p not in grouped and p not in alone]

@@ -8,7 +8,7 @@ without it sends zeros. Buckets are filled in the order in which the first pass 
   nobody has computed it. So whoever clips, unscales or looks at gradients then does it with everybody's.
 * REDUCE-2: all ranks have the same set of reduced parameters at any round; so they agree on whether a step needs another one.
 * REDUCE-3: ranks whose parameters, frozen parameters or steps differ get an error, all of them, in the next round.
-* REDUCE-4: all ranks have the same buckets: they follow from what rounds have compared, and change only after a round.
+* REDUCE-4: all ranks have the same buckets, or get an error, all of them, in the next round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 import struct
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import is_not
@@ -136,12 +136,16 @@ class Reducer:
         self._order: dict[_Parameter, int] = {}
         self._state = bytearray()
         self._seen = _Seen()
+        self._travels: list[Travel] = []
+        self._rows: set[int] = set()
+        self._loose: set[int] = set()
         #: Buckets, and gradients without one, that are complete and not sent.
         self._due: list[Bucket | int] = []
         self._n_passes = 0
         self._asked: tuple[int, bytearray] | None = None
         self._accord = Accord(what, self._lines, manner.process_set)
-        self._age, self._n_steps, self._n_left_out, self._n_touched = -1, 0, 0, 0
+        self._layout_age = self._age = -1
+        self._n_steps = self._n_left_out = self._n_touched = 0
         #: Passes that have not ended, by the numbers that torch gives them.
         self._open: set[int] = set()
         self._reset()
@@ -151,8 +155,8 @@ class Reducer:
 
     def adopt(self, named: Iterable[tuple[str, _Parameter]]) -> None:
         """Follows these parameters from now on, and no others, whether they are trained now or later."""
-        reduced = {p for p, state in zip(self._ps, self._state, strict=True) if state == _REDUCED}
-        fresh = {p for p, state in zip(self._ps, self._state, strict=True) if state in (_FRESH, _BORN)}
+        before = dict(zip(self._ps, self._state, strict=True))
+        old = self._ps
         given = {p: name for name, p in named if can_have_gradient(p)}
         for p in [p for p in self._names if p not in given]:
             self._hooks.pop(p).remove()
@@ -165,13 +169,28 @@ class Reducer:
                 self._hooks[p] = own_gradient(p, self._what, partial(self._on_gradient, self._members[p]))
         # By name, because ranks may have them in different orders.
         self._ps = sorted(self._names, key=self._names.__getitem__)
-        self._state = bytearray(_REDUCED if p in reduced else _FRESH if p in fresh else _IDLE for p in self._ps)
+        self._state = bytearray(before.get(p, _IDLE) for p in self._ps)
         for i, p in enumerate(self._ps):
             self._members[p].index = i
+        self._renumber([self._members[p].index if p in self._members else None for p in old])
         self._is_known = False
+
+    def _renumber(self, new: list[int | None]) -> None:
+        """Parameters have other numbers now, or none."""
+
+        def moved(indices: Iterable[int]) -> Iterator[int]:
+            return (i for i in map(new.__getitem__, indices) if i is not None)
+
+        self._rows, self._loose = set(moved(self._rows)), set(moved(self._loose))
+        self._due = [i for due in self._due if isinstance(due, int) for i in moved([due])]
+        for travel in self._travels:
+            travel.indices = list(moved(travel.indices))
 
     def _look(self) -> None:
         """Notices what was frozen, unfrozen or adopted since the last time."""
+        if self._layout_age != _world.age():
+            # Ranks that had joined have learned nothing meanwhile.
+            self._layout_age, self._is_known, self._order, self._sparse = _world.age(), False, {}, set()
         forms = [_form(p) if p.requires_grad else None for p in self._ps]
         if self._is_known and forms == self._forms:
             return
@@ -196,6 +215,8 @@ class Reducer:
             self._buckets.append(bucket)
             for p in ps:
                 self._members[p].bucket = bucket
+        layout = repr([(bucket.name, bucket.indices) for bucket in self._buckets])
+        self._layout = hashlib.blake2b(layout.encode(), digest_size=8).digest()
         self._count()
 
     def _lines(self) -> list[str]:
@@ -203,7 +224,13 @@ class Reducer:
         self._look()
         wanted = [self._ps[i] for i in self._wanted]
         groups = {p: i for i, group in enumerate(self._groups()) for p in group}
-        lines = [f"{self._what} number {self._number}", f"PHALANX_CHECK={_phalanx.check_every()}"]
+        compression = self._manner.compression
+        lines = [
+            f"{self._what} number {self._number}",
+            f"PHALANX_CHECK={_phalanx.check_every()}",
+            f"buckets of {self._cap} bytes",
+            "compression by the engine" if is_native(compression) else f"compression by {compression.__name__}",
+        ]
         for p in wanted:
             group = f", group {groups[p]}" if p in groups else ""
             layout = f", strides {list(p.stride())}" if is_laid_out(p) else ""
@@ -264,7 +291,8 @@ class Reducer:
             self._due.append(member.index)
         else:
             bucket.n_missing -= 1
-            if bucket.n_missing == 0:
+            # A checkpoint within this pass may have sent a part of it.
+            if bucket.n_missing == 0 and not bucket.is_sent and not self._has_reduced(bucket):
                 self._due.append(bucket)
 
     def _send_due(self) -> None:
@@ -328,8 +356,8 @@ class Reducer:
     # Sending.
 
     def _send_bucket(self, bucket: Bucket, places: Sequence[int] | None = None) -> None:
-        bucket.is_sent = True
         self._travels.append(send_bucket(bucket, self._manner, places))
+        bucket.is_sent = True
         for i in bucket.indices if places is None else [bucket.indices[place] for place in places]:
             self._state[i] = _SENT
 
@@ -389,7 +417,7 @@ class Reducer:
             is_sparse = has and grad is not None and grad.is_sparse and not self._manner.sparse_as_dense
             dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
-        identity = hashlib.blake2b(self._digest + counts, digest_size=8).digest()
+        identity = hashlib.blake2b(self._digest + self._layout + counts, digest_size=8).digest()
         report = written(bytes(dense), bytes(sparse), is_at_step, identity)
         handle = self._largest(torch.frombuffer(report, dtype=torch.uint8), "round")
         self._asked = (handle, report)
@@ -419,6 +447,7 @@ class Reducer:
             places = [
                 f"{self._n_steps} finished steps",
                 f"{self._n_left_out} passes without a step",
+                f"buckets {self._layout.hex()}",
                 f"{self._n_touched} steps with gradients that were changed after they were reduced",
             ]
             explain(self._what, f"{self._what}.{self._number}.round", self._lines() + places, self._manner.process_set)
@@ -430,7 +459,8 @@ class Reducer:
         self._task = _NO_TASK
         self._send_due()
         try:
-            self._look()
+            if not self._is_known:
+                self._look()
             self._accord.wait()
             self._ask(is_at_step)
             view = self._answer()
@@ -549,9 +579,15 @@ class Reducer:
         travels, asked, state = self._travels, self._asked, self._state.translate(_ANEW)
         self._reset()
         self._open, self._state, self._n_passes = open_tasks, state, len(open_tasks)
-        drain_all(travels)
-        if asked is not None:
-            _handles.synchronize(asked[0])
+        try:
+            drain_all(travels)
+            if asked is not None:
+                _handles.synchronize(asked[0])
+        except BaseException:
+            # The engine may still write to their memory.
+            for bucket in self._buckets:
+                bucket.abandon()
+            raise
 
     def forget(self) -> None:
         """Begins anew without waiting: after a failure, or a shutdown."""
@@ -567,11 +603,10 @@ class Reducer:
     def _reset(self) -> None:
         #: What becomes of each gradient of this step.
         self._state = bytearray(len(self._ps))
-        self._travels: list[Travel] = []
+        self._travels = []
         self._due = []
         #: Those that travel, or have travelled, without a bucket: as rows, and dense.
-        self._rows: set[int] = set()
-        self._loose: set[int] = set()
+        self._rows, self._loose = set(), set()
         self._seen = _Seen()
         self._n_passes = 0
         #: The pass whose gradients travel as soon as they are there.
