@@ -54,7 +54,7 @@ def train(devices: int, reduce: str, sparse: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(("devices", "reduce"), [(1, "AllReduce"), (2, "Reduce")])
 def test_two_ranks_learn_the_bits_of_one(devices: int, reduce: str, sparse: bool) -> None:
-    # PYRANKS-1
+    # ACCORD-1, RANKS-1
     alone = train(2 * devices, "AllReduce", sparse)
     together = run_ranks(2, train, devices, reduce, sparse)
     assert [each["trainers"] for each in together] == [(2, 0), (2, 1)]
@@ -116,7 +116,7 @@ def trouble(kind: str) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "culprit"), [("feed", "FeedError"), ("operation", "OpError")])
 def test_a_rank_that_fails_is_no_trap_for_the_others(kind: str, culprit: str) -> None:
-    # PYRANKS-2
+    # ACCORD-2, RANKS-3
     first, second = run_ranks(2, trouble, kind)
     assert first[:5] == ["ok", "ProcessError", "ok", culprit, "ok"]
     assert second[:5] == ["ok", culprit, "ok", "ProcessError", "ok"]
@@ -192,7 +192,7 @@ def told(kind: str, at: int) -> list[str]:
 )
 @pytest.mark.parametrize(("n", "at"), [(2, 0), (2, 1), (3, 1)])
 def test_others_are_told_who_failed_and_why(n: int, at: int, kind: str, own: str, reason: str) -> None:
-    # PYRANKS-3
+    # ACCORD-3
     for rank, said in enumerate(run_ranks(n, told, kind, at)):
         failed = said.pop(at)
         assert said == ["ok", "ok"]

@@ -5,15 +5,15 @@ use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Hogwild, Init,
     Optimizer, Options, ParallelExecutor, Program, Rule, RunError, Setup, Store, Tensor,
-    exec::{Batch, ReaderError, Threads, each},
+    exec::{Batch, ReaderError, each},
     graph::Conflict,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     thread::ThreadId,
-    time::Duration,
 };
+use threads::Threads;
 
 fn setup(replicas: usize, num_iteration_per_run: usize) -> Setup {
     let exec = ExecutionStrategy { num_iteration_per_run, ..ExecutionStrategy::default() };
@@ -245,7 +245,7 @@ fn what_cannot_be_done_without_waiting_is_refused() {
         BuildError::Conflicts(found) => found.0,
         other => panic!("{other}"),
     };
-    let collective = Threads::new(2, Duration::from_secs(5)).remove(0);
+    let collective = Threads::new(2).remove(0);
     let build = BuildStrategy { sync_batch_norm: true, accumulate: 2, ..BuildStrategy::default() };
     let found = conflicts(Setup { collective: Arc::new(collective), build, ..setup(2, 1) });
     for wanted in [Conflict::AsyncProcesses { got: 2 }, Conflict::AsyncSync, Conflict::AsyncPieces] {

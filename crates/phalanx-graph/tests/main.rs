@@ -27,3 +27,4 @@ mod saved_hostile;
 mod sequence_oracle;
 mod sequences;
 mod sums;
+mod threads;

@@ -26,6 +26,10 @@ mod sync {
             fenced(order, || self.0.load(order))
         }
 
+        pub fn store(&self, value: usize, order: Ordering) {
+            fenced(order, || self.0.store(value, order));
+        }
+
         pub fn fetch_add(&self, by: usize, order: Ordering) -> usize {
             fenced(order, || self.0.fetch_add(by, order))
         }
@@ -120,7 +124,7 @@ fn by_others_in_all_orders(next: Next, n_workers: usize) -> usize {
 }
 
 fn prepared(next: Next) -> Arc<Ready> {
-    let mut ready = Ready::new(2);
+    let ready = Ready::new(2);
     ready.reserve(next.len());
     ready.begin(next.len());
     Arc::new(ready)

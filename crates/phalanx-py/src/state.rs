@@ -1,17 +1,18 @@
 //! The one engine of this process, and the communicator that outlives it (PY-3).
 
-use crate::{error, gate, stack};
+use crate::{error, gate, graph::collective, stack};
 use phalanx_collective::{
     Communicator, Error,
     engine::{Engine, EngineError, Options, Whereabouts},
 };
 use phalanx_core::Config;
 use phalanx_net::{NetError, World};
+use phalanx_train::Ranks;
 use pyo3::prelude::*;
 use std::{
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     time::Duration,
@@ -23,12 +24,19 @@ use std::{
 pub struct Running {
     engine: Option<Engine>,
     home: SyncSender<Engine>,
+    /// Its ranks, for all executors of static programs: they number these (RANKS-1).
+    ranks: OnceLock<Arc<Ranks>>,
 }
 
 impl Running {
+    /// The ranks of this engine, the same for everybody who asks.
+    pub fn ranks(self: &Arc<Running>) -> Arc<Ranks> {
+        self.ranks.get_or_init(|| Arc::new(collective::of_engine(self))).clone()
+    }
+
     fn new(engine: Engine) -> (Arc<Running>, Receiver<Engine>) {
         let (home, last) = sync_channel(1);
-        (Arc::new(Running { engine: Some(engine), home }), last)
+        (Arc::new(Running { engine: Some(engine), home, ranks: OnceLock::new() }), last)
     }
 }
 

@@ -9,11 +9,10 @@
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use phalanx_collective::Communicator;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, Builder, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, ReduceStrategy, Rule, Setup,
-    Store, kernel::Stream, layers::ConvOptions, op::Pool,
+    Act, BATCH, Builder, Collective, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, ReduceStrategy,
+    Rule, Setup, Store, kernel::Stream, layers::ConvOptions, op::Pool,
 };
 use phalanx_train::{
     Ranks,
@@ -79,8 +78,8 @@ fn main() -> ExitCode {
 
 fn train() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
-    let communicator = Communicator::from_env()?;
-    let (rank, size) = (communicator.rank().index(), communicator.size() as usize);
+    let ranks = Ranks::from_env()?;
+    let (rank, size) = (ranks.index(), ranks.processes());
     if options.batch == 0 || options.batch % size != 0 {
         return Err(format!("--batch {} cannot be shared equally by {size} processes", options.batch).into());
     }
@@ -88,11 +87,8 @@ fn train() -> Result<(), Box<dyn Error>> {
     let (test_images, test_labels) = Digits::read(&options.data, "t10k")?.all()?;
 
     let program = lenet()?;
-    let mut setup = Setup {
-        replicas: Some(options.replicas),
-        collective: Arc::new(Ranks::new(communicator)),
-        ..Setup::default()
-    };
+    let mut setup =
+        Setup { replicas: Some(options.replicas), collective: Arc::new(ranks), ..Setup::default() };
     setup.build.reduce_strategy =
         if options.all_reduce { ReduceStrategy::AllReduce } else { ReduceStrategy::Reduce };
     let mut trainer = ParallelExecutor::new(&program, Some("loss"), setup)?;

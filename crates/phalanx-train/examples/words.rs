@@ -5,11 +5,10 @@
 //! ```
 
 use clap::Parser;
-use phalanx_collective::Communicator;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, Builder, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, Rule, Setup, Store, Tensor,
-    layers::EmbeddingOptions,
+    Act, BATCH, Builder, Collective, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, Rule, Setup,
+    Store, Tensor, layers::EmbeddingOptions,
 };
 use phalanx_train::{
     Ranks,
@@ -85,8 +84,8 @@ fn main() -> ExitCode {
 
 fn train() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
-    let communicator = Communicator::from_env()?;
-    let (rank, size) = (communicator.rank().index(), communicator.size() as usize);
+    let ranks = Ranks::from_env()?;
+    let (rank, size) = (ranks.index(), ranks.processes());
     if options.batch == 0 || options.batch % size != 0 {
         return Err(format!("--batch {} cannot be shared equally by {size} processes", options.batch).into());
     }
@@ -96,11 +95,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     let (test_seen, test_next) = samples(unseen, &places, options.context)?;
 
     let program = model(&options)?;
-    let setup = Setup {
-        replicas: Some(options.replicas),
-        collective: Arc::new(Ranks::new(communicator)),
-        ..Setup::default()
-    };
+    let setup = Setup { replicas: Some(options.replicas), collective: Arc::new(ranks), ..Setup::default() };
     let mut trainer = ParallelExecutor::new(&program, Some("loss"), setup)?;
     let test = Setup { replicas: Some(options.replicas), ..Setup::default() };
     let mut tester = ParallelExecutor::new(&program.clone_for_test(), None, test)?;

@@ -1,12 +1,11 @@
 //! Where graphs meet communication: [`Ranks`] lets the processes of a world train one program together.
 //!
 //! ```
-//! use phalanx_collective::Communicator;
 //! use phalanx_graph::{Act, BATCH, Builder, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Rule, Setup, Store, Tensor};
 //! use phalanx_train::Ranks;
 //! use std::sync::Arc;
 //!
-//! let ranks = Ranks::new(Communicator::from_env()?);
+//! let ranks = Ranks::from_env()?;
 //! let mut b = Builder::new();
 //! let x = b.feed("x", phalanx_core::DType::F32, [BATCH, Dim::Fixed(2)])?;
 //! let y = b.fc(x, 1, Act::None)?;
@@ -27,4 +26,4 @@ pub mod data;
 pub mod plot;
 mod ranks;
 
-pub use ranks::Ranks;
+pub use ranks::{Lent, Ranks};

@@ -1,42 +1,63 @@
-//! The processes that train a program together, as ranks of a world.
-//! - RANKS-1: a rank whose step failed dooms the world, so that nobody waits for it.
+//! The processes that train a program together, as ranks of an engine.
+//! - RANKS-1: what an executor exchanges has one name for all its runs, so that the engine soon runs it without a word.
+//! - RANKS-2: no thread of an executor waits in here: the engine calls back.
+//! - RANKS-3: a rank that gives up a run fails it for all of them, and the engine goes on (ACCORD-2); a rank that is lost is named.
 
-use phalanx_collective::{Communicator, Error, Scale};
-use phalanx_core::{DType, Rank, ReduceOp};
-use phalanx_graph::{Collective, CollectiveError};
-use phalanx_net::{World, lost::Doom};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use phalanx_collective::{
+    Communicator,
+    engine::{Answer, Engine, EngineError, Request, Tensor},
+};
+use phalanx_core::{DType, Element, Rank, ReduceOp};
+use phalanx_graph::{
+    Collective, CollectiveError,
+    exec::{Data, Done, Offer},
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-/// The ranks of a communicator. With two of them sums have the bits that one process with all replicas would get; with
-/// more they have the order of the communicator's plan, which is the same in every run.
-#[derive(Debug)]
+/// Somebody's engine, for a moment.
+pub type Lent = Arc<dyn AsRef<Engine> + Send + Sync>;
+
+/// The ranks of an engine. With two of them sums have the bits that one process with all replicas would get; with more they
+/// have the order of the engine's plans, which is the same in every run.
 pub struct Ranks {
     index: usize,
     n: usize,
-    /// Apart from the communicator: whoever gives up must not wait for a call that waits for others.
-    world: Arc<World>,
-    /// A lock because workers of one process share it; the executor makes one call after the other.
-    communicator: Mutex<Communicator>,
+    /// The engine, as long as it runs: executors may outlive it.
+    lend: Box<dyn Fn() -> Option<Lent> + Send + Sync>,
+    /// How many executors there are of each label. A lock because executors on several threads may begin at once.
+    enrolled: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Ranks {
-    pub fn new(communicator: Communicator) -> Ranks {
-        let (index, n) = (communicator.rank().index(), communicator.size() as usize);
-        Ranks { index, n, world: communicator.world_arc(), communicator: Mutex::new(communicator) }
+    /// Those of an engine that others may use as well.
+    pub fn new(engine: Arc<Engine>) -> Ranks {
+        let (index, n) = (engine.rank().index(), engine.size() as usize);
+        Ranks::of_lender(index, n, move || Some(engine.clone()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Communicator> {
-        self.communicator.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those of a world that a launcher has started, or this process alone, with an engine of their own.
+    pub fn from_env() -> Result<Ranks, EngineError> {
+        Ok(Ranks::new(Arc::new(Engine::start(Communicator::from_env()?)?)))
     }
 
-    /// The communicator again, once no executor uses it.
-    pub fn into_inner(self) -> Communicator {
-        self.communicator.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// Rank `index` of `n`, with an engine that may have ended.
+    pub fn of_lender(
+        index: usize,
+        n: usize,
+        lend: impl Fn() -> Option<Lent> + Send + Sync + 'static,
+    ) -> Ranks {
+        Ranks { index, n, lend: Box::new(lend), enrolled: Mutex::default() }
     }
 }
 
-fn failed(call: &'static str) -> impl Fn(Error) -> CollectiveError {
-    move |why| CollectiveError::Failed { call, why: why.to_string() }
+impl fmt::Debug for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ranks").field("index", &self.index).field("n", &self.n).finish_non_exhaustive()
+    }
 }
 
 impl Collective for Ranks {
@@ -48,40 +69,70 @@ impl Collective for Ranks {
         self.index
     }
 
-    fn all_reduce(&self, data: &mut [u8], dtype: DType) -> Result<(), CollectiveError> {
-        let sum = self.lock().allreduce_bytes(data, dtype, ReduceOp::Sum, Scale::default());
-        sum.map_err(failed("the sum of gradients"))
-    }
-
-    fn broadcast(&self, data: &mut [u8], root: usize) -> Result<(), CollectiveError> {
-        self.lock().broadcast(data, Rank(root as u32)).map_err(failed("the broadcast of parameters"))
-    }
-
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
-        let mut comm = self.lock();
-        let failed = failed("the exchange between processes");
-        let ones = vec![1u64; self.n];
-        let mut lengths = vec![0i64; self.n];
-        comm.allgather(&[mine.len() as i64], &mut lengths, &ones).map_err(&failed)?;
-        let lengths: Vec<u64> = lengths.iter().map(|&n| n as u64).collect();
-        let mut all = vec![0u8; lengths.iter().sum::<u64>() as usize];
-        comm.allgather(mine, &mut all, &lengths).map_err(&failed)?;
-        let mut rest = all.as_slice();
-        Ok(lengths
-            .iter()
-            .map(|&n| {
-                let (own, after) = rest.split_at(n as usize);
-                rest = after;
-                own.to_vec()
-            })
-            .collect())
-    }
-
-    /// RANKS-1.
-    fn abort(&self, why: &str) {
-        if self.n > 1 {
-            let rank = self.world.rank();
-            self.world.doom(Doom::GaveUp { rank, why: why.to_string() });
+    fn enroll(&self, label: &str) -> String {
+        let mut enrolled = self.enrolled.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = enrolled.entry(label.to_string()).or_default();
+        *number += 1;
+        match number {
+            1 => format!("graph: training of `{label}`"),
+            n => format!("graph: training of `{label}` ({n})"),
         }
+    }
+
+    fn start(&self, name: &str, offer: Offer, done: Done) {
+        let call = name.to_string();
+        let Some(engine) = (self.lend)() else {
+            let why = "the engine has ended, by shutdown()".to_string();
+            return done(Err(CollectiveError::Failed { call, why }));
+        };
+        match (*engine).as_ref().submit(request(offer).name(name)) {
+            Ok(handle) => handle.then(move |answer| done(told(call, answer))),
+            Err(why) => done(Err(failed(call, &why))),
+        }
+    }
+}
+
+fn request(offer: Offer) -> Request {
+    match offer {
+        Offer::Sum(data) => Request::allreduce(tensor(data)).op(ReduceOp::Sum),
+        Offer::Join(lists) => Request::grouped_allgather(lists.into_iter().map(tensor).collect()),
+        Offer::Broadcast { data, root } => Request::broadcast(tensor(data), Rank(root as u32)),
+        // Nobody adds up so small numbers.
+        Offer::Nothing => Request::allreduce(Tensor::new(vec![0i8])),
+    }
+}
+
+fn tensor(data: Data) -> Tensor {
+    match data {
+        Data::U8(all) => Tensor::new(all),
+        Data::I64(all) => Tensor::new(all),
+        Data::F32(all) => Tensor::new(all),
+        Data::F64(all) => Tensor::new(all),
+    }
+}
+
+fn told(call: String, answer: Answer) -> Result<Vec<Data>, CollectiveError> {
+    let outcome = answer.map_err(|why| failed(call, &why))?;
+    Ok(outcome.tensors.into_iter().filter_map(data).collect())
+}
+
+/// `None` for the answer to [`Offer::Nothing`], where nobody had more to offer.
+fn data(tensor: Tensor) -> Option<Data> {
+    fn all<T: Element>(tensor: Tensor, made: fn(Vec<T>) -> Data) -> Option<Data> {
+        tensor.into_vec().map(made)
+    }
+    match tensor.dtype() {
+        DType::U8 => all(tensor, Data::U8),
+        DType::I64 => all(tensor, Data::I64),
+        DType::F32 => all(tensor, Data::F32),
+        DType::F64 => all(tensor, Data::F64),
+        _ => None,
+    }
+}
+
+fn failed(call: String, why: &EngineError) -> CollectiveError {
+    match why {
+        EngineError::Mismatch { .. } => CollectiveError::Misfit { why: why.to_string() },
+        _ => CollectiveError::Failed { call, why: why.to_string() },
     }
 }

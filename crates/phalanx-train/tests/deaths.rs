@@ -1,9 +1,8 @@
 //! Two processes train one program, and one of them is killed or stopped in the middle of it: the other one is told who
-//! is lost, and ends by itself (RANKS-1).
+//! is lost, and ends by itself (RANKS-3).
 //!
 //! The test executes its own file once a rank, and is their launcher.
 
-use phalanx_collective::Communicator;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, ReduceStrategy, Rule,
@@ -45,9 +44,8 @@ fn network() -> Program {
 #[test]
 fn worker_entry() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let communicator = Communicator::from_env().expect("the world forms");
-    let mut setup =
-        Setup { replicas: Some(2), collective: Arc::new(Ranks::new(communicator)), ..Setup::default() };
+    let ranks = Ranks::from_env().expect("the world forms");
+    let mut setup = Setup { replicas: Some(2), collective: Arc::new(ranks), ..Setup::default() };
     setup.build.reduce_strategy =
         if role == "reduce" { ReduceStrategy::Reduce } else { ReduceStrategy::AllReduce };
     let mut exe = ParallelExecutor::new(&network(), Some("loss"), setup).expect("the setup is right");

@@ -1,10 +1,11 @@
 //! Worlds of ranks, as threads of this process, that train one program.
 
-use phalanx_collective::Communicator;
+use phalanx_collective::{Communicator, engine::Engine};
 use phalanx_core::{Config, DType, Rank};
 use phalanx_graph::{
-    Act, BATCH, Builder, Collective, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, ReduceStrategy,
-    Rule, RunError, Setup, Store, Tensor, kernel::Stream, layers::EmbeddingOptions,
+    Act, BATCH, Builder, Collective, CollectiveError, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program,
+    ReduceStrategy, Rule, RunError, Setup, Store, Tensor, exec::Refusal, kernel::Stream,
+    layers::EmbeddingOptions,
 };
 use phalanx_net::{
     World,
@@ -21,6 +22,11 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs every rank of a world on a thread; `hosts` says which host each has.
 fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    engines(hosts, |engine| run(Ranks::new(engine)))
+}
+
+/// The same, with the engine itself.
+fn engines<T: Send>(hosts: &[u32], run: impl Fn(Arc<Engine>) -> T + Sync) -> Vec<T> {
     let secret = Secret::random();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let hub = Hub::start(vec![listener], secret.clone(), hosts.len() as u32).expect("a hub starts");
@@ -34,7 +40,7 @@ fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
         config.timeout = DEADLINE;
         let world = World::join(identity, secret.clone(), config).expect("the world forms");
         let communicator = Communicator::of_world(Arc::new(world)).expect("it is the first of its world");
-        run(Ranks::new(communicator))
+        run(Arc::new(Engine::start(communicator).expect("an engine starts")))
     };
     let rank = &rank;
     std::thread::scope(|scope| {
@@ -174,7 +180,7 @@ fn a_process_with_wrong_feeds_keeps_nobody_waiting() {
 
 #[test]
 fn a_process_that_leaves_is_named() {
-    // RANKS-1: nobody waits for ever.
+    // RANKS-3: nobody waits for ever.
     let seen = world(&[0, 1], |ranks| {
         let me = ranks.index();
         let mut exe = executor(Arc::new(ranks), 2, ReduceStrategy::AllReduce);
@@ -186,4 +192,95 @@ fn a_process_that_leaves_is_named() {
         step(&mut exe, &mut store, &samples(1, 0..4)).expect_err("the other is gone").to_string()
     });
     assert!(seen[0].contains("rank 1"), "{}", seen[0]);
+}
+
+#[test]
+fn a_process_whose_operation_fails_keeps_nobody_waiting_and_all_go_on() {
+    // ACCORD-2, ACCORD-3, RANKS-3: the same as in Python.
+    let seen = world(&[0, 0, 1], |ranks| {
+        let me = ranks.index();
+        let mut exe = executor(Arc::new(ranks), 2, ReduceStrategy::AllReduce);
+        let mut store = Store::new(1);
+        let mut said = Vec::new();
+        for i in 0..6 {
+            let (words, labels) = samples(i, 0..4);
+            let beyond = Tensor::new(&[4, 3], &[WORDS as i64; 12]).expect("three words a sample");
+            let words = if i as usize == me * 2 { beyond } else { words };
+            said.push(step(&mut exe, &mut store, &(words, labels)).err());
+        }
+        (said, contents(&mut store))
+    });
+    for (rank, (said, learned)) in seen.iter().enumerate() {
+        assert!(*learned == seen[0].1, "all have learned the same");
+        for (i, error) in said.iter().enumerate() {
+            let shown = || format!("rank {rank}, step {i}: {error:?}");
+            match error {
+                None => assert!(i % 2 == 1, "{}", shown()),
+                Some(RunError::Replica { .. }) => assert_eq!(i, rank * 2, "{}", shown()),
+                Some(RunError::Collective(CollectiveError::Aborted { process, why })) => {
+                    assert_eq!(i, process * 2, "{}", shown());
+                    assert!(why.contains("embedding"), "{}", shown());
+                }
+                Some(_) => panic!("{}", shown()),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_that_does_not_run_says_why_and_waits_for_nobody() {
+    let seen = world(&[0, 0], |ranks| {
+        let me = ranks.index();
+        let mut exe = executor(Arc::new(ranks), 1, ReduceStrategy::Reduce);
+        let mut store = Store::new(1);
+        let mut said = Vec::new();
+        for (i, why) in [Refusal::Ended, Refusal::Failed("no disk".into())].iter().enumerate() {
+            match me {
+                0 => said.push(step(&mut exe, &mut store, &samples(0, 0..4)).expect_err("nobody else runs")),
+                _ => exe.refuse(why),
+            }
+            step(&mut exe, &mut store, &samples(i as u64, 0..4)).expect("all go on");
+        }
+        (said, contents(&mut store))
+    });
+    assert!(seen[0].1 == seen[1].1);
+    let aborted = CollectiveError::Aborted { process: 1, why: "no disk".into() };
+    assert_eq!(seen[0].0, [CollectiveError::Ended { process: 1 }.into(), aborted.into()], "ACCORD-3");
+}
+
+#[test]
+fn the_engine_soon_runs_steps_without_a_word() {
+    // RANKS-1: two executors with one label on one engine do not disturb each other.
+    engines(&[0, 0], |engine| {
+        let ranks: Arc<dyn Collective> = Arc::new(Ranks::new(engine.clone()));
+        let mut both = [1, 2].map(|n| executor(ranks.clone(), n, ReduceStrategy::AllReduce));
+        let mut stores = [Store::new(1), Store::new(2)];
+        let mut run = |i: u64| {
+            for (exe, store) in both.iter_mut().zip(&mut stores) {
+                step(exe, store, &samples(i, 0..4)).expect("a step runs");
+            }
+        };
+        (0..10).for_each(&mut run);
+        let before = engine.counters();
+        (10..30).for_each(&mut run);
+        let after = engine.counters();
+        assert_eq!(after.negotiated, before.negotiated, "nothing is told in full any more");
+        let (n, replayed) = (after.operations - before.operations, after.replayed - before.replayed);
+        assert!(replayed * 10 >= n * 9, "{replayed} of {n} were replayed");
+    });
+}
+
+#[test]
+fn processes_with_different_programs_are_told_so_and_the_engine_goes_on() {
+    let seen = world(&[0, 1], |ranks| {
+        let ranks: Arc<dyn Collective> = Arc::new(ranks);
+        let mut setup = Setup { replicas: Some(1), collective: ranks.clone(), ..Setup::default() };
+        setup.build.fuse_all_reduce_ops = ranks.index() == 1;
+        let mut exe = ParallelExecutor::new(&program(), Some("loss"), setup).expect("the setup is right");
+        let error = step(&mut exe, &mut Store::new(1), &samples(0, 0..4)).expect_err("they differ");
+        let mut right = executor(ranks, 1, ReduceStrategy::AllReduce);
+        (error, step(&mut right, &mut Store::new(1), &samples(0, 0..4)).is_ok())
+    });
+    let different = RunError::from(CollectiveError::Different { process: 1 });
+    assert_eq!(seen, [(different.clone(), true), (different, true)]);
 }

@@ -40,6 +40,7 @@ impl Outcome {
 
 pub type Answer = Result<Outcome, EngineError>;
 type Callback = Box<dyn FnOnce(&Answer) + Send>;
+type Taker = Box<dyn FnOnce(Answer) + Send>;
 
 /// The place where the answer will be.
 #[derive(Default)]
@@ -61,6 +62,8 @@ struct State {
     taken: bool,
     answer: Option<Answer>,
     callbacks: Vec<Callback>,
+    /// Who gets the answer itself, after all callbacks.
+    taker: Option<Taker>,
 }
 
 impl Slot {
@@ -95,10 +98,20 @@ impl Slot {
             }
             state = self.lock();
         }
-        state.answer = Some(answer);
+        let Some(take) = state.taker.take() else {
+            state.answer = Some(answer);
+            self.done.store(true, Ordering::Release);
+            drop(state);
+            return self.answered.notify_all();
+        };
+        // Before it is called: it may submit under the same name (HANDLE-2).
+        state.taken = true;
         self.done.store(true, Ordering::Release);
         drop(state);
-        self.answered.notify_all();
+        self.observe();
+        if catch_unwind(AssertUnwindSafe(|| take(answer))).is_err() {
+            tracing::error!("a callback panicked");
+        }
     }
 
     pub fn is_done(&self) -> bool {
@@ -195,11 +208,28 @@ impl Handle {
             self.slot.call_back(state, answer);
         }
     }
+
+    /// Gives the answer away once it is there: at once if it is, otherwise from a thread of the engine, which must not be kept long. The name
+    /// is free by then.
+    pub fn then(self, take: impl FnOnce(Answer) + Send + 'static) {
+        let mut state = self.slot.lock();
+        if state.taken {
+            drop(state);
+            return take(Err(EngineError::Taken));
+        }
+        state.taker = Some(Box::new(take));
+        if let Some(answer) = state.answer.take() {
+            self.slot.call_back(state, answer);
+        }
+    }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.slot.observed.store(true, Ordering::Release);
+        // Who takes the answer sees it when it is there, not now.
+        if self.slot.lock().taker.is_none() {
+            self.slot.observed.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -222,6 +252,30 @@ mod tests {
         assert_eq!(tell.try_iter().count(), 2, "HANDLE-1");
         let alone = Arc::try_unwrap(handle).unwrap();
         alone.wait().unwrap();
+    }
+
+    #[test]
+    fn an_answer_is_given_away_after_callbacks_have_seen_it_and_its_name_is_free() {
+        for early in [true, false] {
+            let n_seen = Arc::new(AtomicU64::new(0));
+            let slot = Arc::new(Slot::new(n_seen.clone()));
+            let handle = Handle::new("x".into(), slot.clone());
+            let (told, tell) = mpsc::channel();
+            let (seen, free) = (told.clone(), slot.clone());
+            handle.on_done(move |_| seen.send((vec![], false)).unwrap());
+            let answer = || slot.answer(Ok(Outcome { received: vec![3], ..Outcome::default() }));
+            if early {
+                answer();
+            }
+            handle.then(move |answer| told.send((answer.unwrap().received, free.is_free())).unwrap());
+            if !early {
+                assert_eq!(n_seen.load(Ordering::Relaxed), 0, "nobody has seen it yet");
+                answer();
+            }
+            assert_eq!(n_seen.load(Ordering::Relaxed), 1);
+            let said: Vec<(Vec<u64>, bool)> = tell.try_iter().collect();
+            assert_eq!(said, [(vec![], false), (vec![3], true)], "HANDLE-1, HANDLE-2");
+        }
     }
 
     #[test]

@@ -211,6 +211,12 @@ impl Engine {
     }
 }
 
+impl AsRef<Engine> for Engine {
+    fn as_ref(&self) -> &Engine {
+        self
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         if std::thread::panicking() {

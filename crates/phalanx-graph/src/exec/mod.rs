@@ -12,8 +12,8 @@ pub use error::RunError;
 pub use executor::{Executor, Options};
 pub use hogwild::{Batch, Hogwild, ReaderError, Update, each};
 pub use parallel::{
-    Alone, Collective, CollectiveError, DryRun, Feed, Fetch, Fetched, Merge, ParallelExecutor, Setup,
-    Threads, tree,
+    Alone, Collective, CollectiveError, Data, Done, DryRun, Feed, Fetch, Fetched, Merge, Offer,
+    ParallelExecutor, Refusal, Setup, tree,
 };
 pub use store::Store;
 pub use tensor::{Tensor, TensorError};

@@ -1,16 +1,16 @@
 //! Loops and branches in several replicas, which go different ways.
 
 use super::models::{assert_same, bits, on};
+use crate::threads::Threads;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, Fetched, GraphError,
     Optimizer, Options, ParallelExecutor, Program, ReduceStrategy, Rule, RunError, Setup, Shape, Store,
     Tensor, VarId,
-    exec::Threads,
     kernel::{KernelError, Stream},
     op::{Comparison, Func, Reduction},
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 const TIME: usize = 6;
 const WIDTH: usize = 3;
@@ -263,7 +263,7 @@ fn half(t: &Tensor, at: usize) -> Tensor {
 fn two_processes_whose_loops_go_different_ways_give_the_bits_of_one() {
     let program = network(7, 0.2, Some(&Optimizer::new(Rule::adam(), 0.02))).unwrap();
     let (_, mut wanted) = train(&program, setup(4, BuildStrategy::default(), 2), 8);
-    let processes = Threads::new(2, Duration::from_secs(60));
+    let processes = Threads::new(2);
     std::thread::scope(|scope| {
         let learn = |at: usize, collective: Threads| {
             let setup = Setup { collective: Arc::new(collective), ..setup(2, BuildStrategy::default(), 1) };

@@ -1,16 +1,15 @@
 //! Several executors in threads of their own are several processes: SUM-1, SSA-3.
 
 use super::models::{adam, assert_same, bits, digits, network, on, train};
+use crate::threads::Threads;
 use phalanx_graph::{
-    BuildStrategy, CollectiveError, Feed, Fetch, GradientScale, ParallelExecutor, Program, ReduceStrategy,
-    Role, RunError, Setup, Store, Tensor,
-    exec::Threads,
+    BuildStrategy, Collective, CollectiveError, ExecutionStrategy, Feed, Fetch, GradientScale,
+    ParallelExecutor, Program, ReduceStrategy, Role, RunError, Setup, Store, Tensor,
+    exec::{Data, Done, Offer},
     graph::{Node, NodeKind},
     op::{Func, Unary},
 };
-use std::{sync::Arc, time::Duration};
-
-const DEADLINE: Duration = Duration::from_secs(60);
+use std::sync::Arc;
 
 fn part(t: &Tensor, from: usize, n: usize) -> Tensor {
     let width = t.dims()[1..].iter().product::<usize>();
@@ -30,7 +29,7 @@ fn together(
     shares: &[usize],
     steps: u64,
 ) -> Vec<(Vec<f32>, Store)> {
-    let processes = Threads::new(shares.len(), DEADLINE);
+    let processes = Threads::new(shares.len());
     std::thread::scope(|scope| {
         let run = |at: usize, collective: Threads| {
             let setup = Setup { build: build.clone(), collective: Arc::new(collective), ..on(replicas) };
@@ -109,7 +108,7 @@ fn a_process_that_is_fed_wrongly_keeps_nobody_waiting_and_all_can_go_on() {
     let program = network(Some(&adam()), &[20], false, 0.0);
     let program = &program;
     let (_, mut wanted) = train(program, on(4), 3, 8);
-    let processes = Threads::new(2, DEADLINE);
+    let processes = Threads::new(2);
     let stores: Vec<Store> = std::thread::scope(|scope| {
         let run = |at: usize, collective: Threads| {
             let setup = Setup { collective: Arc::new(collective), ..on(2) };
@@ -164,7 +163,7 @@ fn as_long_as_a_process_may_fail_the_others_do_not_update() {
     program.append(Unary(Func::Log), &[scores], "late", Role::Forward, site).unwrap();
     for fuse_all_reduce_ops in [true, false] {
         let build = BuildStrategy { fuse_all_reduce_ops, ..BuildStrategy::default() };
-        let collective = Arc::new(Threads::new(2, DEADLINE).remove(0));
+        let collective = Arc::new(Threads::new(2).remove(0));
         let exe =
             ParallelExecutor::new(&program, Some("loss"), Setup { build, collective, ..on(2) }).unwrap();
         let graph = exe.graph();
@@ -180,7 +179,7 @@ fn as_long_as_a_process_may_fail_the_others_do_not_update() {
 #[test]
 fn a_process_that_fails_is_named_by_the_others() {
     let program = network(Some(&adam()), &[20], false, 0.0);
-    let processes = Threads::new(2, DEADLINE);
+    let processes = Threads::new(2);
     let errors: Vec<RunError> = std::thread::scope(|scope| {
         let run = |at: usize, collective: Threads| {
             let setup = Setup { collective: Arc::new(collective), ..on(2) };
@@ -205,4 +204,62 @@ fn a_process_that_fails_is_named_by_the_others() {
         panic!("{}", errors[0])
     };
     assert!(why.contains("99 is not in 0..10"), "{why}");
+}
+
+/// Two processes, of which the other one agrees to everything and then either answers from a thread of its own or is gone.
+#[derive(Debug)]
+struct Other {
+    is_gone: bool,
+}
+
+impl Collective for Other {
+    fn processes(&self) -> usize {
+        2
+    }
+
+    fn index(&self) -> usize {
+        0
+    }
+
+    fn enroll(&self, label: &str) -> String {
+        label.to_string()
+    }
+
+    fn start(&self, name: &str, offer: Offer, done: Done) {
+        let back = match offer {
+            Offer::Join(lists) => {
+                let again = |data: Data| match data {
+                    Data::I64(all) => Data::I64([all.clone(), all].concat()),
+                    other => other,
+                };
+                lists.into_iter().map(again).collect()
+            }
+            Offer::Sum(_) if self.is_gone => return,
+            Offer::Sum(data) | Offer::Broadcast { data, .. } => vec![data],
+            Offer::Nothing => panic!("{name}: nobody gives up"),
+        };
+        std::thread::spawn(move || done(Ok(back)));
+    }
+}
+
+#[test]
+fn exchanges_that_come_back_later_or_never_keep_no_worker_waiting() {
+    // TRAVEL-1, with fewer and more workers than exchanges.
+    let program = network(Some(&adam()), &[20, 20], false, 0.0);
+    for num_threads in [1, 3] {
+        for is_gone in [false, true] {
+            let exec = ExecutionStrategy { num_threads, ..ExecutionStrategy::default() };
+            let build = BuildStrategy { fuse_all_reduce_ops: false, ..BuildStrategy::default() };
+            let setup = Setup { exec, build, collective: Arc::new(Other { is_gone }), ..on(2) };
+            let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+            let mut store = Store::new(0);
+            let (x, y) = digits(4, 0);
+            let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+            for _ in 0..3 {
+                let ended = exe.run(&mut store, &feeds, &[]);
+                let lost = matches!(ended, Err(RunError::Collective(CollectiveError::Failed { .. })));
+                assert!(if is_gone { lost } else { ended.is_ok() }, "{ended:?}");
+            }
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! Sparse gradients of several replicas, and of several processes.
 
 use super::models::on;
+use crate::threads::Threads;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, GradientScale, Init, Optimizer,
-    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, exec::Threads, kernel::Stream,
+    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, kernel::Stream,
     layers::EmbeddingOptions, op::Reduction,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// Words and their successors, with one table for both places of the input.
 fn words(sparse: bool, optimizer: &Optimizer) -> Program {
@@ -153,7 +154,7 @@ fn rows_of_all_processes_are_gathered() {
     let program = words(true, &optimizer);
     let wanted = train(&program, on(4), 6, 16, (0, 1));
     let all: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = Threads::new(2, Duration::from_secs(60))
+        let threads: Vec<_> = Threads::new(2)
             .into_iter()
             .enumerate()
             .map(|(at, collective)| {

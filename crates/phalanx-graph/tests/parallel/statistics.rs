@@ -1,15 +1,15 @@
 //! Batch norm with the statistics of all replicas is that of one replica with all samples.
 
 use super::models::{adam, digits, network, on};
+use crate::threads::Threads;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, Optimizer, Options,
     ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor,
-    exec::Threads,
     kernel::Stream,
     layers::{BatchNormOptions, ConvOptions},
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 fn close(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0))
@@ -96,7 +96,7 @@ fn without_it_each_replica_has_its_own_and_with_processes_all_have_one() {
     let synced = run(true, 4);
     assert!(close(&synced, &one));
     let halves: Vec<Vec<f64>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = Threads::new(2, Duration::from_secs(60))
+        let threads: Vec<_> = Threads::new(2)
             .into_iter()
             .enumerate()
             .map(|(at, collective)| {

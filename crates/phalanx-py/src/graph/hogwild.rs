@@ -98,13 +98,13 @@ impl GraphHogwild {
         devices: Option<usize>,
         seed: Option<u64>,
     ) -> PyResult<GraphHogwild> {
-        let ranks = collective::of_this_process(py, loss)?;
+        let ranks = collective::of_this_process(py)?;
         let program = program.snapshot();
         let setup = Setup {
             build: build.strategy()?,
             exec: exec.strategy(),
             replicas: devices,
-            collective: collective::collective(ranks.as_ref()),
+            collective: collective::collective(ranks),
             seed,
             ..Setup::default()
         };

@@ -9,7 +9,7 @@
 //! - PYGRAPH-5: batches of an asynchronous run are read by the thread that waits for it, one when a replica asks for it; what that thread
 //!   does meanwhile never waits for the run.
 
-mod collective;
+pub mod collective;
 mod control;
 mod driver;
 mod error;

@@ -1,7 +1,7 @@
 //! Several replicas at once.
 
 use super::{
-    collective::{self, Cause, Ranks},
+    collective,
     driver::Driver,
     error,
     program::GraphProgram,
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{gate, lent::Lent};
 use phalanx_graph::{
-    BuildError, Collective, Feed, Fetch, Fetched, Merge, ParallelExecutor, RunError, Setup, Tensor,
+    BuildError, Feed, Fetch, Fetched, Merge, ParallelExecutor, RunError, Setup, Tensor,
+    exec::Refusal,
     graph::{Effective, PassList},
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
-use std::sync::Arc;
 
 /// A program on several replicas.
 #[derive(Debug)]
@@ -24,8 +24,6 @@ use std::sync::Arc;
 pub struct GraphParallelExecutor {
     driver: Driver<(ParallelExecutor, Wants)>,
     effective: Effective,
-    /// Those of other processes, if there are any.
-    ranks: Option<Arc<Ranks>>,
 }
 
 /// How a variable is given to the replicas, with the memory of its own.
@@ -77,14 +75,14 @@ impl GraphParallelExecutor {
         devices: Option<usize>,
         seed: Option<u64>,
     ) -> PyResult<GraphParallelExecutor> {
-        let world = collective::of_this_process(py, loss.as_deref().unwrap_or_default())?;
+        let world = collective::of_this_process(py)?;
         let (mut build_strategy, without) = (build.strategy()?, build.without_passes);
         // Prediction is every rank's own: some of them may not even want it.
         let ranks = world.clone().filter(|_| loss.is_some());
         if let (None, Some(world)) = (&ranks, &world) {
-            world.leave(&mut build_strategy);
+            collective::leave(world, &mut build_strategy);
         }
-        let collective = collective::collective(ranks.as_ref());
+        let collective = collective::collective(ranks);
         let program = program.snapshot();
         let wants = Wants::of(&program);
         let made = gate::enter(py, "build", move || {
@@ -98,7 +96,7 @@ impl GraphParallelExecutor {
         })?;
         let executor = made.map_err(|why: BuildError| error::of_build(py, &why))?;
         let effective = executor.effective().clone();
-        Ok(GraphParallelExecutor { driver: Driver::new("parallel", (executor, wants))?, effective, ranks })
+        Ok(GraphParallelExecutor { driver: Driver::new("parallel", (executor, wants))?, effective })
     }
 
     /// The strategies as they hold.
@@ -113,9 +111,9 @@ impl GraphParallelExecutor {
 
     /// Finds the program's parameters and states in the store, as a run would.
     fn prepare(&self, py: Python<'_>, store: &GraphStore) -> PyResult<()> {
-        let (shared, ranks) = (store.shared(py)?, self.ranks.clone());
+        let shared = store.shared(py)?;
         let prepared = self.driver.call(py, move |(executor, wants)| {
-            begin(wants, &shared, ranks.as_deref())?;
+            begin(executor, wants, &shared)?;
             executor.prepare(&mut lock(&shared))
         })?;
         prepared.map_err(|why| error::of_run(py, &why))
@@ -129,7 +127,7 @@ impl GraphParallelExecutor {
         feeds: Vec<(String, String, Vec<Lent>)>,
         fetch: Vec<(String, String)>,
     ) -> PyResult<Vec<Out>> {
-        let (shared, ranks) = (store.shared(py)?, self.ranks.clone());
+        let shared = store.shared(py)?;
         // What is lent comes back out, so that its owners go with the GIL held.
         let (copied, feeds) = py.detach(move || {
             let each = feeds.iter().map(|(_, kind, lent)| taken(kind, lent));
@@ -151,7 +149,7 @@ impl GraphParallelExecutor {
             }
             let wanted = fetch.iter().zip(&merges).map(|((name, _), &merge)| Fetch { name, merge });
             let wanted: Vec<Fetch<'_>> = wanted.collect();
-            begin(wants, &shared, ranks.as_deref())?;
+            begin(executor, wants, &shared)?;
             executor.run(&mut lock(&shared), &feeds, &wanted)
         })?;
         let fetched = ran.map_err(|why| error::of_run(py, &why))?;
@@ -161,12 +159,8 @@ impl GraphParallelExecutor {
     /// Tells the other ranks, who may be waiting already, that this one does not run, and why: there are no more batches, or
     /// what is said.
     fn give_up(&self, py: Python<'_>, why: String, ended: bool) -> PyResult<()> {
-        let Some(ranks) = self.ranks.clone() else { return Ok(()) };
-        let cause = if ended { Cause::Ended } else { Cause::Failed };
-        self.driver.call(py, move |_| {
-            ranks.begin();
-            ranks.give_up(cause, &why);
-        })
+        let why = if ended { Refusal::Ended } else { Refusal::Failed(why) };
+        self.driver.call(py, move |(executor, _)| executor.refuse(&why))
     }
 
     /// Gives the memory of temporaries back.
@@ -180,9 +174,9 @@ impl GraphParallelExecutor {
 
     /// Tasks of one run, tasks that were visited in all runs, and nanoseconds for each.
     fn dry_run(&self, py: Python<'_>, store: &GraphStore, n_runs: usize) -> PyResult<(usize, usize, f64)> {
-        let (shared, ranks) = (store.shared(py)?, self.ranks.clone());
+        let shared = store.shared(py)?;
         let ran = self.driver.call(py, move |(executor, wants)| {
-            begin(wants, &shared, ranks.as_deref())?;
+            begin(executor, wants, &shared)?;
             executor.dry_run(&mut lock(&shared), n_runs)
         })?;
         let seen = ran.map_err(|why| error::of_run(py, &why))?;
@@ -216,15 +210,8 @@ impl GraphParallelExecutor {
 }
 
 /// What comes before everything else; other ranks are told if it comes to nothing.
-fn begin(wants: &mut Wants, store: &Shared, ranks: Option<&Ranks>) -> Result<(), RunError> {
-    let checked = wants.check(store);
-    if let Some(ranks) = ranks {
-        ranks.begin();
-        if let Err(why) = &checked {
-            ranks.abort(&why.to_string());
-        }
-    }
-    checked
+fn begin(executor: &mut ParallelExecutor, wants: &mut Wants, store: &Shared) -> Result<(), RunError> {
+    wants.check(store).inspect_err(|why| executor.refuse(&Refusal::Failed(why.to_string())))
 }
 
 fn each(taken: &Taken) -> Vec<&Tensor> {

@@ -1,6 +1,6 @@
 //! What a run is asked for, and everything that can be wrong with that (PARA-4).
 
-use super::{Feed, Fetch, Merge, ParallelExecutor, RunError};
+use super::{Feed, Fetch, Merge, ParallelExecutor, RunError, Store, accord::Standing};
 use crate::{
     graph::{GradientScale, Graph},
     ir::{Var, VarId, VarKind},
@@ -167,40 +167,24 @@ impl ParallelExecutor {
         loss.is_some_and(|loss| name.strip_suffix("@GRAD") == Some(loss))
     }
 
-    /// How many samples there are, here and elsewhere. A process that cannot run says so in place of its number, so that
-    /// nobody waits for it, and all can try again.
-    pub(super) fn count(&self, asked: &mut Asked, checked: Result<(), RunError>) -> Result<(), RunError> {
-        const REFUSED: u64 = u64::MAX;
-        let collective = &self.run.collective;
-        let busy = asked.sizes.iter().filter(|&&n| n > 0).count();
-        if collective.processes() == 1 {
-            checked?;
-            (asked.first, asked.total, asked.busy) = (0, asked.sizes.iter().sum(), busy);
-        } else {
-            let own = if checked.is_ok() { asked.sizes.iter().sum::<usize>() as u64 } else { REFUSED };
-            let both = [own, busy as u64].map(u64::to_le_bytes);
-            let all = collective.all_gather(both.as_flattened())?;
-            let number = |bytes: &Vec<u8>, at: usize| {
-                let (numbers, _) = bytes.as_chunks::<8>();
-                numbers.get(at).map_or(REFUSED, |n| u64::from_le_bytes(*n))
-            };
-            if let Some(process) = all.iter().position(|bytes| number(bytes, 0) == REFUSED) {
-                return self.refused(process, checked);
-            }
-            let sum = |some: &[Vec<u8>], at| some.iter().map(|b| number(b, at)).sum::<u64>() as usize;
-            (asked.first, asked.total) = (sum(&all[..collective.index()], 0), sum(&all, 0));
-            asked.busy = sum(&all, 1);
+    /// How this process stands before a run.
+    pub(super) fn standing(&self, store: &Store, asked: &Asked) -> Standing {
+        Standing {
+            samples: asked.sizes.iter().sum(),
+            busy: asked.sizes.iter().filter(|&&n| n > 0).count(),
+            is_new: self.binding.is_new(store),
+            runs: true,
+            digest: self.digest,
         }
-        if asked.total == 0 && self.learns { Err(RunError::NoSamples) } else { Ok(()) }
     }
 
-    /// All processes know that this one refuses, and hear why.
-    fn refused(&self, process: usize, checked: Result<(), RunError>) -> Result<(), RunError> {
-        let own = checked.as_ref().err().map_or_else(|| "it could run".to_string(), ToString::to_string);
-        let reasons = self.run.collective.all_gather(own.as_bytes());
-        checked?;
-        let why = String::from_utf8_lossy(&reasons?[process]).into_owned();
-        Err(RunError::Elsewhere { process, why })
+    /// How many samples there are, here and elsewhere.
+    pub(super) fn count(&self, asked: &mut Asked, all: &[Standing]) -> Result<(), RunError> {
+        let before = &all[..self.run.accord.collective.index()];
+        asked.first = before.iter().map(|s| s.samples).sum();
+        asked.total = all.iter().map(|s| s.samples).sum();
+        asked.busy = all.iter().map(|s| s.busy).sum();
+        if asked.total == 0 && self.learns { Err(RunError::NoSamples) } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! An executor's hold on a store: which buffer each replica has of each variable.
 
-use super::{collective::Collective, lower::Places};
+use super::{accord::Accord, lower::Places};
 use crate::{
     exec::{RunError, Store},
     graph::{Graph, Held},
@@ -34,12 +34,7 @@ impl Binding {
     }
 
     /// Takes hold of a store, if it is another than before, or others have moved its variables; true if so.
-    pub(super) fn bind(
-        &mut self,
-        graph: &Graph,
-        store: &mut Store,
-        collective: &dyn Collective,
-    ) -> Result<bool, RunError> {
+    pub(super) fn bind(&mut self, graph: &Graph, store: &mut Store) -> Result<bool, RunError> {
         if store.is_state(&self.seen) {
             return Ok(false);
         }
@@ -65,37 +60,36 @@ impl Binding {
                 };
             }
         }
-        let state = store.state();
-        let is_new = !self.alike.as_ref().is_some_and(|token| Arc::ptr_eq(token, &state.0));
-        if collective.processes() > 1 && is_new {
-            self.begin_alike(graph, store, collective)?;
-        }
-        self.alike = Some(state.0.clone());
-        self.seen = Some(state);
+        self.seen = Some(store.state());
         Ok(true)
     }
 
+    /// Whether this store has not begun with the other processes yet.
+    pub(super) fn is_new(&self, store: &Store) -> bool {
+        !self.alike.as_ref().is_some_and(|token| Arc::ptr_eq(token, &store.state().0))
+    }
+
     /// Everybody begins with what the first process has: values, and what random numbers come from.
-    fn begin_alike(
-        &self,
+    pub(super) fn begin_alike(
+        &mut self,
         graph: &Graph,
         store: &mut Store,
-        collective: &dyn Collective,
+        accord: &mut Accord,
     ) -> Result<(), RunError> {
         let mut origin = [store.seed.to_le_bytes(), store.runs.to_le_bytes()].concat();
-        collective.broadcast(&mut origin, 0)?;
+        origin.extend(self.held.iter().map(|(.., entry)| u8::from(store.is_set(*entry))));
+        accord.broadcast("start", &mut origin)?;
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| origin[at + i]));
         (store.seed, store.runs) = (number(0), number(8));
-        for &(id, _, entry) in &self.held {
-            let name = &graph.program.var(id).name;
-            let mut value = store.get(name).expect("admitted");
-            let mut is_set = [u8::from(store.is_set(entry))];
-            collective.broadcast(&mut is_set, 0)?;
-            if is_set == [1] {
-                collective.broadcast(value.bytes_mut(), 0)?;
+        for (&(id, ..), is_set) in self.held.iter().zip(&origin[16..]) {
+            if *is_set == 1 {
+                let name = &graph.program.var(id).name;
+                let mut value = store.get(name).expect("admitted");
+                accord.broadcast(&format!("value of `{name}`"), value.bytes_mut())?;
                 store.set(name, &value)?;
             }
         }
+        self.alike = Some(store.state().0);
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 
 use super::{
     memory::{Own, bytes_of, plan_body, plan_tail},
-    schedule::{Access, Drafting, Region, Schedule, Task},
+    schedule::{Access, Drafting, Half, Region, Schedule, Task},
     shared::Shared,
     work::{Called, What},
 };
@@ -49,6 +49,8 @@ pub(super) struct Planned {
     pub sources: Vec<Source>,
     pub calls: Vec<Called>,
     pub schedule: Schedule,
+    /// The task that takes each exchange between processes back.
+    pub takes: Vec<u32>,
     /// Sizes of the arenas.
     pub arena_bytes: Vec<usize>,
     pub shared_bytes: usize,
@@ -63,6 +65,7 @@ impl Planned {
             sources: Vec::new(),
             calls: Vec::new(),
             schedule: Schedule::default(),
+            takes: Vec::new(),
             arena_bytes: Vec::new(),
             shared_bytes: 0,
         }
@@ -92,6 +95,7 @@ struct Lowering<'a> {
     places: &'a Places,
     calls: Vec<Called>,
     draft: Drafting,
+    takes: Vec<u32>,
     /// The tasks of each node.
     tasks_of: Vec<Vec<u32>>,
     n_threads: usize,
@@ -137,6 +141,7 @@ impl<'a> Lowering<'a> {
             places,
             calls: Vec::new(),
             draft: Drafting::default(),
+            takes: Vec::new(),
             tasks_of: Vec::new(),
         }
     }
@@ -155,7 +160,7 @@ impl<'a> Lowering<'a> {
             NodeKind::Exchange { vars } => self.exchange(at, vars, &after),
             NodeKind::Gather { var } => self.gather(at, *var, &after),
             NodeKind::Gate => {
-                let task = Task { replica: 0, calls: 0..0, home: 0, cost: 0, node: at };
+                let task = Task { replica: 0, calls: 0..0, home: 0, cost: 0, node: at, half: Half::None };
                 self.draft.gate(task);
             }
         }
@@ -180,9 +185,14 @@ impl<'a> Lowering<'a> {
             step.inputs().iter().for_each(|o| note(o, false));
             step.outputs().iter().chain([step.scratch()]).for_each(|o| note(o, true));
         }
+        let half = match calls.as_slice() {
+            [Called { what: What::Bring(exchange), .. }] => Half::Bring(*exchange),
+            [Called { what: What::Take(exchange), .. }] => Half::Take(*exchange),
+            _ => Half::None,
+        };
         self.calls.extend(calls);
-        let task = Task { replica, calls: begin..self.calls.len(), home: home % self.n_threads, cost, node };
-        self.draft.add(task, accesses, after);
+        let (calls, home) = (begin..self.calls.len(), home % self.n_threads);
+        self.draft.add(Task { replica, calls, home, cost, node, half }, accesses, after);
     }
 
     fn compute(&mut self, node: usize, replica: usize, ops: &[OpId], after: &[u32]) {
@@ -264,8 +274,18 @@ impl<'a> Lowering<'a> {
     fn exchange(&mut self, node: usize, vars: &[Summed], after: &[u32]) {
         let (begin, end) = self.extent(vars);
         let operand = self.flat(vars[0].whole, 0, begin..end);
-        let called = Called { what: What::Exchange, step: whole(vec![operand.clone()], vec![operand]) };
-        self.task(node, 0, self.n_threads - 1, vec![called], after);
+        self.travel(node, vec![operand.clone()], operand, after);
+    }
+
+    /// Two tasks, because nobody waits for what happens between them.
+    fn travel(&mut self, node: usize, from: Vec<Operand>, to: Operand, after: &[u32]) {
+        let (exchange, home) = (self.takes.len(), self.n_threads - 1);
+        let bring = Called { what: What::Bring(exchange), step: whole(from, vec![]) };
+        let begun = self.draft.len() as u32;
+        self.task(node, 0, home, vec![bring], after);
+        self.takes.push(self.draft.len() as u32);
+        let take = Called { what: What::Take(exchange), step: whole(vec![], vec![to]) };
+        self.task(node, 0, home, vec![take], &[begun]);
     }
 
     fn gather(&mut self, node: usize, var: VarId, after: &[u32]) {
@@ -280,8 +300,11 @@ impl<'a> Lowering<'a> {
             form: sig.form,
         };
         let inputs = each.iter().zip(&self.signature.sizes).map(|(&at, &n)| rows(at, n)).collect();
-        let step = whole(inputs, vec![rows(*all, self.signature.total)]);
-        self.task(node, 0, 0, vec![Called { what: What::Gather, step }], after);
+        let all = rows(*all, self.signature.total);
+        if self.graph.settings.processes > 1 {
+            return self.travel(node, inputs, all, after);
+        }
+        self.task(node, 0, 0, vec![Called { what: What::Gather, step: whole(inputs, vec![all]) }], after);
     }
 
     fn update(&mut self, node: usize, replica: Option<usize>, ops: &[OpId], after: &[u32]) {
@@ -369,6 +392,7 @@ impl<'a> Lowering<'a> {
             sources,
             calls: self.calls,
             schedule,
+            takes: self.takes,
             arena_bytes,
             shared_bytes: self.shared.bytes,
         }

@@ -9,6 +9,8 @@
 //!   goes to other processes.
 //! - PARA-4: everything that is wrong with feeds and fetches is said before anything runs or changes.
 
+mod accord;
+mod agreeing;
 mod asking;
 mod binding;
 mod collective;
@@ -23,9 +25,11 @@ mod setup;
 mod shared;
 mod sync;
 mod trace;
+mod travel;
 mod work;
 
-pub use collective::{Alone, Collective, CollectiveError, Threads, tree};
+pub use accord::Refusal;
+pub use collective::{Alone, Collective, CollectiveError, Data, Done, Offer, tree};
 pub use feed::Feed;
 pub use fetch::{Fetch, Fetched, Merge};
 pub use setup::Setup;
@@ -36,6 +40,8 @@ use crate::{
     ir::{Op, Program, Role, VarId, VarKind},
     kernel::{Arena, Env, Operand, Place},
 };
+use accord::Accord;
+use agreeing::{digest_of, exchanges};
 use asking::{Asked, Known};
 use binding::Binding;
 use fetch::Merging;
@@ -71,6 +77,8 @@ pub struct ParallelExecutor {
     seed: Option<u64>,
     asked: Asked,
     known: Vec<Known>,
+    /// What is exchanged with other processes, as a number that is the same on all of them.
+    digest: u64,
 }
 
 /// Plans that are kept: one for each way to split a batch and each set of fetches.
@@ -102,14 +110,17 @@ impl ParallelExecutor {
             Pool::new(threads).map_err(|why| BuildError::Threads { n: threads - 1, why: why.to_string() })?;
         let nothing = Signature { sizes: Vec::new(), total: 0, fetched: Vec::new() };
         let empty = Arc::new(Planned::empty(nothing));
-        let mut run = Run::new(program.clone(), setup.collective, empty, threads);
+        let n_exchanges = exchanges(&graph).len();
+        let label = loss.map_or("", |loss| &program.var(loss).name);
+        let accord = Accord::new(setup.collective, label, n_exchanges);
+        let mut run = Run::new(program.clone(), accord, n_exchanges, empty, threads);
         run.arenas = (0..n).map(|_| Arena::new(0)).collect();
         run.check_finite = graph.settings.build.check_nan_inf;
-        run.is_awaited = graph.settings.is_reduced();
         let learns = !graph.parts.tail.is_empty() || program.ops.iter().any(|op| op.role == Role::Loss);
         Ok(ParallelExecutor {
             binding: Binding::new(&graph),
             known: Known::all(&graph),
+            digest: digest_of(&graph),
             graph,
             loss,
             feeds,
@@ -140,19 +151,6 @@ impl ParallelExecutor {
     /// Bytes of memory that runs use beside the store, now.
     pub fn arena_bytes(&self) -> usize {
         self.run.arenas.iter().map(Arena::len).sum::<usize>() + self.run.shared.len()
-    }
-
-    /// Puts the program's parameters and states into the store, as the first run would.
-    pub fn prepare(&mut self, store: &mut Store) -> Result<(), RunError> {
-        let bound = self.binding.bind(&self.graph, store, &*self.run.collective);
-        if let Err(error) = &bound {
-            // The others may be waiting in the middle of it.
-            self.run.collective.abort(&error.to_string());
-        }
-        if bound? {
-            self.plans.clear();
-        }
-        Ok(())
     }
 
     /// Gives the memory of temporaries back; the next run takes it anew.
@@ -212,29 +210,40 @@ impl ParallelExecutor {
         asked: &mut Asked,
         out: &mut Vec<Fetched>,
     ) -> Result<(), RunError> {
-        let dry = self.graph.settings.exec.dry_run;
-        if dry {
-            self.check_fetches(fetch, asked)?;
-            self.one_sample_each(asked);
-            self.check_merges(fetch, asked)?;
+        let checked = self.check(store, feeds, fetch, asked);
+        let standing = self.standing(store, asked);
+        if self.run.accord.is_alone() {
+            checked?;
+            self.count(asked, &[standing])?;
+        } else if let Err(error) = checked {
+            return self.refused(error);
         } else {
-            let checked = self
-                .check_fetches(fetch, asked)
-                .and_then(|()| self.check_feeds(feeds, asked))
-                .and_then(|()| self.check_merges(fetch, asked))
-                .and_then(|()| store.admit(&self.graph.program));
-            self.count(asked, checked)?;
+            let all = self.agree(store, &standing)?;
+            self.count(asked, &all)?;
         }
-        let ended = self.run_counted(store, feeds, fetch, asked, out);
-        if let Err(error) = &ended {
-            // The others are on their way already.
-            self.run.tell(error);
+        let ended = self.run_agreed(store, feeds, fetch, asked, out);
+        ended.map_err(|error| self.give_up(error))
+    }
+
+    /// Everything that this process alone can see to be wrong (PARA-4).
+    fn check(
+        &mut self,
+        store: &mut Store,
+        feeds: &[(&str, Feed<'_>)],
+        fetch: &[Fetch<'_>],
+        asked: &mut Asked,
+    ) -> Result<(), RunError> {
+        self.check_fetches(fetch, asked)?;
+        match self.graph.settings.exec.dry_run {
+            true => self.one_sample_each(asked),
+            false => self.check_feeds(feeds, asked)?,
         }
-        ended
+        self.check_merges(fetch, asked)?;
+        self.bind(store)
     }
 
     /// The rest, after all processes have agreed to go.
-    fn run_counted(
+    fn run_agreed(
         &mut self,
         store: &mut Store,
         feeds: &[(&str, Feed<'_>)],
@@ -242,11 +251,13 @@ impl ParallelExecutor {
         asked: &Asked,
         out: &mut Vec<Fetched>,
     ) -> Result<(), RunError> {
-        self.prepare(store)?;
+        self.run_mut().places.begin();
         self.binding.check(&self.graph, store)?;
         let plan = self.plan(asked)?;
         self.run_mut().dry = self.graph.settings.exec.dry_run;
-        for _ in 0..self.graph.settings.exec.num_iteration_per_run {
+        let n_passes = self.graph.settings.exec.num_iteration_per_run;
+        for pass in 1..=n_passes {
+            self.run_mut().accord.begin_pass(n_passes - pass);
             if self.run.dry {
                 self.pool.run(&mut self.run, store.lend())?;
                 continue;

@@ -2,7 +2,15 @@
 //! - POOL-1: a run ends for the caller after every worker has let go of it.
 //! - POOL-3: the first failure cancels what has not begun; the rest is passed over, so that all counters are as before.
 
-use super::{collective::Collective, lower::Planned, ready::Ready, trace::Slots, work::Doing};
+use super::{
+    accord::Accord,
+    lower::Planned,
+    ready::Ready,
+    schedule::Half,
+    trace::Slots,
+    travel::{Landing, Places},
+    work::Doing,
+};
 use crate::{
     exec::RunError,
     ir::Program,
@@ -21,18 +29,18 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Run {
     pub program: Arc<Program>,
-    pub collective: Arc<dyn Collective>,
+    pub accord: Accord,
     pub plan: Arc<Planned>,
     pub arenas: Vec<Arena>,
     pub shared: Arena,
     /// One for each replica.
     pub envs: Vec<Env>,
     pub check_finite: bool,
-    /// Whether other processes wait in the middle of a run for what this one brings.
-    pub is_awaited: bool,
     pub dry: bool,
     pub trace: Option<Slots>,
-    ready: Ready,
+    /// Shared with exchanges on their way, which may let go of it a moment after the run has ended.
+    ready: Arc<Ready>,
+    pub places: Arc<Places>,
     cancelled: AtomicBool,
     /// The failure of the first task in order, of those that failed.
     failure: Mutex<Option<(usize, RunError)>>,
@@ -47,22 +55,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Run {
     pub(super) fn new(
         program: Arc<Program>,
-        collective: Arc<dyn Collective>,
+        accord: Accord,
+        n_exchanges: usize,
         plan: Arc<Planned>,
         n_threads: usize,
     ) -> Run {
         Run {
             program,
-            collective,
+            accord,
             plan,
             arenas: Vec::new(),
             shared: Arena::new(0),
             envs: Vec::new(),
             check_finite: false,
-            is_awaited: false,
             dry: false,
             trace: None,
-            ready: Ready::new(n_threads),
+            ready: Arc::new(Ready::new(n_threads)),
+            places: Arc::new(Places::new(n_exchanges)),
             cancelled: AtomicBool::new(false),
             failure: Mutex::new(None),
             n_visited: AtomicUsize::new(0),
@@ -80,6 +89,7 @@ impl Run {
 
     fn begin(&mut self) {
         self.cancelled = AtomicBool::new(false);
+        self.places.begin();
         self.ready.begin(self.plan.schedule.tasks.len());
         self.n_visited = AtomicUsize::new(0);
     }
@@ -101,17 +111,28 @@ impl Run {
         }
     }
 
+    fn landing(&self) -> Landing {
+        let (plan, ready, places) = (self.plan.clone(), self.ready.clone(), self.places.clone());
+        Landing { plan, ready, places }
+    }
+
     fn perform(&self, task: usize, worker: usize, store: &[Arena]) {
         self.n_visited.fetch_add(1, Ordering::Relaxed);
+        let half = self.plan.schedule.tasks[task].half;
         if self.dry || self.cancelled.load(Ordering::Relaxed) {
+            if let Half::Bring(exchange) = half {
+                self.landing().arrive(exchange);
+            }
             return;
         }
         let begin = self.trace.as_ref().map(Slots::now);
         let replica = self.plan.schedule.tasks[task].replica;
+        let landing = (half != Half::None).then(|| self.landing());
         let memory = Memory::common(&self.arenas[replica % self.arenas.len()], &self.shared, store);
         let doing = Doing {
             program: &self.program,
-            collective: &*self.collective,
+            accord: &self.accord,
+            landing: landing.as_ref(),
             replica: replica % self.arenas.len(),
             check_finite: self.check_finite,
         };
@@ -126,21 +147,9 @@ impl Run {
         }
     }
 
-    /// Tells the others, if they wait for this process, that it fails. Who learns alone is not missed.
-    pub(super) fn tell(&self, error: &RunError) {
-        if self.is_awaited {
-            self.collective.abort(&error.to_string());
-        }
-    }
-
     fn fail(&self, task: usize, error: RunError) {
-        if !self.cancelled.swap(true, Ordering::Relaxed) {
-            // Others may be waiting for what this process will not bring any more.
-            if catch_unwind(AssertUnwindSafe(|| self.tell(&error))).is_err() {
-                self.ready.break_off();
-            }
-        }
-        // What the collective says may only follow from our giving up.
+        self.cancelled.store(true, Ordering::Relaxed);
+        // What other processes did is less than what went wrong here.
         let order = |task: usize, error: &RunError| (matches!(error, RunError::Collective(_)), task);
         let mut failure = lock(&self.failure);
         if failure.as_ref().is_none_or(|(first, known)| order(task, &error) < order(*first, known)) {
@@ -278,7 +287,8 @@ impl Pool {
             return ready.outcome();
         }
         ready.begin();
-        if self.threads.is_empty() || run.plan.schedule.tasks.is_empty() {
+        let is_alone = self.threads.is_empty() && run.plan.takes.is_empty();
+        if is_alone || run.plan.schedule.tasks.is_empty() {
             run.in_order(&store);
         } else {
             run.plan.schedule.roots.iter().for_each(|&task| run.push(task));

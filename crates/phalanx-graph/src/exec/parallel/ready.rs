@@ -40,13 +40,13 @@ impl Ready {
     }
 
     /// Makes room so that queues never grow while so many tasks are done.
-    pub(super) fn reserve(&mut self, n_tasks: usize) {
+    pub(super) fn reserve(&self, n_tasks: usize) {
         self.queues.iter().for_each(|queue| lock(queue).reserve(n_tasks));
     }
 
     /// A run of so many tasks begins.
-    pub(super) fn begin(&mut self, n_tasks: usize) {
-        self.n_left = AtomicUsize::new(n_tasks);
+    pub(super) fn begin(&self, n_tasks: usize) {
+        self.n_left.store(n_tasks, Ordering::SeqCst);
     }
 
     /// Puts a task down in a worker's queue.

@@ -34,6 +34,16 @@ impl Access {
     }
 }
 
+/// Which half of an exchange between processes a task is, if any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Half {
+    None,
+    /// Starts the exchange of this number.
+    Bring(usize),
+    /// Takes it back. It waits for the exchange to arrive, beside other tasks.
+    Take(usize),
+}
+
 /// What a worker takes and does as one piece.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
@@ -47,6 +57,7 @@ pub(super) struct Task {
     pub cost: u64,
     /// The node of the graph that it is a part of.
     pub node: usize,
+    pub half: Half,
 }
 
 /// Tasks in an order that is right for one thread, and the edges for several.
@@ -157,7 +168,9 @@ impl Drafting {
                 next[t as usize] += 1;
             }
         }
-        let n_before: Vec<u32> = self.before.iter().map(|b| b.len() as u32).collect();
+        let arrives = |task: &Task| u32::from(matches!(task.half, Half::Take(_)));
+        let before = self.before.iter().zip(&self.tasks);
+        let n_before: Vec<u32> = before.map(|(b, task)| b.len() as u32 + arrives(task)).collect();
         let roots = (0..n as u32).filter(|&t| n_before[t as usize] == 0).collect();
         let mut schedule = Schedule {
             tasks: self.tasks,
@@ -263,7 +276,7 @@ mod tests {
     use crate::kernel::Stream;
 
     fn task() -> Task {
-        Task { replica: 0, calls: 0..0, home: 0, cost: 1, node: 0 }
+        Task { replica: 0, calls: 0..0, home: 0, cost: 1, node: 0, half: Half::None }
     }
 
     #[test]

@@ -50,7 +50,8 @@ impl Slots {
                     What::Op(op) => graph.program.op(op).name(),
                     What::Zero => "zero",
                     What::Sum => "sum",
-                    What::Exchange => "exchange",
+                    What::Bring(_) => "bring",
+                    What::Take(_) => "take",
                     What::Copy => "copy",
                     What::Gather => "gather",
                 })

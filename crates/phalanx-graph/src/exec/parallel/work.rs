@@ -1,6 +1,10 @@
 //! What a task does to memory.
 
-use super::collective::{Collective, tree};
+use super::{
+    accord::Accord,
+    collective::tree,
+    travel::{Landing, Lost},
+};
 use crate::{
     exec::RunError,
     ir::{OpId, Program},
@@ -18,10 +22,12 @@ pub(super) enum What {
     Sum,
     /// Copies its input to all outputs.
     Copy,
-    /// Adds up over processes.
-    Exchange,
-    /// Puts rows one after another, those of other processes too.
+    /// Puts rows of all replicas one after another.
     Gather,
+    /// Starts the exchange of this number with other processes.
+    Bring(usize),
+    /// Puts where it belongs what came back.
+    Take(usize),
 }
 
 /// The most blocks that a sum adds up.
@@ -38,9 +44,17 @@ pub(super) struct Called {
 #[derive(Clone, Copy)]
 pub(super) struct Doing<'a> {
     pub program: &'a Program,
-    pub collective: &'a dyn Collective,
+    pub accord: &'a Accord,
+    /// For tasks that are half of an exchange.
+    pub landing: Option<&'a Landing>,
     pub replica: usize,
     pub check_finite: bool,
+}
+
+impl Doing<'_> {
+    fn landing(&self) -> &Landing {
+        self.landing.expect("a task that is half of an exchange has one")
+    }
 }
 
 impl Called {
@@ -54,14 +68,22 @@ impl Called {
                 copy(&mut call);
                 Ok(())
             }
-            What::Exchange => exchange(&mut call, doing.collective),
-            What::Gather => gather(&mut call, doing.collective),
+            What::Gather => {
+                gather(&mut call);
+                Ok(())
+            }
+            What::Bring(exchange) => {
+                doing.landing().bring(*exchange, &mut call, doing.accord);
+                Ok(())
+            }
+            What::Take(exchange) => Ok(doing.landing().take(*exchange, &mut call)?),
         }));
         match (ended, &self.what) {
             (Ok(Ok(())), What::Op(op)) if doing.check_finite => self.finite(*op, memory, env, doing),
             (Ok(Ok(())), _) => Ok(()),
             (Ok(Err(Trouble::Kernel(why))), what) => Err(self.failed(what, doing, Ok(why))),
-            (Ok(Err(Trouble::Collective(error))), _) => Err(RunError::Collective(error)),
+            (Ok(Err(Trouble::Lost(Lost::Failed(error)))), _) => Err(RunError::Collective(error)),
+            (Ok(Err(Trouble::Lost(Lost::Misplaced(why)))), what) => Err(self.failed(what, doing, Err(why))),
             (Err(panic), what) => {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
@@ -105,7 +127,7 @@ impl Called {
 
 enum Trouble {
     Kernel(KernelError),
-    Collective(super::collective::CollectiveError),
+    Lost(Lost),
 }
 
 impl From<KernelError> for Trouble {
@@ -114,9 +136,9 @@ impl From<KernelError> for Trouble {
     }
 }
 
-impl From<super::collective::CollectiveError> for Trouble {
-    fn from(error: super::collective::CollectiveError) -> Trouble {
-        Trouble::Collective(error)
+impl From<Lost> for Trouble {
+    fn from(lost: Lost) -> Trouble {
+        Trouble::Lost(lost)
     }
 }
 
@@ -147,25 +169,14 @@ fn sum(call: &mut Call<'_>) -> Result<(), KernelError> {
     Ok(())
 }
 
-fn exchange(call: &mut Call<'_>, collective: &dyn Collective) -> Result<(), Trouble> {
-    let dtype = call.dtype(0);
-    match dtype {
-        DType::F64 => {
-            collective.all_reduce(bytemuck::cast_slice_mut(call.update::<f64>(0, 0)), dtype)?;
-        }
-        _ => collective.all_reduce(bytemuck::cast_slice_mut(call.update::<f32>(0, 0)), dtype)?,
-    }
-    Ok(())
-}
-
-fn gather(call: &mut Call<'_>, collective: &dyn Collective) -> Result<(), Trouble> {
+fn gather(call: &mut Call<'_>) {
     match call.dtype(0) {
-        DType::F64 => gather_rows::<f64>(call, collective),
-        _ => gather_rows::<f32>(call, collective),
+        DType::F64 => gather_rows::<f64>(call),
+        _ => gather_rows::<f32>(call),
     }
 }
 
-fn gather_rows<T: Real>(call: &mut Call<'_>, collective: &dyn Collective) -> Result<(), Trouble> {
+fn gather_rows<T: Real>(call: &mut Call<'_>) {
     let (rows, values) = call.rows_out::<T>(0);
     let (mut row, mut value) = (0, 0);
     for slot in 0..call.n_inputs() {
@@ -174,29 +185,6 @@ fn gather_rows<T: Real>(call: &mut Call<'_>, collective: &dyn Collective) -> Res
         values[value..value + v.len()].copy_from_slice(v);
         (row, value) = (row + r.len(), value + v.len());
     }
-    if collective.processes() == 1 {
-        return Ok(());
-    }
-    let all_rows = collective.all_gather(bytemuck::cast_slice(&rows[..row]))?;
-    let all_values = collective.all_gather(bytemuck::cast_slice(&values[..value]))?;
-    join(bytemuck::cast_slice_mut(rows), &all_rows)?;
-    join(bytemuck::cast_slice_mut(values), &all_values)?;
-    Ok(())
-}
-
-fn join(out: &mut [u8], all: &[Vec<u8>]) -> Result<(), super::collective::CollectiveError> {
-    let got = all.iter().map(Vec::len).sum();
-    if got != out.len() {
-        let (wanted, process) = (out.len(), all.len());
-        let call = "all_gather";
-        return Err(super::collective::CollectiveError::Mismatch { call, process, wanted, got });
-    }
-    let mut at = 0;
-    for part in all {
-        out[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -208,6 +196,7 @@ mod tests {
         layers::Builder,
         op::Func,
     };
+    use std::sync::Arc;
 
     #[test]
     fn a_kernel_that_panics_is_an_error_with_its_name_and_place() {
@@ -220,7 +209,9 @@ mod tests {
         let called = Called { what: What::Op(program.ops().next().unwrap().0), step };
         let arena = Arena::new(64);
         let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0, check_finite: false };
-        let doing = Doing { program: &program, collective: &Alone, replica: 5, check_finite: false };
+        let accord = Accord::new(Arc::new(Alone), "", 0);
+        let doing =
+            Doing { program: &program, accord: &accord, landing: None, replica: 5, check_finite: false };
         let error = called.perform(Memory::common(&arena, &arena, &[]), env, doing).unwrap_err();
         let RunError::Replica { replica: 5, error } = error else { panic!("{error}") };
         assert!(matches!(&*error, RunError::Panicked { op: "relu", .. }), "{error}");

@@ -1,0 +1,342 @@
+//! What the processes of one executor tell each other: before a run, while it goes on, and when it fails.
+//!
+//! A run is a sequence of exchanges that is the same on all processes: first everybody says how it stands, then come the
+//! exchanges of the graph, one after the other (SSA-3).
+//! - ACCORD-1: every exchange has a name that is the same in every run and on all processes.
+//! - ACCORD-2: a process that gives up a run brings `Offer::Nothing` to the next exchange of the sequence, or says so
+//!   where everybody says how it stands. So the run fails for all at the same place, and all can run again.
+//! - ACCORD-3: then everybody asks for the reason, and who gave up has left it. Who gave up waits for nobody before its
+//!   next run.
+
+use super::{Collective, CollectiveError, collective::Data, collective::Done, collective::Offer};
+use crate::exec::RunError;
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+    mpsc::{Receiver, channel},
+};
+
+/// Why a process does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has no more batches.
+    Ended,
+    /// Something went wrong, as is said.
+    Failed(String),
+    /// What it was asked to do is wrong.
+    Wrong(String),
+}
+
+impl Refusal {
+    /// For others; 0 is who has none.
+    fn code(&self) -> u8 {
+        match self {
+            Refusal::Wrong(_) => 1,
+            Refusal::Failed(_) => 2,
+            Refusal::Ended => 3,
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Refusal::Wrong(why) | Refusal::Failed(why) => why,
+            Refusal::Ended => "",
+        }
+    }
+}
+
+/// How a process stands before a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Samples, and replicas that have some.
+    pub samples: usize,
+    pub busy: usize,
+    /// Whether its store has not begun with the others yet.
+    pub is_new: bool,
+    /// Whether it will run, and not only prepare.
+    pub runs: bool,
+    /// What it will exchange, as a number: see [`digest`].
+    pub digest: u64,
+}
+
+/// Words of a standing; the last one says whether the process refuses.
+const WORDS: usize = 6;
+
+impl Standing {
+    fn words(&self, refuses: bool) -> Vec<i64> {
+        let numbers = [self.samples as i64, self.busy as i64, self.digest as i64];
+        let flags = [self.is_new, self.runs, refuses].map(i64::from);
+        numbers.into_iter().chain(flags).collect()
+    }
+
+    fn of(words: &[i64; WORDS]) -> (Standing, bool) {
+        let [samples, busy, digest, is_new, runs, refuses] = *words;
+        let (samples, busy, digest) = (samples as usize, busy as usize, digest as u64);
+        (Standing { samples, busy, is_new: is_new != 0, runs: runs != 0, digest }, refuses != 0)
+    }
+}
+
+/// One number for a list of words.
+pub(super) fn digest<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut add = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    for word in words {
+        word.iter().copied().chain((word.len() as u64).to_le_bytes()).for_each(&mut add);
+    }
+    hash
+}
+
+/// What will come of an exchange. Whoever has started it tells, if only by going away.
+type Pending = Receiver<Result<Vec<Data>, CollectiveError>>;
+
+#[derive(Debug)]
+pub(super) struct Accord {
+    pub collective: Arc<dyn Collective>,
+    label: String,
+    /// Known from the first run on (ACCORD-1).
+    names: Option<Arc<Names>>,
+    n_exchanges: usize,
+    /// The next exchange of this pass. Written by the worker that starts one, read between runs and by whoever starts the
+    /// next one, after the schedule has ordered both: relaxed.
+    next: AtomicUsize,
+    /// Passes of this run after the present one.
+    n_passes_left: usize,
+    /// What this process has left behind where it gave up. A lock only because receivers are not shared; nobody but the
+    /// executor has a look.
+    left: Mutex<Vec<Pending>>,
+}
+
+#[derive(Debug)]
+struct Names {
+    base: String,
+    exchanges: Vec<String>,
+}
+
+impl Accord {
+    pub(super) fn new(collective: Arc<dyn Collective>, label: &str, n_exchanges: usize) -> Accord {
+        Accord {
+            collective,
+            label: label.to_string(),
+            names: None,
+            n_exchanges,
+            next: AtomicUsize::new(0),
+            n_passes_left: 0,
+            left: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_alone(&self) -> bool {
+        self.collective.processes() == 1
+    }
+
+    /// Everybody says how it stands; fails alike on all processes if somebody refuses or has another program.
+    pub(super) fn agree(&mut self, own: &Standing) -> Result<Vec<Standing>, RunError> {
+        self.settle();
+        let all = wait(&self.stand(own, false))?;
+        // Whatever fails from here on, it is before the first exchange.
+        self.begin_pass(0);
+        let Some(Data::I64(words)) = all.first() else { return Err(nothing("standing").into()) };
+        let (words, _) = words.as_chunks::<WORDS>();
+        let standings: Vec<(Standing, bool)> = words.iter().map(Standing::of).collect();
+        if standings.iter().any(|(_, refuses)| *refuses) {
+            let reasons = self.reasons(None);
+            return Err(self.told(&reasons, || nothing("reasons").into()));
+        }
+        let kind = |s: &Standing| (s.digest, s.runs);
+        if let Some(process) = standings.iter().position(|(s, _)| kind(s) != kind(&standings[0].0)) {
+            return Err(CollectiveError::Different { process }.into());
+        }
+        Ok(standings.into_iter().map(|(standing, _)| standing).collect())
+    }
+
+    /// Says, where others say how they stand, that this process does not run.
+    pub(super) fn refuse(&mut self, why: &Refusal) {
+        self.settle();
+        self.say_no(why);
+    }
+
+    fn say_no(&mut self, why: &Refusal) {
+        let own = self.stand(&Standing::default(), true);
+        let reasons = self.reasons(Some(why));
+        self.leave([own, reasons]);
+    }
+
+    fn stand(&mut self, own: &Standing, refuses: bool) -> Pending {
+        let words = Data::I64(own.words(refuses));
+        self.start("samples", Offer::Join(vec![words]))
+    }
+
+    /// Everybody gets the bytes of the first process.
+    pub(super) fn broadcast(&mut self, what: &str, bytes: &mut [u8]) -> Result<(), CollectiveError> {
+        let data = Data::U8(bytes.to_vec());
+        let all = wait(&self.start(what, Offer::Broadcast { data, root: 0 }))?;
+        match all.first() {
+            Some(Data::U8(all)) if all.len() == bytes.len() => bytes.copy_from_slice(all),
+            _ => return Err(nothing(what)),
+        }
+        Ok(())
+    }
+
+    /// The exchanges of the graph begin, and so many times more after this one.
+    pub(super) fn begin_pass(&mut self, n_left: usize) {
+        *self.next.get_mut() = 0;
+        self.n_passes_left = n_left;
+    }
+
+    /// Starts an exchange of the graph, from any worker.
+    pub(super) fn bring(&self, exchange: usize, offer: Offer, done: Done) {
+        let names = self.names.as_ref().expect("everybody has agreed to this run");
+        self.next.store(exchange + 1, Ordering::Relaxed);
+        self.collective.start(&names.exchanges[exchange], offer, done);
+    }
+
+    /// A run has failed after everybody agreed to it: nobody waits for this process in vain (ACCORD-2). Gives what the
+    /// caller is told. `is_known` says that an exchange did not fit, so that everybody knows already. This is the only
+    /// place where a process gives up what others count on.
+    pub(super) fn fail(&mut self, error: RunError, is_known: bool) -> RunError {
+        let own = match &error {
+            RunError::Collective(_) => None,
+            other => Some(Refusal::Failed(other.to_string())),
+        };
+        match own {
+            // Somebody else gave up; this process may have failed besides.
+            own if is_known => {
+                let reasons = self.reasons(own.as_ref());
+                if own.is_none() {
+                    return self.told(&reasons, || error);
+                }
+                self.leave([reasons]);
+            }
+            // The collective itself fails, for all.
+            None => {}
+            Some(why) => {
+                let next = *self.next.get_mut();
+                let next = if next < self.n_exchanges { Some(next) } else { self.first_of_next_pass() };
+                match next {
+                    Some(exchange) => {
+                        let names = self.names();
+                        let nothing = self.start_named(&names.exchanges[exchange], Offer::Nothing);
+                        let reasons = self.reasons(Some(&why));
+                        self.leave([nothing, reasons]);
+                    }
+                    // Nobody misses it before the next run.
+                    None => self.say_no(&why),
+                }
+            }
+        }
+        error
+    }
+
+    fn first_of_next_pass(&self) -> Option<usize> {
+        (self.n_passes_left > 0 && self.n_exchanges > 0).then_some(0)
+    }
+
+    /// ACCORD-3: everybody's reason, if it has one: a code, a length and a text.
+    fn reasons(&mut self, own: Option<&Refusal>) -> Pending {
+        let (code, why) = own.map_or((0, ""), |own| (own.code(), own.text()));
+        let mut bytes = vec![code];
+        bytes.extend((why.len() as u32).to_le_bytes());
+        bytes.extend(why.as_bytes());
+        self.start("reasons", Offer::Join(vec![Data::U8(bytes)]))
+    }
+
+    /// What the first process with a reason says.
+    fn told(&self, reasons: &Pending, otherwise: impl FnOnce() -> RunError) -> RunError {
+        let all = match wait(reasons) {
+            Ok(all) => all,
+            Err(error) => return error.into(),
+        };
+        let first = match all.first() {
+            Some(Data::U8(bytes)) => first_reason(bytes, self.collective.processes()),
+            _ => None,
+        };
+        first.unwrap_or_else(otherwise)
+    }
+
+    /// Waits until everybody has come to where this process gave up: names are free again then.
+    fn settle(&mut self) {
+        let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for pending in std::mem::take(left) {
+            // However it ended, it is over.
+            let _ = wait(&pending);
+        }
+    }
+
+    fn leave(&mut self, some: impl IntoIterator<Item = Pending>) {
+        self.left.get_mut().unwrap_or_else(PoisonError::into_inner).extend(some);
+    }
+
+    fn start(&mut self, what: &str, offer: Offer) -> Pending {
+        let name = format!("{}, {what}", self.names().base);
+        self.start_named(&name, offer)
+    }
+
+    fn names(&mut self) -> Arc<Names> {
+        let enroll = || {
+            let base = self.collective.enroll(&self.label);
+            let exchanges = (0..self.n_exchanges).map(|i| format!("{base}, gradients {i}")).collect();
+            Arc::new(Names { base, exchanges })
+        };
+        self.names.get_or_insert_with(enroll).clone()
+    }
+
+    fn start_named(&self, name: &str, offer: Offer) -> Pending {
+        let (tell, pending) = channel();
+        // Nobody may be left to hear it.
+        let done = Box::new(move |answer| drop(tell.send(answer)));
+        self.collective.start(name, offer, done);
+        pending
+    }
+}
+
+/// Waits for an answer: the collective gives one to every exchange, if only by its failure.
+fn wait(pending: &Pending) -> Result<Vec<Data>, CollectiveError> {
+    pending.recv().unwrap_or_else(|_| Err(nothing("exchange")))
+}
+
+fn nothing(call: &str) -> CollectiveError {
+    let why = "nothing came back".to_string();
+    CollectiveError::Failed { call: call.to_string(), why }
+}
+
+fn first_reason(mut rest: &[u8], processes: usize) -> Option<RunError> {
+    for process in 0..processes {
+        let (&code, after) = rest.split_first()?;
+        let (length, after) = after.split_first_chunk()?;
+        let (why, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let why = || String::from_utf8_lossy(why).into_owned();
+        match code {
+            0 => rest = after,
+            1 => return Some(RunError::Elsewhere { process, why: why() }),
+            3 => return Some(CollectiveError::Ended { process }.into()),
+            _ => return Some(CollectiveError::Aborted { process, why: why() }.into()),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standing_comes_back_as_it_went() {
+        let own = Standing { samples: 7, busy: 2, is_new: true, runs: false, digest: u64::MAX - 3 };
+        let words = own.words(true);
+        assert_eq!(Standing::of(words.as_slice().try_into().unwrap()), (own, true));
+    }
+
+    #[test]
+    fn the_first_reason_counts_and_what_is_cut_off_is_none() {
+        let told = |code: u8, why: &str| {
+            let length = (why.len() as u32).to_le_bytes();
+            [&[code], &length[..], why.as_bytes()].concat()
+        };
+        let all = [told(0, ""), told(2, "no disk"), told(3, "")].concat();
+        let wanted = CollectiveError::Aborted { process: 1, why: "no disk".into() };
+        assert_eq!(first_reason(&all, 3), Some(wanted.into()), "ACCORD-3");
+        assert_eq!(first_reason(&all[..8], 3), None);
+        let digests = [digest([&b"ab"[..], b"c"]), digest([&b"a"[..], b"bc"])];
+        assert_ne!(digests[0], digests[1]);
+    }
+}

@@ -1,0 +1,95 @@
+//! How an executor begins and ends runs together with other processes.
+
+use super::{
+    Asked, ParallelExecutor, Refusal, RunError, Store,
+    accord::{Standing, digest},
+};
+use crate::{
+    graph::{Graph, NodeKind},
+    ir::VarId,
+};
+use std::sync::Arc;
+
+impl ParallelExecutor {
+    /// Puts the program's parameters and states into the store, as the first run would.
+    pub fn prepare(&mut self, store: &mut Store) -> Result<(), RunError> {
+        let bound = self.bind(store);
+        if self.run.accord.is_alone() {
+            return bound;
+        }
+        if let Err(error) = bound {
+            return self.refused(error);
+        }
+        let own = Standing { runs: false, ..self.standing(store, &Asked::default()) };
+        self.agree(store, &own).map(drop)
+    }
+
+    pub(super) fn bind(&mut self, store: &mut Store) -> Result<(), RunError> {
+        if self.binding.bind(&self.graph, store)? {
+            self.plans.clear();
+        }
+        Ok(())
+    }
+
+    /// All processes say how they stand; stores that are new begin alike.
+    pub(super) fn agree(&mut self, store: &mut Store, own: &Standing) -> Result<Vec<Standing>, RunError> {
+        let accord = &mut self.run_mut().accord;
+        let all = accord.agree(own)?;
+        if all.iter().any(|standing| standing.is_new) {
+            let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
+            self.binding.begin_alike(&self.graph, store, &mut run.accord)?;
+        }
+        Ok(all)
+    }
+
+    pub(super) fn refused(&mut self, error: RunError) -> Result<(), RunError> {
+        self.refuse(&Refusal::Wrong(error.to_string()));
+        Err(error)
+    }
+
+    /// Tells other processes, which may be waiting in their next run already, that this one does not run, and why. Their
+    /// run fails, and all can go on.
+    pub fn refuse(&mut self, why: &Refusal) {
+        if !self.run.accord.is_alone() {
+            self.run_mut().accord.refuse(why);
+        }
+    }
+
+    /// A run that all processes have begun failed here. Who learns alone is not missed.
+    pub(super) fn give_up(&mut self, error: RunError) -> RunError {
+        if self.run.accord.is_alone() || !self.graph.settings.is_reduced() {
+            return error;
+        }
+        let run = self.run_mut();
+        let is_known = run.places.is_misfit();
+        run.accord.fail(error, is_known)
+    }
+}
+
+/// What is exchanged between processes in each pass, in order.
+pub(super) fn exchanges(graph: &Graph) -> Vec<String> {
+    let named = |var: VarId| format!("{} {}", graph.program.var(var).name, graph.program.sig(var));
+    let mut all = Vec::new();
+    for node in graph.nodes.iter().filter(|_| graph.settings.processes > 1) {
+        match &node.kind {
+            NodeKind::Exchange { vars } => all.push(vars.iter().map(|s| named(s.whole)).collect()),
+            NodeKind::Gather { var } => all.push(named(*var)),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// One number for all that processes must have alike.
+pub(super) fn digest_of(graph: &Graph) -> u64 {
+    digest(kept(graph).iter().chain(&exchanges(graph)).map(String::as_bytes))
+}
+
+/// What the store keeps, which all processes begin alike.
+fn kept(graph: &Graph) -> Vec<String> {
+    let held = graph.program.vars().filter(|(id, _)| graph.parts.held[id.index()].is_some());
+    let mut all: Vec<String> = held.map(|(_, var)| format!("{} {}", var.name, var.sig)).collect();
+    all.sort_unstable();
+    all.push(graph.settings.exec.num_iteration_per_run.to_string());
+    all
+}
