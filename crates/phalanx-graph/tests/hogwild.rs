@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
     thread::ThreadId,
 };
-use threads::Threads;
+use crate::threads::Threads;
 
 fn setup(replicas: usize, num_iteration_per_run: usize) -> Setup {
     let exec = ExecutionStrategy { num_iteration_per_run, ..ExecutionStrategy::default() };

@@ -7,18 +7,21 @@
 //!
 //! Two processes with two replicas each end with the very bits of one process with four.
 
+#[path = "common/digits.rs"]
+mod digits;
+#[path = "common/plot.rs"]
+mod plot;
+
 use clap::Parser;
+use digits::Digits;
 use indicatif::{ProgressBar, ProgressStyle};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Collective, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, ReduceStrategy,
     Rule, Setup, Store, kernel::Stream, layers::ConvOptions, op::Pool,
 };
-use phalanx_train::{
-    Ranks,
-    data::Digits,
-    plot::{Curve, svg},
-};
+use phalanx_train::Ranks;
+use plot::{Curve, draw};
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
 
 /// Trains LeNet on handwritten digits.
@@ -140,7 +143,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     if let Some(file) = options.plot {
         let curves =
             [Curve { name: "loss", points: &losses }, Curve { name: "test accuracy", points: &accuracies }];
-        std::fs::write(&file, svg("LeNet on handwritten digits", "step", &curves))?;
+        draw(&file, "LeNet on handwritten digits", "step", &curves)?;
         println!("picture in {}", file.display());
     }
     Ok(())

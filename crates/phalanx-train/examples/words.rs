@@ -4,17 +4,19 @@
 //! phalanx run -np 2 -- target/release/examples/words
 //! ```
 
+#[path = "common/plot.rs"]
+mod plot;
+#[path = "common/text.rs"]
+mod text;
+
 use clap::Parser;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Collective, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program, Rule, Setup,
     Store, Tensor, layers::EmbeddingOptions,
 };
-use phalanx_train::{
-    Ranks,
-    data::words,
-    plot::{Curve, svg},
-};
+use phalanx_train::Ranks;
+use plot::{Curve, draw};
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
 
 /// Guesses words of a text from the few before them.
@@ -89,7 +91,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     if options.batch == 0 || options.batch % size != 0 {
         return Err(format!("--batch {} cannot be shared equally by {size} processes", options.batch).into());
     }
-    let text = words(&options.text, options.words)?;
+    let text = text::words(&options.text, options.words)?;
     let (train, unseen) = text.split_at(text.len() - text.len() / 50);
     let places: Vec<usize> = (0..unseen.len() - options.context).step_by(8).collect();
     let (test_seen, test_next) = samples(unseen, &places, options.context)?;
@@ -131,7 +133,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     if let (0, Some(file)) = (rank, options.plot) {
         let curves =
             [Curve { name: "loss", points: &losses }, Curve { name: "test perplexity", points: &tests }];
-        std::fs::write(&file, svg("A language model", "step", &curves))?;
+        draw(&file, "A language model", "step", &curves)?;
         println!("picture in {}", file.display());
     }
     Ok(())

@@ -22,8 +22,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod data;
-pub mod plot;
 mod ranks;
 
 pub use ranks::{Lent, Ranks};

@@ -1,11 +1,14 @@
 //! Handwritten digits, learned by replicas that wait for nobody (HOGWILD-1).
 
+#[path = "../examples/common/digits.rs"]
+mod digits;
+
+use digits::Digits;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Optimizer, ParallelExecutor, Program,
     Rule, Schedule, Setup, Store, exec::Batch, kernel::Stream, layers::ConvOptions, op::Pool,
 };
-use phalanx_train::data::Digits;
 use std::path::Path;
 
 const SAMPLES: usize = 20;

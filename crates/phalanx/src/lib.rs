@@ -31,12 +31,42 @@
 //! # }
 //! ```
 //!
+//! Static programs are in `graph`, and `train` lets ranks train one together. The feature `graph`, which is on by default,
+//! brings both.
+//!
+#![cfg_attr(
+    feature = "graph",
+    doc = r#"```
+use phalanx::{DType, graph::{Act, BATCH, Builder, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Rule, Setup, Store, Tensor}};
+use std::sync::Arc;
+
+let mut b = Builder::new();
+let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(2)])?;
+let y = b.fc(x, 1, Act::None)?;
+let loss = b.mean(y)?;
+let loss = b.named(loss, "loss")?;
+let mut program: phalanx::graph::Program = b.finish()?;
+Optimizer::new(Rule::Sgd, 0.1).minimize(&mut program, loss)?;
+
+let ranks = phalanx::train::Ranks::from_env()?;
+let setup = Setup { collective: Arc::new(ranks), replicas: Some(1), ..Setup::default() };
+let mut train = ParallelExecutor::new(&program, Some("loss"), setup)?;
+let samples = Tensor::new(&[4, 2], &[1f32; 8])?;
+train.run(&mut Store::new(1), &[("x", Feed::Split(&samples))], &[Fetch::mean("loss")])?;
+# Ok::<(), Box<dyn std::error::Error>>(())
+```"#
+)]
+//!
 //! This crate decides nothing itself. It names what a program needs of the crates below it, which remain reachable as
 //! [`core`], [`net`] and [`collective`].
 
 pub use phalanx_collective as collective;
 pub use phalanx_core as core;
+#[cfg(feature = "graph")]
+pub use phalanx_graph as graph;
 pub use phalanx_net as net;
+#[cfg(feature = "graph")]
+pub use phalanx_train as train;
 
 pub use phalanx_collective::{ArenaVec, Communicator, Error, Scale, engine};
 pub use phalanx_core::{

@@ -8,10 +8,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-net", &["phalanx-core"]),
     ("phalanx-collective", &["phalanx-core", "phalanx-net"]),
     ("phalanx-launch", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
-    ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("phalanx-graph", &["phalanx-core"]),
     ("phalanx-train", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-graph"]),
+    ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-graph", "phalanx-train"]),
     (
         "phalanx-py",
         &[

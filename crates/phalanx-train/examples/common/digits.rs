@@ -1,22 +1,17 @@
-//! Data for examples: handwritten digits in the IDX format, and texts as numbers of words.
+//! Handwritten digits in the IDX format.
 
-use flate2::read::GzDecoder;
+#[path = "packed.rs"]
+mod packed;
+
+use packed::{Unreadable, unpacked};
 use phalanx_graph::{Tensor, TensorError};
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs::File,
-    io::{self, Read},
-    path::{Path, PathBuf},
-};
-
-/// Longer files are refused rather than read: examples have a few megabytes.
-const MOST_BYTES: u64 = 256 << 20;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
-pub enum DataError {
-    #[error("cannot read {}: {why}", file.display())]
-    Io { file: PathBuf, why: io::Error },
-    #[error("{} is not what an IDX file of {wanted} is", file.display())]
+pub enum DigitsError {
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    #[error("{} is not an IDX file of {wanted}", file.display())]
     Format { file: PathBuf, wanted: &'static str },
     #[error("{}: {n_images} images, {n_labels} labels", folder.display())]
     Count { folder: PathBuf, n_images: usize, n_labels: usize },
@@ -34,14 +29,14 @@ pub struct Digits {
 
 impl Digits {
     /// `part` is `train` or `t10k`, as the files are named.
-    pub fn read(folder: &Path, part: &str) -> Result<Digits, DataError> {
+    pub fn read(folder: &Path, part: &str) -> Result<Digits, DigitsError> {
         let images = folder.join(format!("{part}-images-idx3-ubyte.gz"));
         let labels = folder.join(format!("{part}-labels-idx1-ubyte.gz"));
         let (dims, pixels) = idx(&images, 3, "images")?;
         let (counts, numbers) = idx(&labels, 1, "labels")?;
         if dims[0] != counts[0] {
             let (n_images, n_labels) = (dims[0], counts[0]);
-            return Err(DataError::Count { folder: folder.to_path_buf(), n_images, n_labels });
+            return Err(DigitsError::Count { folder: folder.to_path_buf(), n_images, n_labels });
         }
         Ok(Digits {
             dims: [dims[0], 1, dims[1], dims[2]],
@@ -54,12 +49,8 @@ impl Digits {
         self.dims[0]
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.dims[0] == 0
-    }
-
     /// These of them, in this order.
-    pub fn pick(&self, which: &[usize]) -> Result<(Tensor, Tensor), DataError> {
+    pub fn pick(&self, which: &[usize]) -> Result<(Tensor, Tensor), DigitsError> {
         self.pick_moved(which, |_| (0, 0))
     }
 
@@ -68,7 +59,7 @@ impl Digits {
         &self,
         which: &[usize],
         by: impl Fn(usize) -> (isize, isize),
-    ) -> Result<(Tensor, Tensor), DataError> {
+    ) -> Result<(Tensor, Tensor), DigitsError> {
         let [_, _, height, width] = self.dims;
         let size = height * width;
         // The corners of digits are background.
@@ -88,22 +79,14 @@ impl Digits {
         Ok((Tensor::new(&[which.len(), c, h, w], &pixels)?, Tensor::new(&[which.len()], &labels)?))
     }
 
-    pub fn all(&self) -> Result<(Tensor, Tensor), DataError> {
+    pub fn all(&self) -> Result<(Tensor, Tensor), DigitsError> {
         self.pick(&(0..self.len()).collect::<Vec<_>>())
     }
 }
 
-fn unpacked(file: &Path) -> Result<Vec<u8>, DataError> {
-    let failed = |why| DataError::Io { file: file.to_path_buf(), why };
-    let mut bytes = Vec::new();
-    let packed = File::open(file).map_err(failed)?;
-    GzDecoder::new(packed).take(MOST_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
-}
-
 /// Dimensions and bytes of an IDX file.
-fn idx(file: &Path, n_dims: usize, wanted: &'static str) -> Result<(Vec<usize>, Vec<u8>), DataError> {
-    parse(&unpacked(file)?, n_dims).ok_or_else(|| DataError::Format { file: file.to_path_buf(), wanted })
+fn idx(file: &Path, n_dims: usize, wanted: &'static str) -> Result<(Vec<usize>, Vec<u8>), DigitsError> {
+    parse(&unpacked(file)?, n_dims).ok_or_else(|| DigitsError::Format { file: file.to_path_buf(), wanted })
 }
 
 fn parse(bytes: &[u8], n_dims: usize) -> Option<(Vec<usize>, Vec<u8>)> {
@@ -114,23 +97,6 @@ fn parse(bytes: &[u8], n_dims: usize) -> Option<(Vec<usize>, Vec<u8>)> {
         sizes.chunks_exact(4).map(|d| u32::from_be_bytes([d[0], d[1], d[2], d[3]]) as usize).collect();
     let n = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
     (magic == [0, 0, BYTES, n_dims as u8] && data.len() == n).then(|| (dims, data.to_vec()))
-}
-
-/// A text as numbers of its most frequent words, the most frequent being 1; all others are 0.
-pub fn words(file: &Path, n_words: usize) -> Result<Vec<i64>, DataError> {
-    let text = String::from_utf8_lossy(&unpacked(file)?).to_lowercase();
-    Ok(numbered(&text, n_words))
-}
-
-fn numbered(text: &str, n_words: usize) -> Vec<i64> {
-    let words = || text.split(|c: char| !c.is_alphabetic() && c != '\'').filter(|w| !w.is_empty());
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    words().for_each(|w| *counts.entry(w).or_default() += 1);
-    let mut order: Vec<(&str, usize)> = counts.into_iter().collect();
-    order.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
-    let numbers: HashMap<&str, i64> =
-        order.iter().take(n_words.saturating_sub(1)).zip(1..).map(|(&(w, _), i)| (w, i)).collect();
-    words().map(|w| numbers.get(w).copied().unwrap_or(0)).collect()
 }
 
 #[cfg(test)]
@@ -149,11 +115,6 @@ mod tests {
     }
 
     #[test]
-    fn frequent_words_have_small_numbers() {
-        assert_eq!(numbered("the cat, the dog's the cat", 3), [1, 2, 1, 0, 1, 2]);
-    }
-
-    #[test]
     fn the_digits_of_the_project_are_there() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
         let digits = Digits::read(&folder, "t10k").unwrap();
@@ -162,6 +123,6 @@ mod tests {
         let (moved, _) = digits.pick_moved(&[3], |_| (1, 2)).unwrap();
         let (images, moved) = (images.data::<f32>().unwrap(), moved.data::<f32>().unwrap());
         assert_eq!(moved[29 * 14 + 28 + 2], images[29 * 14]);
-        assert!(matches!(Digits::read(&folder, "none"), Err(DataError::Io { .. })));
+        assert!(matches!(Digits::read(&folder, "none"), Err(DigitsError::Unreadable(_))));
     }
 }
