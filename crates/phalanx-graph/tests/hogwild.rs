@@ -1,6 +1,7 @@
 //! Replicas that learn without waiting for each other: HOGWILD-1 to HOGWILD-3.
 
 use crate::models;
+use crate::threads::Threads;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Hogwild, Init,
@@ -13,7 +14,6 @@ use std::{
     sync::Arc,
     thread::ThreadId,
 };
-use crate::threads::Threads;
 
 fn setup(replicas: usize, num_iteration_per_run: usize) -> Setup {
     let exec = ExecutionStrategy { num_iteration_per_run, ..ExecutionStrategy::default() };

@@ -7,9 +7,11 @@
 //!
 //! Two processes with two replicas each end with the very bits of one process with four.
 
-#[path = "common/digits.rs"]
+#[path = "material/digits.rs"]
 mod digits;
-#[path = "common/plot.rs"]
+#[path = "material/packed.rs"]
+mod packed;
+#[path = "material/plot.rs"]
 mod plot;
 
 use clap::Parser;

@@ -4,9 +4,11 @@
 //! phalanx run -np 2 -- target/release/examples/words
 //! ```
 
-#[path = "common/plot.rs"]
+#[path = "material/packed.rs"]
+mod packed;
+#[path = "material/plot.rs"]
 mod plot;
-#[path = "common/text.rs"]
+#[path = "material/text.rs"]
 mod text;
 
 use clap::Parser;

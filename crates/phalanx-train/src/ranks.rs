@@ -1,6 +1,5 @@
-//! The processes that train a program together, as ranks of an engine.
+//! The processes that train a program together, as ranks of an engine. No thread of an executor waits in here: the engine calls back.
 //! - RANKS-1: what an executor exchanges has one name for all its runs, so that the engine soon runs it without a word.
-//! - RANKS-2: no thread of an executor waits in here: the engine calls back.
 //! - RANKS-3: a rank that gives up a run fails it for all of them, and the engine goes on (ACCORD-2); a rank that is lost is named.
 
 use phalanx_collective::{

@@ -1,9 +1,6 @@
 //! What the examples have in common: their own tests are in those files.
 
-#[path = "../examples/common/plot.rs"]
-mod plot;
-#[path = "../examples/common/text.rs"]
-mod text;
+use crate::plot;
 
 /// A picture is a file that a browser can open.
 #[test]

@@ -1,9 +1,6 @@
 //! Handwritten digits, learned by replicas that wait for nobody (HOGWILD-1).
 
-#[path = "../examples/common/digits.rs"]
-mod digits;
-
-use digits::Digits;
+use crate::digits::Digits;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Optimizer, ParallelExecutor, Program,

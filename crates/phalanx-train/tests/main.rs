@@ -1,6 +1,14 @@
 //! The tests of this crate, as one program. It is also a rank of the worlds that its tests start.
 
 mod deaths;
+#[path = "../examples/material/digits.rs"]
+mod digits;
 mod examples;
 mod hogwild;
+#[path = "../examples/material/packed.rs"]
+mod packed;
+#[path = "../examples/material/plot.rs"]
+mod plot;
+#[path = "../examples/material/text.rs"]
+mod text;
 mod worlds;

@@ -1,9 +1,6 @@
 //! Handwritten digits in the IDX format.
 
-#[path = "packed.rs"]
-mod packed;
-
-use packed::{Unreadable, unpacked};
+use super::packed::{Unreadable, unpacked};
 use phalanx_graph::{Tensor, TensorError};
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,6 @@
 //! Texts as numbers of words.
 
-#[path = "packed.rs"]
-mod packed;
-
-use packed::{Unreadable, unpacked};
+use super::packed::{Unreadable, unpacked};
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
