@@ -71,13 +71,13 @@ impl Control {
         }
     }
 
-    /// Opens the links of the sets there are.
+    /// Takes in the sets that came, and opens their links.
     pub fn connect(&mut self) -> Result<(), EngineError> {
-        for set in self.shared.own_sets() {
-            if self.sets.contains_key(&set.number) {
-                continue;
-            }
+        let fresh = std::mem::take(&mut self.shared.sets().fresh);
+        for set in fresh {
             let places: Vec<usize> = set.desk().node.neighbours().collect();
+            self.newest = self.newest.max(set.number);
+            self.sets.insert(set.number, set.clone());
             for place in places {
                 let rank = set.members[place];
                 if !self.peers.contains_key(&rank) {
@@ -87,8 +87,6 @@ impl Control {
                     self.peers.insert(rank, Peer { link, decoder, out: Vec::new(), sent: 0, closed: None });
                 }
             }
-            self.newest = self.newest.max(set.number);
-            self.sets.insert(set.number, set);
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ pub(crate) struct Sets {
     next: u32,
     /// Sets that came or went since the control thread last looked.
     pub changed: bool,
+    /// Those that came: one that went again meanwhile still has words for its members.
+    pub fresh: Vec<Arc<Set>>,
     /// Why there is nobody any more who would end a new one.
     closed: Option<EngineError>,
 }
@@ -182,6 +184,7 @@ impl Shared {
     pub fn add_set(&self, id: u32, set: &Arc<Set>) {
         let mut sets = self.sets();
         sets.known.insert(id, (set.members.clone(), Some(set.clone())));
+        sets.fresh.push(set.clone());
         sets.changed = true;
         let closed = sets.closed.clone();
         drop(sets);
@@ -192,9 +195,13 @@ impl Shared {
 
     /// The control thread ends: every set does, those to come included.
     pub fn close_sets(&self, error: &EngineError) {
-        self.sets().closed.get_or_insert(error.clone());
+        let fresh = {
+            let mut sets = self.sets();
+            sets.closed.get_or_insert(error.clone());
+            std::mem::take(&mut sets.fresh)
+        };
         *self.asker() = None;
-        self.own_sets().iter().for_each(|set| set.end(error.clone()));
+        self.own_sets().iter().chain(&fresh).for_each(|set| set.end(error.clone()));
     }
 
     /// A rank that is lost, if one is: the first that did not leave in order. One that is merely gone may have said all it had to say before.
