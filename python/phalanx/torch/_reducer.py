@@ -272,7 +272,7 @@ class Reducer:
             self._begin_anew({task})
         if self._births is not None:
             self._births[i] = None
-        if self._n_passes < self.passes or not self._accord.is_reached():
+        if self._n_passes < self.passes or not self._is_agreed():
             # Another pass sends it, or the end of this one.
             self._state[i] = _FRESH
             return
@@ -280,6 +280,13 @@ class Reducer:
             self._task = task
         if self._state[i] < _BORN:
             self._is_born(member)
+
+    def _is_agreed(self) -> bool:
+        try:
+            return self._accord.is_reached()
+        except PhalanxError:
+            self.forget()
+            raise
 
     def _is_born(self, member: _Member) -> None:
         """A gradient is there."""
