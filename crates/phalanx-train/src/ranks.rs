@@ -12,7 +12,7 @@ use phalanx_graph::{
     exec::{Data, Done, Offer},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -27,8 +27,10 @@ pub struct Ranks {
     n: usize,
     /// The engine, as long as it runs: executors may outlive it.
     lend: Box<dyn Fn() -> Option<Lent> + Send + Sync>,
-    /// How many executors there are of each label. A lock because executors on several threads may begin at once.
-    enrolled: Mutex<BTreeMap<String, u64>>,
+    /// Numbers that executors of each label have taken. A lock because executors on several threads may begin at once.
+    enrolled: Mutex<BTreeMap<String, BTreeSet<u64>>>,
+    /// How many executors were made of each program. A lock for the same reason.
+    made: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Ranks {
@@ -49,7 +51,7 @@ impl Ranks {
         n: usize,
         lend: impl Fn() -> Option<Lent> + Send + Sync + 'static,
     ) -> Ranks {
-        Ranks { index, n, lend: Box::new(lend), enrolled: Mutex::default() }
+        Ranks { index, n, lend: Box::new(lend), enrolled: Mutex::default(), made: Mutex::default() }
     }
 }
 
@@ -70,12 +72,24 @@ impl Collective for Ranks {
 
     fn enroll(&self, label: &str) -> String {
         let mut enrolled = self.enrolled.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = enrolled.entry(label.to_string()).or_default();
-        *number += 1;
-        match number {
-            1 => format!("graph: training of `{label}`"),
-            n => format!("graph: training of `{label}` ({n})"),
+        let taken = enrolled.entry(label.to_string()).or_default();
+        let free = (1..).find(|n| !taken.contains(n)).expect("executors can be counted");
+        taken.insert(free);
+        name_of(label, free)
+    }
+
+    fn withdraw(&self, label: &str, name: &str) {
+        let mut enrolled = self.enrolled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = enrolled.get_mut(label) {
+            taken.retain(|&number| name_of(label, number) != name);
         }
+    }
+
+    fn made_before(&self, program: u64) -> u64 {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = made.entry(program).or_default();
+        *number += 1;
+        *number - 1
     }
 
     fn start(&self, name: &str, offer: Offer, done: Done) {
@@ -88,6 +102,13 @@ impl Collective for Ranks {
             Ok(handle) => handle.then(move |answer| done(told(call, answer))),
             Err(why) => done(Err(failed(call, &why))),
         }
+    }
+}
+
+fn name_of(label: &str, number: u64) -> String {
+    match number {
+        1 => format!("graph: training of `{label}`"),
+        n => format!("graph: training of `{label}` ({n})"),
     }
 }
 

@@ -3,9 +3,9 @@
 use phalanx_collective::{Communicator, engine::Engine};
 use phalanx_core::{Config, DType, Rank};
 use phalanx_graph::{
-    Act, BATCH, Builder, Collective, CollectiveError, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Program,
-    ReduceStrategy, Rule, RunError, Setup, Store, Tensor, exec::Refusal, kernel::Stream,
-    layers::EmbeddingOptions,
+    Act, BATCH, Builder, Collective, CollectiveError, Dim, Executor, Feed, Fetch, Optimizer, Options,
+    ParallelExecutor, Program, ReduceStrategy, Rule, RunError, Setup, Store, Tensor, exec::Refusal,
+    kernel::Stream, layers::EmbeddingOptions,
 };
 use phalanx_net::{
     World,
@@ -283,4 +283,122 @@ fn processes_with_different_programs_are_told_so_and_the_engine_goes_on() {
     });
     let different = RunError::from(CollectiveError::Different { process: 1 });
     assert_eq!(seen, [(different.clone(), true), (different, true)]);
+}
+
+#[test]
+fn equal_programs_that_are_run_in_another_order_are_told_so_and_run_in_the_right_one() {
+    // ACCORD-4
+    let seen = world(&[0, 1], |ranks| {
+        let ranks: Arc<dyn Collective> = Arc::new(ranks);
+        let me = ranks.index();
+        let mut exes = [0, 1].map(|_| executor(ranks.clone(), 1, ReduceStrategy::AllReduce));
+        let mut stores = [0, 1].map(|i| Store::new(1 + i));
+        let error =
+            step(&mut exes[me], &mut stores[me], &samples(0, 0..4)).expect_err("they are not the same");
+        for i in [1, 0] {
+            step(&mut exes[i], &mut stores[i], &samples(0, me * 4..me * 4 + 4)).expect("these are the same");
+        }
+        (error, stores.each_mut().map(contents))
+    });
+    let order = RunError::from(CollectiveError::Order { process: 1, number: 2, first: 1 });
+    assert_eq!([&seen[0].0, &seen[1].0], [&order, &order]);
+    assert_eq!(seen[0].1, seen[1].1);
+    assert_ne!(seen[0].1[0], seen[0].1[1], "they began with other values");
+}
+
+#[test]
+fn processes_that_update_in_another_way_are_told_so() {
+    let seen = world(&[0, 0], |ranks| {
+        let mut b = Builder::new();
+        let x = b.feed("words", DType::F32, [BATCH, Dim::Fixed(3)]).expect("a feed");
+        let y = b.fc(x, 1, Act::None).and_then(|y| b.mean(y)).and_then(|y| b.named(y, "loss"));
+        let mut program = b.finish().expect("the program is right");
+        let rule = Rule::Momentum { mu: if ranks.index() == 0 { 0.9 } else { 0.8 }, nesterov: false };
+        Optimizer::new(rule, 1e-2).minimize(&mut program, y.expect("a loss")).expect("it has a gradient");
+        let setup = Setup { replicas: Some(1), collective: Arc::new(ranks), ..Setup::default() };
+        let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).expect("the setup is right");
+        let x = Tensor::new(&[2, 3], &[1.0f32; 6]).expect("six numbers");
+        exe.run(&mut Store::new(1), &[("words", Feed::Split(&x))], &[]).expect_err("they differ")
+    });
+    let different = RunError::from(CollectiveError::Different { process: 1 });
+    assert_eq!(seen, [different.clone(), different]);
+}
+
+#[test]
+fn values_that_are_written_between_runs_are_alike_or_refused() {
+    // OUTSIDE-1
+    let seen = world(&[0, 0, 1], |ranks| {
+        let me = ranks.index();
+        let mut exe = executor(Arc::new(ranks), 1, ReduceStrategy::AllReduce);
+        let mut store = Store::new(1);
+        let mut run = |store: &mut Store| step(&mut exe, store, &samples(0, me * 4..me * 4 + 4)).map(drop);
+        run(&mut store).expect("they begin alike");
+        let name = store
+            .names()
+            .find(|name| name.contains("fc") && !name.contains("moment"))
+            .expect("layers have weights")
+            .to_string();
+        let old = store.get(&name).expect("it is there");
+        let numbers: Vec<f32> = old.to_f64().iter().map(|x| *x as f32 + 1.0).collect();
+        let other = Tensor::new(old.dims(), &numbers).expect("as many numbers");
+        let mut told = Vec::new();
+        for written in [[&old, &old, &old], [&old, &old, &other], [&other, &other, &other]] {
+            store.set(&name, written[me]).expect("it fits");
+            told.push(run(&mut store));
+        }
+        // Only one of them writes, and it is what all of them have.
+        if me == 1 {
+            let same = store.get(&name).expect("it is there");
+            store.set(&name, &same).expect("it fits");
+        }
+        told.push(run(&mut store));
+        // A run that no other process takes part in.
+        if me == 1 {
+            let mut alone = Executor::new(program(), Options::default()).expect("the program is right");
+            let batch = samples(0, 0..4);
+            alone.run(&mut store, &[("words", &batch.0), ("label", &batch.1)], &[]).expect("it runs");
+        }
+        told.push(run(&mut store));
+        (name, told)
+    });
+    for (name, told) in &seen {
+        let unlike = |process: usize, var: &str| {
+            Err(RunError::from(CollectiveError::Values { process, var: var.to_string() }))
+        };
+        assert_eq!(told[..4], [Ok(()), unlike(2, name), Ok(()), Ok(())]);
+        assert!(
+            matches!(&told[4], Err(RunError::Collective(CollectiveError::Values { process: 1, .. }))),
+            "{:?}",
+            told[4]
+        );
+    }
+}
+
+#[test]
+fn values_that_are_fed_are_alike_or_refused() {
+    // OUTSIDE-1
+    let seen = world(&[0, 1], |ranks| {
+        let me = ranks.index();
+        let mut exe = executor(Arc::new(ranks), 1, ReduceStrategy::AllReduce);
+        let mut store = Store::new(1);
+        exe.prepare(&mut store).expect("they begin alike");
+        let rate = store.names().find(|name| name.contains("rate")).expect("there is a rate").to_string();
+        let mut run = |value: f32| {
+            let shape = store.get(&rate).expect("it is there").dims().to_vec();
+            let value = Tensor::new(&shape, &[value]).expect("one number");
+            let batch = samples(0, me * 4..me * 4 + 4);
+            let feeds = [
+                ("words", Feed::Split(&batch.0)),
+                ("label", Feed::Split(&batch.1)),
+                (rate.as_str(), Feed::Replicate(&value)),
+            ];
+            exe.run(&mut store, &feeds, &[]).map(drop)
+        };
+        let told = [run(0.5), run(0.25 + me as f32), run(0.5)];
+        (rate, told)
+    });
+    for (rate, told) in &seen {
+        let unlike = RunError::from(CollectiveError::Values { process: 1, var: rate.clone() });
+        assert_eq!(told, &[Ok(()), Err(unlike), Ok(())]);
+    }
 }

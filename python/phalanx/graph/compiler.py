@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.graph import _prune
+from phalanx.graph import _numbers, _prune
 from phalanx.graph.errors import StrategyError
 from phalanx.graph.parallel_executor import ParallelExecutor
 from phalanx.graph.places import CPUPlace
@@ -30,6 +30,8 @@ class CompiledProgram:
         if not isinstance(program, Program):
             raise TypeError(f"CompiledProgram takes a Program, got {type(program).__name__}")
         self._program = program
+        # Now, because its executors are made in the order of first runs, which may differ between ranks.
+        self._number = _numbers.number(program, _numbers.COMPILED)
         self._build = build_strategy
         self._exec: ExecutionStrategy | None = None
         self._loss: str | Variable | None = None
@@ -104,8 +106,8 @@ class CompiledProgram:
             shared = self._from._executor(self._from._scope or scope)
         if not self._parallel:
             loss = _loss_of(program)
-        made = ParallelExecutor(
-            False, loss, program, shared, self._exec, self._build, scope=scope, devices=self._devices
+        made = _Numbered(
+            self._number, False, loss, program, shared, self._exec, self._build, scope=scope, devices=self._devices
         )
         self._scope = scope
         return made
@@ -113,6 +115,17 @@ class CompiledProgram:
     def _check_scope(self, scope: Scope) -> None:
         if self._scope is not None and scope is not self._scope:
             raise StrategyError("the program was compiled for another scope")
+
+
+class _Numbered(ParallelExecutor):
+    """One of a compiled program, whose number it has."""
+
+    def __init__(self, number: int | None, *args: Any, **kwargs: Any) -> None:
+        self._given = number
+        super().__init__(*args, **kwargs)
+
+    def _numbered(self, program: Program) -> int | None:
+        return super()._numbered(program) if self._given is None else self._given
 
 
 def _loss_of(program: Program) -> str | None:

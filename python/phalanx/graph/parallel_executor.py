@@ -22,7 +22,7 @@ from weakref import ref
 
 from phalanx import _phalanx
 from phalanx._accord import Accord
-from phalanx.graph import _feed, _values
+from phalanx.graph import _feed, _numbers, _values
 from phalanx.graph._hogwild import Asynchronous
 from phalanx.graph._taken import Taken
 from phalanx.graph.errors import (
@@ -92,13 +92,20 @@ class ParallelExecutor:
         self._has_run = False
         self._pieces = build.accumulate
         self._accord: Accord | None = None
+        self._number = self._numbered(program) if loss else None
         self._exe: Asynchronous | _phalanx.GraphParallelExecutor
         if build.async_mode:
             self._exe = Asynchronous(self._program, loss, build, execution, devices)
             return
         try:
             self._exe = _phalanx.GraphParallelExecutor(
-                self._program._graph, loss or None, BuildForm(build), execution, devices, self._program._seed()
+                self._program._graph,
+                loss or None,
+                BuildForm(build),
+                execution,
+                devices,
+                self._program._seed(),
+                self._number,
             )
         except LossError as why:
             raise _explained_loss(program, why) from None
@@ -111,7 +118,12 @@ class ParallelExecutor:
         """What ranks must have alike."""
         lines = [f"line {i}: {line.strip()}" for i, line in enumerate(str(self._program).splitlines(), 1)]
         own = ("trainer_id", "num_threads", "debug_graphviz_path")
-        return lines + [f"{name}={value}" for name, value in self.effective.items() if name not in own]
+        settings = [f"{name}={value}" for name, value in self.effective.items() if name not in own]
+        return [*lines, *settings, _numbers.described(self._number)]
+
+    def _numbered(self, program: Program) -> int | None:
+        """Which of the executors of equal programs this is."""
+        return _numbers.number(program)
 
     def _prepare(self) -> None:
         try:

@@ -41,6 +41,8 @@ pub struct Executor {
     arena: Arena,
     /// Which of its variables it writes.
     written: Vec<bool>,
+    /// Whether any of them is in the store.
+    changes_store: bool,
     /// Whether it has gradients.
     learns: bool,
     /// The buffer of the store that each of its variables has, if it lives there.
@@ -61,9 +63,21 @@ impl Executor {
         let feeds = program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(id, _)| id).collect();
         let mut written = vec![false; program.vars.len()];
         program.ops.iter().flat_map(|op| &op.outputs).for_each(|id| written[id.index()] = true);
+        let changes_store = program.vars().any(|(id, var)| var.is_persistable() && written[id.index()]);
         let (plans, places, arena) = (Vec::new(), Vec::new(), Arena::new(0));
         let learns = program.ops.iter().any(|op| op.role == Role::Loss);
-        Ok(Executor { program, options, feeds, plans, arena, written, learns, places, seen: None })
+        Ok(Executor {
+            program,
+            options,
+            feeds,
+            plans,
+            arena,
+            written,
+            changes_store,
+            learns,
+            places,
+            seen: None,
+        })
     }
 
     pub fn program(&self) -> &Program {
@@ -107,6 +121,9 @@ impl Executor {
         self.feed(index, feeds);
         let (seed, check_finite) = (self.options.seed.unwrap_or(store.seed), self.options.check_finite);
         let run = store.runs;
+        if self.changes_store {
+            store.run_alone();
+        }
         let env = Env { seed, run, first_sample: 0, loss_scale: 1.0, check_finite };
         self.steps(index, 0..self.program.ops.len(), store.buffers_mut(), env)?;
         store.runs += 1;

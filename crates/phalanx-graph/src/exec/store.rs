@@ -25,6 +25,10 @@ pub struct Store {
     pub(in crate::exec) runs: u64,
     /// Grows whenever a variable moves to other buffers: plans that named the old ones are void.
     moves: u64,
+    /// Counts writes from outside: by [`Store::set`], and by runs of this process on its own.
+    writes: u64,
+    /// The last write by such a run.
+    ran_alone: u64,
     /// Tells stores from each other.
     token: Arc<()>,
 }
@@ -39,6 +43,8 @@ struct Entry {
     apart: bool,
     /// Where that mean is put for those who only read.
     merged: Option<usize>,
+    /// The last write by [`Store::set`].
+    written: u64,
 }
 
 impl Store {
@@ -52,6 +58,8 @@ impl Store {
             seed,
             runs: 0,
             moves: 0,
+            writes: 0,
+            ran_alone: 0,
             token: Arc::new(()),
         }
     }
@@ -99,8 +107,26 @@ impl Store {
             return Err(RunError::StateMisfit { var: name.to_string(), wanted, got });
         }
         self.fill_all(entry, value.bytes());
-        self.entries[entry].is_set = true;
+        self.writes += 1;
+        let entry = &mut self.entries[entry];
+        (entry.is_set, entry.written) = (true, self.writes);
         Ok(())
+    }
+
+    /// A run that no other process takes part in changes values.
+    pub(in crate::exec) fn run_alone(&mut self) {
+        self.writes += 1;
+        self.ran_alone = self.writes;
+    }
+
+    /// Writes from outside so far.
+    pub(in crate::exec) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Whether a variable may have been written from outside since there were this many writes.
+    pub(in crate::exec) fn is_written_since(&self, entry: usize, writes: u64) -> bool {
+        self.entries[entry].written.max(self.ran_alone) > writes
     }
 
     fn fill_all(&mut self, entry: usize, bytes: &[u8]) {
@@ -135,7 +161,7 @@ impl Store {
         let at = self.keep(buffer);
         self.names.insert(var.name.clone(), self.entries.len());
         let (sig, is_set) = (var.sig.clone(), init != Init::Given);
-        self.entries.push(Entry { sig, is_set, copies: vec![at], apart: false, merged: None });
+        self.entries.push(Entry { sig, is_set, copies: vec![at], apart: false, merged: None, written: 0 });
         Ok(())
     }
 

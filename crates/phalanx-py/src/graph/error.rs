@@ -218,6 +218,7 @@ fn explain(error: &RunError) -> (&'static str, Details) {
         }
         // Whoever reads by loaders ends the epoch with the first rank that has none left.
         E::Collective(CollectiveError::Ended { .. }) => ("EOFException", Details::default()),
+        E::Collective(CollectiveError::Values { var, .. }) => ("ProcessError", Details::var(var)),
         E::Collective(_) | E::Collectively { .. } | E::Elsewhere { .. } => {
             ("ProcessError", Details::default())
         }

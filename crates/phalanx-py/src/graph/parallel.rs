@@ -65,7 +65,7 @@ enum Out {
 #[pymethods]
 impl GraphParallelExecutor {
     #[new]
-    #[pyo3(signature = (program, loss, build, exec, devices, seed=None))]
+    #[pyo3(signature = (program, loss, build, exec, devices, seed=None, number=None))]
     fn new(
         py: Python<'_>,
         program: &GraphProgram,
@@ -74,6 +74,7 @@ impl GraphParallelExecutor {
         exec: Execution,
         devices: Option<usize>,
         seed: Option<u64>,
+        number: Option<u64>,
     ) -> PyResult<GraphParallelExecutor> {
         let world = collective::of_this_process(py)?;
         let (mut build_strategy, without) = (build.strategy()?, build.without_passes);
@@ -91,7 +92,7 @@ impl GraphParallelExecutor {
                 passes.remove(pass)?;
             }
             let (build, exec) = (build_strategy, exec.strategy());
-            let setup = Setup { build, exec, replicas: devices, collective, passes, seed };
+            let setup = Setup { build, exec, replicas: devices, collective, passes, seed, number };
             ParallelExecutor::new(&program, loss.as_deref(), setup)
         })?;
         let executor = made.map_err(|why: BuildError| error::of_build(py, &why))?;

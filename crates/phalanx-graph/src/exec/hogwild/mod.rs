@@ -131,6 +131,7 @@ impl Hogwild {
         for replica in replicas.iter_mut() {
             replica.settle(store, halves)?;
         }
+        store.run_alone();
         let (seed, runs) = (seed.unwrap_or(store.seed), store.runs);
         let desk = Desk {
             halves,

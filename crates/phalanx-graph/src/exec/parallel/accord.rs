@@ -7,6 +7,8 @@
 //!   where everybody says how it stands. So the run fails for all at the same place, and all can run again.
 //! - ACCORD-3: then everybody asks for the reason, and who gave up has left it. Who gave up waits for nobody before its
 //!   next run.
+//! - ACCORD-4: executors of equal programs belong together in the order in which each process made them. Where processes
+//!   run others together, all are told before anything is exchanged, and can run the right ones.
 
 use super::{Collective, CollectiveError, collective::Data, collective::Done, collective::Offer};
 use crate::exec::RunError;
@@ -57,23 +59,36 @@ pub(super) struct Standing {
     pub runs: bool,
     /// What it will exchange, as a number: see [`digest`].
     pub digest: u64,
+    /// What was written from outside since the last run, as a number: see [`super::outside`].
+    pub written: u64,
 }
 
 /// Words of a standing; the last one says whether the process refuses.
-const WORDS: usize = 6;
+const WORDS: usize = 8;
 
 impl Standing {
-    fn words(&self, refuses: bool) -> Vec<i64> {
-        let numbers = [self.samples as i64, self.busy as i64, self.digest as i64];
-        let flags = [self.is_new, self.runs, refuses].map(i64::from);
-        numbers.into_iter().chain(flags).collect()
+    fn words(&self, number: u64, refuses: bool) -> Vec<i64> {
+        let numbers = [self.samples as u64, self.busy as u64, self.digest, self.written, number];
+        let flags = [self.is_new, self.runs, refuses].map(u64::from);
+        numbers.into_iter().chain(flags).map(|word| word as i64).collect()
     }
 
-    fn of(words: &[i64; WORDS]) -> (Standing, bool) {
-        let [samples, busy, digest, is_new, runs, refuses] = *words;
-        let (samples, busy, digest) = (samples as usize, busy as usize, digest as u64);
-        (Standing { samples, busy, is_new: is_new != 0, runs: runs != 0, digest }, refuses != 0)
+    fn of(words: &[i64; WORDS]) -> Told {
+        let [samples, busy, digest, written, number, is_new, runs, refuses] = words.map(|word| word as u64);
+        let (samples, busy, is_new, runs) = (samples as usize, busy as usize, is_new != 0, runs != 0);
+        let standing = Standing { samples, busy, is_new, runs, digest, written };
+        Told { standing, number, refuses: refuses != 0 }
     }
+}
+
+/// What a process says before a run.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    standing: Standing,
+    /// Its executor's number among those of the same program.
+    number: u64,
+    /// Whether it does not run.
+    refuses: bool,
 }
 
 /// One number for a list of words.
@@ -93,6 +108,8 @@ type Pending = Receiver<Result<Vec<Data>, CollectiveError>>;
 pub(super) struct Accord {
     pub collective: Arc<dyn Collective>,
     label: String,
+    /// Counts this process's executors of the same program, in the order in which they were made.
+    number: u64,
     /// Known from the first run on (ACCORD-1).
     names: Option<Arc<Names>>,
     n_exchanges: usize,
@@ -113,8 +130,14 @@ struct Names {
 }
 
 impl Accord {
-    pub(super) fn new(collective: Arc<dyn Collective>, label: &str, n_exchanges: usize) -> Accord {
+    pub(super) fn new(
+        collective: Arc<dyn Collective>,
+        label: &str,
+        number: u64,
+        n_exchanges: usize,
+    ) -> Accord {
         Accord {
+            number,
             collective,
             label: label.to_string(),
             names: None,
@@ -137,16 +160,40 @@ impl Accord {
         self.begin_pass(0);
         let Some(Data::I64(words)) = all.first() else { return Err(nothing("standing").into()) };
         let (words, _) = words.as_chunks::<WORDS>();
-        let standings: Vec<(Standing, bool)> = words.iter().map(Standing::of).collect();
-        if standings.iter().any(|(_, refuses)| *refuses) {
+        let told: Vec<Told> = words.iter().map(Standing::of).collect();
+        if told.iter().any(|told| told.refuses) {
             let reasons = self.reasons(None);
             return Err(self.told(&reasons, || nothing("reasons").into()));
         }
         let kind = |s: &Standing| (s.digest, s.runs);
-        if let Some(process) = standings.iter().position(|(s, _)| kind(s) != kind(&standings[0].0)) {
+        let first = told.first().ok_or_else(|| nothing("standing"))?;
+        if let Some(process) = told.iter().position(|t| kind(&t.standing) != kind(&first.standing)) {
             return Err(CollectiveError::Different { process }.into());
         }
-        Ok(standings.into_iter().map(|(standing, _)| standing).collect())
+        if let Some(process) = told.iter().position(|t| t.number != first.number) {
+            let (number, first) = (told[process].number, first.number);
+            self.withdraw();
+            return Err(CollectiveError::Order { process, number, first }.into());
+        }
+        Ok(told.into_iter().map(|told| told.standing).collect())
+    }
+
+    /// ACCORD-4: executors that do not belong together begin anew, so that all processes can run the right ones.
+    fn withdraw(&mut self) {
+        if let Some(names) = self.names.take() {
+            self.collective.withdraw(&self.label, &names.base);
+        }
+    }
+
+    /// Compares numbers that all processes should have alike: the first process that has another one than the first,
+    /// and which it is.
+    pub(super) fn compare(&mut self, own: Vec<i64>) -> Result<Option<(usize, usize)>, CollectiveError> {
+        let n = own.len();
+        let all = wait(&self.start("values", Offer::Join(vec![Data::I64(own)])))?;
+        let Some(Data::I64(all)) = all.first().filter(|_| n > 0) else { return Ok(None) };
+        let mut processes = all.chunks(n).enumerate();
+        let differing = |of: &[i64]| of.iter().zip(all).position(|(a, b)| a != b);
+        Ok(processes.find_map(|(process, of)| differing(of).map(|at| (process, at))))
     }
 
     /// Says, where others say how they stand, that this process does not run.
@@ -162,7 +209,7 @@ impl Accord {
     }
 
     fn stand(&mut self, own: &Standing, refuses: bool) -> Pending {
-        let words = Data::I64(own.words(refuses));
+        let words = Data::I64(own.words(self.number, refuses));
         self.start("samples", Offer::Join(vec![words]))
     }
 
@@ -321,9 +368,11 @@ mod tests {
 
     #[test]
     fn a_standing_comes_back_as_it_went() {
-        let own = Standing { samples: 7, busy: 2, is_new: true, runs: false, digest: u64::MAX - 3 };
-        let words = own.words(true);
-        assert_eq!(Standing::of(words.as_slice().try_into().unwrap()), (own, true));
+        let (digest, written) = (u64::MAX - 3, u64::MAX - 5);
+        let standing = Standing { samples: 7, busy: 2, is_new: true, runs: false, digest, written };
+        let words = standing.words(9, true);
+        let told = Told { standing, number: 9, refuses: true };
+        assert_eq!(Standing::of(words.as_slice().try_into().unwrap()), told);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How an executor begins and ends runs together with other processes.
 
 use super::{
-    Asked, ParallelExecutor, Refusal, RunError, Store,
+    Asked, Feed, ParallelExecutor, Refusal, RunError, Store,
     accord::{Standing, digest},
 };
 use crate::{
@@ -20,8 +20,9 @@ impl ParallelExecutor {
         if let Err(error) = bound {
             return self.refused(error);
         }
-        let own = Standing { runs: false, ..self.standing(store, &Asked::default()) };
-        self.agree(store, &own).map(drop)
+        let written = self.written(store, &[]);
+        let own = Standing { runs: false, written, ..self.standing(store, &Asked::default()) };
+        self.agree(store, &own, &[]).map(drop)
     }
 
     pub(super) fn bind(&mut self, store: &mut Store) -> Result<(), RunError> {
@@ -31,14 +32,23 @@ impl ParallelExecutor {
         Ok(())
     }
 
-    /// All processes say how they stand; stores that are new begin alike.
-    pub(super) fn agree(&mut self, store: &mut Store, own: &Standing) -> Result<Vec<Standing>, RunError> {
+    /// All processes say how they stand; stores that are new begin alike, others are alike (OUTSIDE-1).
+    pub(super) fn agree(
+        &mut self,
+        store: &mut Store,
+        own: &Standing,
+        feeds: &[(&str, Feed<'_>)],
+    ) -> Result<Vec<Standing>, RunError> {
         let accord = &mut self.run_mut().accord;
         let all = accord.agree(own)?;
         if all.iter().any(|standing| standing.is_new) {
             let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
             self.binding.begin_alike(&self.graph, store, &mut run.accord)?;
         }
+        if all.iter().any(|standing| standing.written != all[0].written) {
+            self.compare_values(store, feeds)?;
+        }
+        self.binding.saw_writes(store);
         Ok(all)
     }
 
@@ -82,7 +92,28 @@ pub(super) fn exchanges(graph: &Graph) -> Vec<String> {
 
 /// One number for all that processes must have alike.
 pub(super) fn digest_of(graph: &Graph) -> u64 {
-    digest(kept(graph).iter().chain(&exchanges(graph)).map(String::as_bytes))
+    digest(program_of(graph).iter().chain(&exchanges(graph)).map(String::as_bytes))
+}
+
+/// The same without what strategies decide: one number for equal programs.
+pub(super) fn digest_of_program(graph: &Graph) -> u64 {
+    digest(program_of(graph).iter().map(String::as_bytes))
+}
+
+fn program_of(graph: &Graph) -> Vec<String> {
+    [kept(graph), updates(graph)].concat()
+}
+
+/// How gradients become values: the operations of the update with their attributes, and what of the store they use.
+/// Names of temporary variables do not count: they depend on what else a process has built.
+fn updates(graph: &Graph) -> Vec<String> {
+    let program = &graph.program;
+    let named = |ids: &[VarId]| -> Vec<&str> {
+        let kept = ids.iter().filter(|id| program.var(**id).is_persistable());
+        kept.map(|&id| program.var(id).name.as_str()).collect()
+    };
+    let tail = graph.parts.tail.iter().map(|&id| &program.ops[id.index()]);
+    tail.map(|op| format!("{:?} {:?} {:?}", op.kind, named(&op.inputs), named(&op.outputs))).collect()
 }
 
 /// What the store keeps, which all processes begin alike.

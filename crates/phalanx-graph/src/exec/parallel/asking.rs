@@ -175,6 +175,7 @@ impl ParallelExecutor {
             is_new: self.binding.is_new(store),
             runs: true,
             digest: self.digest,
+            written: 0,
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Binding {
     seen: Option<(Arc<()>, u64)>,
     /// The store that all processes have begun alike.
     alike: Option<Arc<()>>,
+    /// Writes from outside that all processes have had alike.
+    pub(super) writes: u64,
 }
 
 impl Binding {
@@ -26,7 +28,17 @@ impl Binding {
         }
         // By name, so that all processes have the same order.
         held.sort_by_key(|(id, ..)| &graph.program.var(*id).name);
-        Binding { held, places: Vec::new(), seen: None, alike: None }
+        Binding { held, places: Vec::new(), seen: None, alike: None, writes: 0 }
+    }
+
+    /// What the store keeps, in the same order in all processes.
+    pub(super) fn held(&self) -> &[(VarId, Held, usize)] {
+        &self.held
+    }
+
+    /// Whatever was written until now, all processes have alike.
+    pub(super) fn saw_writes(&mut self, store: &Store) {
+        self.writes = store.writes();
     }
 
     pub(super) fn places(&self) -> &Places {

@@ -21,6 +21,17 @@ pub trait Collective: Send + Sync + fmt::Debug {
     /// a process have the same.
     fn enroll(&self, label: &str) -> String;
 
+    /// Takes a name back, because its executor did not begin with the same one of the other processes.
+    fn withdraw(&self, label: &str, name: &str) {
+        let _ = (label, name);
+    }
+
+    /// How many executors of one program this process has made before; `program` is a number for it.
+    fn made_before(&self, program: u64) -> u64 {
+        let _ = program;
+        0
+    }
+
     /// Brings something to the exchange of this name, and returns at once. An exchange is over when all processes have
     /// brought something. Then `done` is called, once, by any thread, perhaps before this returns. It is called with an
     /// error if the exchange fails; with [`CollectiveError::Misfit`], on all processes, if offers do not fit together.
@@ -80,6 +91,16 @@ pub enum CollectiveError {
     Ended { process: usize },
     #[error("process {process} trains another program than process 0, or prepares while that one runs")]
     Different { process: usize },
+    #[error(
+        "process {process} runs executor {number} of this program, process 0 runs executor {first}, counted in the \
+         order in which they were made: run executors of equal programs in the same order in all processes"
+    )]
+    Order { process: usize, number: u64, first: u64 },
+    #[error(
+        "`{var}` differs between process 0 and process {process}: it was written between runs, or is fed. Write or \
+         feed the same value in all processes"
+    )]
+    Values { process: usize, var: String },
     #[error("processes bring what does not fit together: {why}")]
     Misfit { why: String },
     /// What the collective of the caller says.

@@ -18,6 +18,7 @@ mod feed;
 mod fetch;
 mod lower;
 mod memory;
+mod outside;
 mod pool;
 mod ready;
 mod schedule;
@@ -40,8 +41,8 @@ use crate::{
     ir::{Op, Program, Role, VarId, VarKind},
     kernel::{Arena, Env, Operand, Place},
 };
-use accord::Accord;
-use agreeing::{digest_of, exchanges};
+use accord::{Accord, Standing};
+use agreeing::{digest_of, digest_of_program, exchanges};
 use asking::{Asked, Known};
 use binding::Binding;
 use fetch::Merging;
@@ -112,7 +113,9 @@ impl ParallelExecutor {
         let empty = Arc::new(Planned::empty(nothing));
         let n_exchanges = exchanges(&graph).len();
         let label = loss.map_or("", |loss| &program.var(loss).name);
-        let accord = Accord::new(setup.collective, label, n_exchanges);
+        let number =
+            setup.number.unwrap_or_else(|| setup.collective.made_before(digest_of_program(&graph)) + 1);
+        let accord = Accord::new(setup.collective, label, number, n_exchanges);
         let mut run = Run::new(program.clone(), accord, n_exchanges, empty, threads);
         run.arenas = (0..n).map(|_| Arena::new(0)).collect();
         run.check_finite = graph.settings.build.check_nan_inf;
@@ -218,7 +221,8 @@ impl ParallelExecutor {
         } else if let Err(error) = checked {
             return self.refused(error);
         } else {
-            let all = self.agree(store, &standing)?;
+            let standing = Standing { written: self.written(store, feeds), ..standing };
+            let all = self.agree(store, &standing, feeds)?;
             self.count(asked, &all)?;
         }
         let ended = self.run_agreed(store, feeds, fetch, asked, out);
@@ -253,6 +257,9 @@ impl ParallelExecutor {
     ) -> Result<(), RunError> {
         self.run_mut().places.begin();
         self.binding.check(&self.graph, store)?;
+        if self.changes_alone() {
+            store.run_alone();
+        }
         let plan = self.plan(asked)?;
         self.run_mut().dry = self.graph.settings.exec.dry_run;
         let n_passes = self.graph.settings.exec.num_iteration_per_run;

@@ -18,6 +18,8 @@ pub struct Setup {
     pub passes: PassList,
     /// Where random numbers of the runs come from, instead of the store's seed.
     pub seed: Option<u64>,
+    /// Which of the executors of equal programs it is (ACCORD-4), where that is not the order in which they are made.
+    pub number: Option<u64>,
 }
 
 impl Default for Setup {
@@ -29,6 +31,7 @@ impl Default for Setup {
             collective: Arc::new(Alone),
             passes: PassList::standard(),
             seed: None,
+            number: None,
         }
     }
 }

@@ -209,7 +209,7 @@ mod tests {
         let called = Called { what: What::Op(program.ops().next().unwrap().0), step };
         let arena = Arena::new(64);
         let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0, check_finite: false };
-        let accord = Accord::new(Arc::new(Alone), "", 0);
+        let accord = Accord::new(Arc::new(Alone), "", 0, 0);
         let doing =
             Doing { program: &program, accord: &accord, landing: None, replica: 5, check_finite: false };
         let error = called.perform(Memory::common(&arena, &arena, &[]), env, doing).unwrap_err();
