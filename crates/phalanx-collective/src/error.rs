@@ -21,6 +21,11 @@ pub enum Error {
     NoSuchRoot { root: Rank, size: u32 },
     #[error("{0}")]
     Split(String),
+    /// A fault of our own. The world is over for all ranks.
+    #[error(
+        "the engine panicked while it {doing}; this is a bug of Phalanx, please report it with the lines above"
+    )]
+    Panicked { doing: &'static str },
     #[error("algorithm {name} was asked for by PHALANX_ALGORITHM but is none; {known}")]
     NoSuchAlgorithm { name: String, known: String },
     #[error("PHALANX_TIERS: {0}")]

@@ -58,7 +58,7 @@ pub use whereabouts::{Frame, Spot, Whereabouts};
 use crate::{communicator::Communicator, error::Error};
 use negotiate::{Input, report::Report};
 use phalanx_core::{DType, Rank};
-use phalanx_net::World;
+use phalanx_net::{World, lost::Doom};
 use set::Set;
 use shared::Shared;
 use spec::{Kind, Spec};
@@ -201,7 +201,7 @@ impl Engine {
         if let Ok(set) = self.set(0) {
             set.drive(&self.shared, Input::Leave);
         }
-        let gone = |_| EngineError::Failed(Arc::new(Error::Split("a thread of the engine panicked".into())));
+        let gone = |_| EngineError::Failed(Arc::new(Error::Panicked { doing: "ran" }));
         control.join().map_err(gone)?;
         let communicator = mover.join().map_err(gone)?;
         self.shared.take_kept().into_iter().try_for_each(|mover| mover.join().map_err(gone))?;
@@ -220,9 +220,12 @@ impl AsRef<Engine> for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The others shall learn of the panic, not of a shutdown.
+            // Its threads end by themselves, and nobody waits for them here.
             std::mem::forget((self.control.take(), self.mover.take()));
             if self.shared.is_ours() {
+                // The others learn of the panic, not of a shutdown; also where the process goes on without this thread.
+                let why = "the thread that owned its engine panicked".to_string();
+                let _ = self.shared.give_up(Doom::GaveUp { rank: self.rank(), why });
                 let _ = self.shared.timeline.stop();
             }
             return;

@@ -102,7 +102,7 @@ impl Mover {
             }
             // A panic is our own fault; that nobody waits for ever because of it is worth the catch.
             _ => catch_unwind(AssertUnwindSafe(|| self.carrier.carry(&mut self.comm, &mut loads)))
-                .unwrap_or_else(|_| Err(Error::Split("the engine panicked while it moved data".into()))),
+                .unwrap_or_else(|_| Err(Error::Panicked { doing: "moved data" })),
         };
         self.shared.timeline.moved(self.set.id, &loads, self.comm.last_plan(), number);
         self.count(&loads, replayed, began);
@@ -174,10 +174,8 @@ impl Mover {
 
     /// All ranks come here with the same change, in the same place of the sequence.
     fn answer_change(&mut self, load: &Load, slots: Vec<Option<Arc<Slot>>>) {
-        let panicked = |shared: &Shared| {
-            let why = "the engine panicked while it changed process sets";
-            Err(shared.ruin(Error::Split(why.into()).into()))
-        };
+        let panicked =
+            |shared: &Shared| Err(shared.ruin(Error::Panicked { doing: "changed process sets" }.into()));
         let change = AssertUnwindSafe(|| match load.agreed.spec.kind {
             Kind::AddSet => self.add_set(load),
             _ => self.remove_set(load),

@@ -27,6 +27,28 @@ fn an_engine_dropped_while_a_thread_waits_answers_it() {
     }
 }
 
+/// A service may catch a panic and go on: nobody waits for a rank that is no more.
+#[test]
+fn a_rank_whose_thread_panics_is_named_also_where_its_process_goes_on() {
+    for hosts in [&[3u32][..], &[1, 2]] {
+        run_owners(hosts, &[], |comm| {
+            let engine = Engine::start(comm).unwrap();
+            let me = engine.rank();
+            engine.submit(ones("all")).unwrap().wait().unwrap();
+            if me == Rank(2) {
+                let panicked = std::thread::spawn(move || {
+                    let _engine = engine;
+                    panic!("as ordered");
+                });
+                panicked.join().unwrap_err();
+                return;
+            }
+            let error = answered(engine.submit(ones("more")).unwrap()).unwrap_err().to_string();
+            assert!(error.contains("rank 2") && error.contains("panicked"), "{error}");
+        });
+    }
+}
+
 /// CTL-2: on two hosts, the link that closes after the end is not taken for a lost rank.
 #[test]
 fn engines_end_while_sets_exist_and_have_operations_that_wait() {
