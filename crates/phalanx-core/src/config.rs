@@ -84,8 +84,10 @@ pub struct Config {
     pub autotune_log: Option<String>,
     /// Whether objects must not travel pickled: unpickling runs what the sender likes.
     pub strict: bool,
-    /// After so many steps of an optimizer the ranks compare their parameters; 0: never.
-    pub check: u64,
+    /// The steps of an optimizer between two comparisons of the parameters of all ranks; 0: never.
+    pub check: Option<u64>,
+    /// How often a rank says how fast it trains; zero is never.
+    pub throughput: Duration,
     /// What to tell a person once: settings for Horovod that have no effect.
     pub remarks: Vec<String>,
     /// What is logged, if anything is.
@@ -254,9 +256,16 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "PHALANX_CHECK",
-        doc: "N: every N steps ranks compare digests of their parameters, and a difference is an error on all of them; 0: never",
-        set: |c, v| number(v).map(|n| c.check = n),
-        show: |c| c.check.to_string(),
+        doc: "N: every N steps ranks compare digests of their parameters, and a difference is an error on all of them; 0: never. Unset: \
+              in the first and every 100th backward pass, and a difference is a warning",
+        set: |c, v| number(v).map(|n| c.check = Some(n)),
+        show: |c| c.check.map(|n| n.to_string()).unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_THROUGHPUT",
+        doc: "N: rank 0 prints every N seconds how many steps a second a torch optimizer makes, and how long they wait for gradients; 0: never",
+        set: |c, v| number(v).map(|n| c.throughput = Duration::from_secs(n)),
+        show: |c| c.throughput.as_secs().to_string(),
     },
     Key {
         name: "PHALANX_LOG",
@@ -304,7 +313,8 @@ impl Default for Config {
             autotune: Autotune::Off,
             autotune_log: None,
             strict: false,
-            check: 0,
+            check: None,
+            throughput: Duration::ZERO,
             remarks: Vec::new(),
             log: None,
             origins: Vec::new(),

@@ -40,7 +40,7 @@ mod _phalanx {
         submit::{join, submit},
         world::{
             add_process_set, check_every, counters, fusion_bytes, is_homogeneous, is_strict, last_stall,
-            place, process_sets, remove_process_set, start_timeline, stop_timeline, zeros,
+            place, process_sets, remove_process_set, start_timeline, stop_timeline, throughput_every, zeros,
         },
     };
 

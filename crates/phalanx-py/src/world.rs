@@ -27,10 +27,16 @@ pub fn is_strict(py: Python<'_>) -> PyResult<bool> {
     Ok(state::engine(py)?.world().config().strict)
 }
 
-/// After how many steps ranks compare their parameters: `PHALANX_CHECK`; 0 is never.
+/// After how many steps ranks compare their parameters: `PHALANX_CHECK`; 0 is never, `None` is unset.
 #[pyfunction]
-pub fn check_every(py: Python<'_>) -> PyResult<u64> {
+pub fn check_every(py: Python<'_>) -> PyResult<Option<u64>> {
     Ok(state::engine(py)?.world().config().check)
+}
+
+/// Seconds between lines that say how fast this rank trains: `PHALANX_THROUGHPUT`; 0 is never.
+#[pyfunction]
+pub fn throughput_every(py: Python<'_>) -> PyResult<f64> {
+    Ok(state::engine(py)?.world().config().throughput.as_secs_f64())
 }
 
 /// Up to how many bytes small tensors travel together: `PHALANX_FUSION_BYTES`.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from phalanx.torch.functions import described
 _Named = Sequence[tuple[str, torch.Tensor]]
 #: A rank's number, a digest of what its tensors are, and one of what is in them.
 _ROW = struct.Struct("<I8s8s")
+#: Rounds between comparisons where `PHALANX_CHECK` says nothing.
+_INTERVAL = 100
 
 
 def check_equal(
@@ -34,7 +37,8 @@ def check_equal(
     """Returns if all ranks have the same bits; otherwise :class:`MismatchError` on every rank says where they differ.
 
     Of a model the parameters are compared, of an optimizer its parameters and its state, of a mapping, such as a
-    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` does it with the parameters after every N-th step.
+    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` does it with the parameters after every N-th step; without it
+    the first and every 100th backward pass do it, and a difference is a warning.
     """
     set_id(process_set)
     if len(process_set.ranks) > 1:
@@ -58,6 +62,40 @@ class Checks:
         interval = _phalanx.check_every()
         if interval and self._n_steps % interval == 0:
             _compare(f"{self._what}, step {self._n_steps}", named(), self._set)
+
+
+class Glances:
+    """Compares parameters in the first and then in every 100th round where `PHALANX_CHECK` says nothing.
+
+    A difference is a warning: ranks on unlike processors may differ in the last bit of a step. All ranks are in a round together, so
+    nobody waits for a rank that does something else. The first round comes before the first step and shows whether parameters were
+    broadcast.
+    """
+
+    def __init__(self, what: str, process_set: ProcessSet) -> None:
+        self._what, self._set = what, process_set
+        self._age, self._n_rounds = -1, 0
+        self._has_warned = False
+
+    def is_time(self) -> bool:
+        """Whether this rank wants to compare in this round."""
+        if self._age != _world.age():
+            self._age, self._n_rounds, self._has_warned = _world.age(), 0, False
+        is_on = not self._has_warned and _phalanx.check_every() is None
+        return is_on and self._n_rounds % _INTERVAL == 0
+
+    def round(self, compares: bool, name: str, named: Callable[[], _Named]) -> None:
+        """All ranks have reduced the gradients of another pass, and one of them may want to compare."""
+        self._n_rounds += 1
+        if not compares:
+            return
+        try:
+            _compare(f"{self._what}, backward pass {self._n_rounds}", named(), self._set, name=name)
+        except MismatchError as why:
+            self._has_warned = True
+            if _phalanx.place()[0] == min(self._set.ranks):
+                remedy = "PHALANX_CHECK=N makes this an error, after every N-th step; PHALANX_CHECK=0 turns it off."
+                warnings.warn(f"{why} {remedy}", stacklevel=2)
 
 
 def _tensors(of: Any) -> _Named:
@@ -94,21 +132,23 @@ def _settings(of: Any) -> list[str]:
     ]
 
 
-def _compare(what: str, named: _Named, process_set: ProcessSet, settings: Sequence[str] = ()) -> None:
-    usable = [(name, t) for name, t in named if t.dtype in CODES and t.layout is torch.strided]
+def _compare(
+    what: str, named: _Named, process_set: ProcessSet, settings: Sequence[str] = (), *, name: str = "check_equal"
+) -> None:
+    usable = [(of, t) for of, t in named if t.dtype in CODES and t.layout is torch.strided]
     hosted = [on_host(t.detach()) for _, t in usable]
     digests = _phalanx.digests([lend(t) for t in hosted])
-    kinds = [described(name, t) for name, t in usable] + list(settings)
+    kinds = [described(of, t) for of, t in usable] + list(settings)
     digests += [0] * len(settings)
     me = _phalanx.place()[0]
     parts = [_short("\n".join(kinds).encode()), _short(struct.pack(f"<{len(digests)}Q", *digests))]
-    rows = list(_ROW.iter_unpack(gather_bytes(_ROW.pack(me, *parts), "check_equal", process_set)))
+    rows = list(_ROW.iter_unpack(gather_bytes(_ROW.pack(me, *parts), name, process_set)))
     if len({row[1:] for row in rows}) == 1:
         return
     # Only now all digests travel.
     text = "\n".join(f"{digest:016x} {kind}" for digest, kind in zip(digests, kinds, strict=True))
     block = text.encode()
-    answers = gather_bytes(struct.pack("<IQ", me, len(block)) + block, "check_equal.all", process_set)
+    answers = gather_bytes(struct.pack("<IQ", me, len(block)) + block, f"{name}.all", process_set)
     _raise(what, _blocks(answers))
 
 
@@ -148,7 +188,7 @@ def _raise(what: str, blocks: dict[int, list[tuple[str, str]]]) -> None:
                 text += "" if len(unlike) == 1 else f" ({listed} differ from rank {a})"
             raise MismatchError(
                 f"{what}: ranks have drifted apart: {text}. Look for what only some ranks do: other random numbers, changes "
-                "of parameters outside of the optimizer, or parameters that were not broadcast at the start.",
+                "of parameters outside of the optimizer, or parameters that were not broadcast at the start (broadcast_parameters).",
                 ranks=(a, b),
                 tensor=name,
             )

@@ -31,10 +31,12 @@ from phalanx.exceptions import MismatchError, PhalanxError
 from phalanx.reductions import Max
 from phalanx.torch import _handles, _submit
 from phalanx.torch._bucket import Bucket, is_laid_out
+from phalanx.torch._check import Glances
 from phalanx.torch._filling import filled
 from phalanx.torch._gradients import Manner, Travel, drain_all, send, send_bucket, send_sparse, wait_for_all
 from phalanx.torch._hooks import can_have_gradient, own_gradient
 from phalanx.torch._round import View, read, written
+from phalanx.torch._throughput import Throughput
 from phalanx.torch.compression import is_native
 from phalanx.torch.functions import described
 
@@ -144,6 +146,8 @@ class Reducer:
         self._n_passes = 0
         self._asked: tuple[int, bytearray] | None = None
         self._accord = Accord(what, self._lines, manner.process_set)
+        self._glances = Glances(what, manner.process_set)
+        self._throughput = Throughput(what, manner.process_set)
         self._layout_age = self._age = -1
         self._n_steps = self._n_left_out = self._n_touched = 0
         #: Passes that have not ended, by the numbers that torch gives them.
@@ -425,7 +429,7 @@ class Reducer:
             dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
         identity = hashlib.blake2b(self._digest + self._layout + counts, digest_size=8).digest()
-        report = written(bytes(dense), bytes(sparse), is_at_step, identity)
+        report = written(bytes(dense), bytes(sparse), is_at_step, self._glances.is_time(), identity)
         handle = self._largest(torch.frombuffer(report, dtype=torch.uint8), "round")
         self._asked = (handle, report)
 
@@ -468,21 +472,26 @@ class Reducer:
         try:
             if not self._is_known:
                 self._look()
-            self._accord.wait()
-            self._ask(is_at_step)
-            view = self._answer()
-            self._send_rest(view)
-            end(self._travels)
+            with self._throughput.waiting():
+                self._accord.wait()
+                self._ask(is_at_step)
+                view = self._answer()
+                self._send_rest(view)
+                end(self._travels)
             self._refuse_both(view)
             self._state = self._state.replace(bytes([_SENT]), bytes([_REDUCED]))
             self._mark()
             self._travels.clear()
             self._learn(view)
+            self._glances.round(view.compares, f"{self._what}.{self._number}.parameters", self._named)
         except PhalanxError:
             # The next pass begins anew.
             self.forget()
             raise
         return view.are_all_at_step
+
+    def _named(self) -> list[tuple[str, _Parameter]]:
+        return [(self._names[p], p) for p in self._ps]
 
     def _refuse_both(self, view: View) -> None:
         i = view.in_both()

@@ -34,9 +34,13 @@ class AdasumOptimizer(Uncopied):
         self._passes: dict[torch.Tensor, int] = {}
         self._hooks = [on_gradient(p, self._on_gradient) for p in self._ps() if can_have_gradient(p)]
         self._checks = _check.Checks("DistributedOptimizer", self.process_set)
+        self._glances = _check.Glances("DistributedOptimizer", self.process_set)
 
     def _ps(self) -> list[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        return [(self._parameter_names[p], p) for p in self._ps()]
 
     def _on_gradient(self, p: torch.Tensor) -> None:
         if not self._is_counting:
@@ -109,7 +113,8 @@ class AdasumOptimizer(Uncopied):
                 raise
             for p, start, change in zip(ps, before, combined, strict=True):
                 p.copy_(start + change)
-        self._checks.step(lambda: [(self._parameter_names[p], p) for p in self._ps()])
+        self._checks.step(self._named)
+        self._glances.round(self._glances.is_time(), "adasum.parameters", self._named)
         return loss
 
 
