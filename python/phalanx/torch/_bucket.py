@@ -1,7 +1,8 @@
 """Dense gradients of several parameters in one piece of memory, in which they travel.
 
-The memory is a tensor that ranks of one host reduce where it is; gradients are views of it. So a gradient is copied once, when the
-bucket is sent, and never back.
+The memory is a tensor that ranks of one host reduce where it is. Large gradients are views of it: they are copied once, when the
+bucket is sent, and never back. Small gradients stay where they are and get their results copied, because looking after a view takes
+longer than copying them.
 
 From ``load`` to ``arrive`` the memory belongs to the engine.
 
@@ -14,7 +15,8 @@ From ``load`` to ``arrive`` the memory belongs to the engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_not
+from itertools import repeat
+from operator import attrgetter, is_not
 from sys import getrefcount
 
 import torch
@@ -22,6 +24,8 @@ import torch
 from phalanx import _phalanx, _world
 from phalanx.torch._memory import CODES
 
+#: Gradients of buckets with fewer bytes a member stay where they are.
+_SMALL = 16 << 10
 #: Gradients begin at multiples of so many bytes, which vector instructions like.
 _ALIGN = 64
 
@@ -38,6 +42,7 @@ def _references() -> tuple[int, int, int]:
     return max(map(getrefcount, [p.grad])), max(map(getrefcount, [torch.zeros(1)])), _n_users(p.grad)
 
 
+_GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 _OF_GRADIENT, _OF_VIEW, _OF_MEMORY = _references()
 
@@ -56,8 +61,11 @@ class Bucket:
         self._addresses: list[int] = []
         #: Gradients that the program holds, and where their results are.
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        #: Small gradients that get their results; none where the parameter has no dense one.
+        self._back: list[torch.Tensor | None] = []
         #: Places of the members that travel.
         self._places: Sequence[int] = ()
+        self._is_small = sum(p.numel() * p.element_size() for p in self.ps) < _SMALL * len(self.ps)
 
     def reset(self) -> None:
         """For the next pass."""
@@ -67,7 +75,9 @@ class Bucket:
     def load(self, places: Sequence[int] | None = None) -> torch.Tensor:
         """The memory with this rank's gradients; zeros where it has none, and where the place is not among these."""
         self._held = []
-        grads = [p.grad for p in self.ps]
+        grads = list(map(_GRAD, self.ps))
+        if self._is_small:
+            return self._load_small(grads, places)
         if self._age != _world.age() or self._is_moved() or self._is_old_one_held(grads):
             self._renew()
         self._places = range(len(self.ps)) if places is None else places
@@ -93,6 +103,45 @@ class Bucket:
             with torch.no_grad():
                 _copy(to, fresh)
         return self._flat
+
+    def _load_small(self, grads: list[torch.Tensor | None], places: Sequence[int] | None) -> torch.Tensor:
+        if self._age != _world.age():
+            self._renew()
+        self._places = range(len(self.ps)) if places is None else places
+        views = self._views
+        if places is None and _are_all_there(grads) and not any(map(_IS_SPARSE, grads)):
+            self._back = grads
+        else:
+            if places is not None:
+                self._flat.zero_()
+            views, dense = [], []
+            self._back = [None] * len(self.ps)
+            for place in self._places:
+                grad, view = grads[place], self._views[place]
+                if grad is None:
+                    view.zero_()
+                    continue
+                views.append(view)
+                dense.append(grad.to_dense() if grad.is_sparse else grad)
+                self._back[place] = None if grad.is_sparse else grad
+            grads = dense
+        if views:
+            with torch.no_grad():
+                _copy(views, grads)
+        return self._flat
+
+    def _arrive_small(self) -> None:
+        views = self._views
+        grads = [grad for grad in self._back if grad is not None]
+        if len(grads) < len(views):
+            views = [view for view, grad in zip(self._views, self._back, strict=True) if grad is not None]
+            for place in self._places:
+                if self._back[place] is None:
+                    self.ps[place].grad = self._views[place].clone()
+        if grads:
+            with torch.no_grad():
+                _copy(grads, views)
+        self._back = []
 
     def _is_moved(self) -> bool:
         """Whether somebody gave a gradient other memory, as ``p.grad.data = ...`` and ``model.half()`` do (BUCKET-4)."""
@@ -131,7 +180,8 @@ class Bucket:
 
     def is_loadable(self, takes_sparse: bool) -> bool:
         """Whether every member has a gradient, and none of a kind that does not travel here."""
-        return not any(p.grad is None or (p.grad.is_sparse and not takes_sparse) for p in self.ps)
+        grads = list(map(_GRAD, self.ps))
+        return _are_all_there(grads) and (takes_sparse or not any(map(_IS_SPARSE, grads)))
 
     def release(self) -> None:
         """Takes all gradients out of the memory."""
@@ -145,6 +195,9 @@ class Bucket:
 
     def arrive(self) -> None:
         """The results are gradients."""
+        if self._is_small:
+            self._arrive_small()
+            return
         for grad, view in self._held:
             with torch.no_grad():
                 grad.copy_(view)
@@ -153,6 +206,10 @@ class Bucket:
             p, view = self.ps[place], self._views[place]
             if p.grad is not view and id(view) not in stay:
                 p.grad = view
+
+
+def _are_all_there(grads: Sequence[torch.Tensor | None]) -> bool:
+    return all(map(is_not, grads, repeat(None)))
 
 
 def _copy(to: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

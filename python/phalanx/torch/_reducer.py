@@ -195,7 +195,7 @@ class Reducer:
         if self._layout_age != _world.age():
             # Ranks that had joined have learned nothing meanwhile.
             self._layout_age, self._is_known, self._order, self._sparse = _world.age(), False, {}, set()
-        forms = [_form(p) if p.requires_grad else None for p in self._ps]
+        forms = list(map(_form, self._ps))
         if self._is_known and forms == self._forms:
             return
         self._forms, self._is_known = forms, True
@@ -643,7 +643,10 @@ class Reducer:
             self.is_syncing = before
 
 
-def _form(p: _Parameter) -> torch.dtype | tuple[int, ...]:
+def _form(p: _Parameter) -> torch.dtype | tuple[int, ...] | None:
+    """What a gradient must fit; nothing where none is wanted."""
+    if not p.requires_grad:
+        return None
     return p.dtype if p.is_contiguous() else (hash(p.dtype), *p.stride())
 
 
