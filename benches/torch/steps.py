@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -197,9 +198,28 @@ MODES: dict[str, Callable[[], Alone]] = {
 }
 
 
-def resident() -> int:
-    """The most memory this process ever had, in bytes; memory that it shares is counted, too."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def own_memory() -> int:
+    """Bytes of memory that this process has; a page that n processes share counts as 1/n of it, files do not count."""
+    with open("/proc/self/smaps_rollup") as lines:
+        return sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))) * 1024
+
+
+def most_memory(step: Callable[[], None]) -> int:
+    """The most memory this process has during a few steps, looked at again and again."""
+    most, is_over = own_memory(), threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not is_over.wait(1e-3):
+            most = max(most, own_memory())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for _ in range(5):
+        step()
+    is_over.set()
+    watcher.join()
+    return most
 
 
 def aside() -> tuple[float, int]:
@@ -218,6 +238,11 @@ def main() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     network, optimizer = peers.wrap(net, optimizer)
 
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(network(x)).backward()
+        optimizer.step()
+
     times: list[float] = []
     began, before = 0.0, (0.0, 0)
     for i in range(100_000):
@@ -227,15 +252,13 @@ def main() -> None:
         if peers.slowest([time.perf_counter() - began if i > WARMUP + LEAST else 0.0])[0] > seconds:
             break
         start = time.perf_counter()
-        optimizer.zero_grad()
-        loss(network(x)).backward()
-        optimizer.step()
+        step()
         if i >= WARMUP:
             times.append(time.perf_counter() - start)
     computed, switched = (now - then for now, then in zip(aside(), before, strict=True))
     others, switches = peers.slowest([computed * 1e3 / len(times), switched / len(times)])
     times = sorted(peers.slowest(times))
-    peak = int(peers.slowest([float(resident())])[0])
+    peak = int(peers.slowest([float(most_memory(step))])[0])
     if peers.rank == 0:
         middle, least = times[len(times) // 2] * 1e3, times[0] * 1e3
         print(f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.2f}\t{least:.2f}\t{peak}\t{others:.2f}\t{switches:.1f}", flush=True)

@@ -56,6 +56,7 @@ _IS_HAD, _IS_SENT = _table(_FRESH, _BORN, _SENT), _table(_SENT)
 _NEXT_PASS = bytes([_IDLE, _FRESH, _FRESH, _SENT, _REDUCED, *range(5, 256)])
 _ANEW = bytes([_IDLE, _FRESH, _FRESH, _FRESH, _IDLE, *range(5, 256)])
 
+_BUCKET_BYTES = 8 << 20
 _NO_TASK = -2
 _task_id = torch._C._current_graph_task_id
 
@@ -652,3 +653,8 @@ def _form(p: _Parameter) -> torch.dtype | tuple[int, ...] | None:
 
 def _version(grad: torch.Tensor | None) -> int:
     return -1 if grad is None else grad._version
+
+
+def default_cap() -> int:
+    """How many bytes travel together: gradients that are there early shall not wait for late ones."""
+    return min(_BUCKET_BYTES, _phalanx.fusion_bytes())

@@ -24,7 +24,7 @@ from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Average
 from phalanx.torch import _check
 from phalanx.torch._gradients import Manner
-from phalanx.torch._reducer import Reducer
+from phalanx.torch._reducer import Reducer, default_cap
 from phalanx.torch.compression import Compression, Compressor
 from phalanx.torch.functions import broadcast_parameters, broadcast_tensors, described
 
@@ -58,9 +58,9 @@ torch.nn.modules.module.register_module_module_registration_hook(_count_registra
 class DistributedDataParallel(torch.nn.Module):
     """Wraps a model: all ranks begin with rank 0's parameters, and every backward pass ends with averaged gradients.
 
-    Gradients travel in buckets of at most ``bucket_cap_mb``, in the order in which the first pass computed them, while others
-    are still computed. Each gradient is a part of its bucket's memory; one that the program holds stays what it is.
-    Sparse gradients travel as rows. Parameters that a pass does not use count as zero; if no rank uses them, they are left alone. They are
+    Gradients travel in buckets of at most ``bucket_cap_mb`` (default 8, or less by ``PHALANX_FUSION_BYTES``), in the order in which the
+    first pass computed them, while others are still computed. Large gradients are parts of their bucket's memory; one that the program
+    holds stays what it is. Sparse gradients travel as rows. Parameters that a pass does not use count as zero; if no rank uses them, they are left alone. They are
     always found, so ``find_unused_parameters`` makes no difference. Parameters that are unfrozen, or given to the model,
     later are followed. ``init_sync=False`` leaves the parameters at the start as they are.
     """
@@ -111,7 +111,7 @@ class DistributedDataParallel(torch.nn.Module):
             warnings.warn(f"{word}=True changes nothing here: leave it out", stacklevel=2)
         set_id(process_set)
         self.module = module
-        cap = _checked_cap(25.0 if bucket_cap_mb is None else bucket_cap_mb)
+        cap = default_cap() if bucket_cap_mb is None else _checked_cap(bucket_cap_mb)
         manner = Manner(compression, Average, 1.0, 1.0, sparse_as_dense=False, process_set=process_set)
         self._take(broadcast_buffers is not False, process_set, manner, cap)
         if self._is_alone:

@@ -29,14 +29,13 @@ from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Adasum, Average, Sum
 from phalanx.torch import _check
 from phalanx.torch._gradients import Manner, gradient_of
-from phalanx.torch._reducer import Grouping, Reducer
+from phalanx.torch._reducer import Grouping, Reducer, default_cap
 from phalanx.torch._wrapping import Uncopied, same_groups
 from phalanx.torch.adasum_optimizer import AdasumOptimizer
 from phalanx.torch.collectives import allreduce
 from phalanx.torch.compression import Compression, Compressor
 
 _Parameter = torch.Tensor
-_BUCKET_BYTES = 8 << 20
 
 
 class _DistributedOptimizer(Uncopied):
@@ -50,7 +49,7 @@ class _DistributedOptimizer(Uncopied):
         self._synchronized = False
         self._should_synchronize = True
         self._checks = _check.Checks("DistributedOptimizer", manner.process_set)
-        self._reducer = Reducer("DistributedOptimizer", manner, _cap(), grouping, passes=passes)
+        self._reducer = Reducer("DistributedOptimizer", manner, default_cap(), grouping, passes=passes)
         self._is_alone = len(manner.process_set.ranks) == 1 or not manner.process_set.included()
         if not self._is_alone:
             self._follow()
@@ -258,11 +257,6 @@ def DistributedOptimizer(
     wrapped: _DistributedOptimizer = _wrapped(optimizer, _DistributedOptimizer)
     wrapped._start(names, manner, passes, grouping)
     return wrapped
-
-
-def _cap() -> int:
-    """How many bytes travel together: gradients that are there early shall not wait for late ones."""
-    return min(_BUCKET_BYTES, _phalanx.fusion_bytes())
 
 
 def _wrapped(optimizer: torch.optim.Optimizer, addition: type) -> Any:

@@ -26,7 +26,8 @@ pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]
          A step is zero_grad, forward, backward with the exchange of gradients, and the optimizer's step; its time is that of the slowest rank. Each \
          number is the median over the rounds of each round's median; rounds of all programs were interleaved. DDP is torch's \
          DistributedDataParallel over Gloo with `gradient_as_bucket_view`. Efficiency is the time of one process alone over ours: two processes share \
-         the machine's memory bandwidth. Extra memory is the peak of a rank beyond that of one process alone (`benches/torch/steps.py`).\n\n"
+         the machine's memory bandwidth. Extra memory is the most that a rank has during five steps beyond one process alone; pages that two ranks share \
+         count as half for each, files do not count (`benches/torch/steps.py`).\n\n"
     );
     page + &measured(machine, &[], tables)
 }
