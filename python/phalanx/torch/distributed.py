@@ -60,9 +60,9 @@ class DistributedDataParallel(torch.nn.Module):
 
     Gradients travel in buckets of at most ``bucket_cap_mb`` (default 8, or less by ``PHALANX_FUSION_BYTES``), in the order in which the
     first pass computed them, while others are still computed. Large gradients are parts of their bucket's memory; one that the program
-    holds stays what it is. Sparse gradients travel as rows. Parameters that a pass does not use count as zero; if no rank uses them, they are left alone. They are
-    always found, so ``find_unused_parameters`` makes no difference. Parameters that are unfrozen, or given to the model,
-    later are followed. ``init_sync=False`` leaves the parameters at the start as they are.
+    holds stays what it is. Sparse gradients travel as rows. Parameters that a pass does not use count as zero; if no rank uses them,
+    they are left alone. They are always found, so ``find_unused_parameters`` makes no difference. Parameters that are unfrozen, or
+    given to the model, later are followed. ``init_sync=False`` leaves the parameters at the start as they are.
     """
 
     _ids: list[int]
