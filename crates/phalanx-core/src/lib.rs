@@ -19,6 +19,7 @@ pub mod log;
 mod op;
 mod rank;
 pub mod topology;
+pub mod trace;
 
 pub use config::{Config, ConfigError, Transport};
 pub use dtype::{DType, Element, UnknownDType};

@@ -102,7 +102,7 @@ impl Mover {
             }
             // A panic is our own fault; that nobody waits for ever because of it is worth the catch.
             _ => catch_unwind(AssertUnwindSafe(|| self.carrier.carry(&mut self.comm, &mut loads)))
-                .unwrap_or_else(|_| Err(Error::Panicked { doing: "moved data" })),
+                .unwrap_or(Err(Error::Panicked { doing: "moved data" })),
         };
         self.shared.timeline.moved(self.set.id, &loads, self.comm.last_plan(), number);
         self.count(&loads, replayed, began);

@@ -1,6 +1,7 @@
 //! Graphs for people and tools: Graphviz and JSON.
 
 use super::{Edge, Graph, NodeKind};
+use serde_json::json;
 use std::fmt::Write;
 
 impl Graph {
@@ -46,11 +47,8 @@ impl Graph {
                 NodeKind::Gather { .. } => ("gather", None),
                 NodeKind::Gate => ("gate", None),
             };
-            let replica = replica.map_or("null".into(), |r| r.to_string());
-            let title = escaped(&self.title(node));
-            nodes.push(format!(
-                "{{\"id\":{at},\"title\":\"{title}\",\"kind\":\"{kind}\",\"replica\":{replica}}}"
-            ));
+            let title = self.title(node);
+            nodes.push(json!({ "id": at, "title": title, "kind": kind, "replica": replica }));
         }
         let mut edges = Vec::new();
         for (to, before) in self.edges().into_iter().enumerate() {
@@ -61,18 +59,20 @@ impl Graph {
                     Edge::Output(b, v) => ("output", Some((b, v))),
                     Edge::Control => ("control", None),
                 };
-                let of = of.map_or(String::new(), |(b, v)| {
-                    format!(",\"var\":\"{}\",\"version\":{v}", escaped(&self.program.var(b.var).name))
-                });
-                edges.push(format!("{{\"from\":{from},\"to\":{to},\"why\":\"{why}\"{of}}}"));
+                let mut edge = json!({ "from": from, "to": to, "why": why });
+                if let Some((b, v)) = of {
+                    edge["var"] = self.program.var(b.var).name.as_str().into();
+                    edge["version"] = v.into();
+                }
+                edges.push(edge);
             }
         }
-        format!("{{\"nodes\":[{}],\"edges\":[{}]}}\n", nodes.join(","), edges.join(","))
+        json!({ "nodes": nodes, "edges": edges }).to_string() + "\n"
     }
 }
 
-/// Inside the quotes of either form.
-pub(crate) fn escaped(text: &str) -> String {
+/// Inside the quotes of Graphviz.
+fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -27,7 +27,6 @@ pub use strategy::{
     ReduceStrategy, validate,
 };
 
-pub(crate) use dump::escaped;
 pub(crate) use passes::CHUNK_BYTES;
 
 use crate::ir::{OpId, Program, VarId};

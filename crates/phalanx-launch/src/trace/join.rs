@@ -2,8 +2,9 @@
 
 use super::{
     clock::aligned,
-    read::{Event, Trace, TraceError},
+    read::{Trace, TraceError},
 };
+use phalanx_core::trace::Event;
 use serde_json::{Value, json};
 use std::{
     fs::File,
@@ -44,7 +45,7 @@ pub fn joined(out: &mut impl Write, traces: &[Trace], offsets_us: &[Option<f64>]
     for (trace, offset) in traces.iter().zip(offsets_us) {
         for event in &trace.events {
             let event = moved(event, trace.rank, stride, |at| aligned(first, trace, *offset, at) - zero);
-            write!(out, ",\n{}", serde_json::to_string(&event).map_err(io::Error::other)?)?;
+            write!(out, ",\n{event}")?;
         }
     }
     out.write_all(b"\n]\n")

@@ -1,7 +1,7 @@
 //! From files to operations.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use phalanx_core::trace::Event;
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -27,27 +27,6 @@ pub enum TraceError {
     Twice { rank: u32, a: PathBuf, b: PathBuf },
     #[error("{} would be overwritten: it is one of the files to be read", path.display())]
     OutIsIn { path: PathBuf },
-}
-
-/// One line of a trace, as viewers know it.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Event {
-    pub name: String,
-    pub ph: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ts: Option<f64>,
-    pub pid: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tid: Option<u64>,
-    /// What we do not look at stays as it is.
-    #[serde(flatten)]
-    pub rest: Map<String, Value>,
-}
-
-impl Event {
-    fn arg(&self, name: &str) -> Option<&Value> {
-        self.rest.get("args")?.get(name)
-    }
 }
 
 /// One operation on one rank; times in microseconds since this rank's timeline began.

@@ -6,6 +6,7 @@
 use rustix::{fs::FlockOperation, io::Errno};
 use std::{
     ffi::OsString,
+    fmt::{self, Write},
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek},
     os::unix::fs::FileExt,
@@ -33,9 +34,8 @@ impl Events {
         self.ends.clear();
     }
 
-    /// Adds one event, which `write` writes.
-    pub fn add(&mut self, write: impl FnOnce(&mut String)) {
-        write(&mut self.text);
+    pub fn add(&mut self, event: &impl fmt::Display) {
+        let _ = write!(self.text, "{event}");
         self.ends.push(self.text.len());
     }
 

@@ -6,10 +6,9 @@ use super::{
     file::Events,
     queue::Taken,
 };
-use phalanx_core::Rank;
+use phalanx_core::{Rank, trace::Event};
 use std::{
     collections::BTreeMap,
-    fmt::Write,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -56,15 +55,15 @@ impl Story {
 
     /// Who tells, and when time began: now.
     pub fn head(&mut self, rank: Rank, n_ranks: u32) -> Events {
-        let epoch_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
+        let epoch_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
         let mut events = Events::default();
-        events.add(|out| {
-            let args = format!(
-                r#""name":"engine of rank {rank}","rank":{rank},"size":{n_ranks},"start_time_since_epoch_in_micros":{epoch_us}"#
-            );
-            *out += &format!(r#"{{"name":"process_name","ph":"M","pid":0,"args":{{{args}}}}}"#);
-        });
-        events.add(|out| *out += &sort_index(0));
+        let title = Event::title(0, format!("engine of rank {rank}"));
+        events.add(&title.args([
+            ("rank", rank.0.into()),
+            ("size", n_ranks.into()),
+            ("start_time_since_epoch_in_micros", epoch_us.into()),
+        ]));
+        events.add(&Event::order(0));
         events
     }
 
@@ -77,8 +76,8 @@ impl Story {
         if taken.n_lost > 0 {
             self.n_lost += taken.n_lost;
             let (n, total) = (taken.n_lost, self.n_lost);
-            let args = format!(r#","s":"p","args":{{"dropped":{n},"total":{total}}}"#);
-            Teller { events: &mut events, at_ns: taken.at_ns }.event("DROPPED_EVENTS", 'i', 0, &args);
+            let dropped = moment("DROPPED_EVENTS").args([("dropped", n.into()), ("total", total.into())]);
+            Teller { events: &mut events, at_ns: taken.at_ns }.say(dropped);
         }
         self.events = events;
         &self.events
@@ -86,31 +85,31 @@ impl Story {
 
     fn tell_one(&mut self, teller: &mut Teller<'_>, what: &What) {
         match what {
-            What::Cycle => teller.event("CYCLE_START", 'i', 0, r#","s":"p""#),
+            What::Cycle => teller.say(moment("CYCLE_START")),
             What::Submitted { set, name, kind } => {
                 let track = self.track(teller, *set, name);
-                teller.close(track, "");
-                teller.event(&negotiate(*kind), 'B', track.pid, "");
+                teller.close(track, same);
+                teller.event(negotiate(*kind), 'B', track.pid);
                 track.stage = Stage::Negotiating(*kind);
             }
             What::Refused { set, name } => {
                 let track = self.track(teller, *set, name);
-                teller.close(track, r#","args":{"refused":"ranks disagree"}"#);
+                teller.close(track, |end| end.args([("refused", "ranks disagree".into())]));
             }
             What::Agreed { set, agreed } => {
                 let (track, kind) = (self.track(teller, *set, &agreed.name), agreed.spec.kind);
-                teller.close(track, "");
-                teller.event(&upper(kind), 'B', track.pid, "");
-                teller.event("QUEUE", 'B', track.pid, "");
+                teller.close(track, same);
+                teller.event(upper(kind), 'B', track.pid);
+                teller.event("QUEUE", 'B', track.pid);
                 track.stage = Stage::Queued(kind);
             }
             What::Moving { set, agreed } => {
                 let (track, kind) = (self.track(teller, *set, &agreed.name), agreed.spec.kind);
                 if let Stage::Queued(_) = track.stage {
-                    teller.event("QUEUE", 'E', track.pid, "");
+                    teller.event("QUEUE", 'E', track.pid);
                 } else {
-                    teller.close(track, "");
-                    teller.event(&upper(kind), 'B', track.pid, "");
+                    teller.close(track, same);
+                    teller.event(upper(kind), 'B', track.pid);
                 }
                 track.stage = Stage::Moving { kind, since_ns: teller.at_ns };
             }
@@ -119,11 +118,12 @@ impl Story {
                 let Stage::Moving { kind, since_ns } = track.stage else { return };
                 if moves(kind) && !plan.is_empty() {
                     let mut earlier = Teller { events: &mut *teller.events, at_ns: since_ns };
-                    earlier.event(plan, 'B', track.pid, "");
-                    teller.event(plan, 'E', track.pid, "");
+                    earlier.event(*plan, 'B', track.pid);
+                    teller.event(*plan, 'E', track.pid);
                 }
-                let forms = describe(&agreed.spec.forms);
-                teller.close(track, &format!(r#","args":{{{forms}"operation":{number}}}"#));
+                teller.close(track, |end| {
+                    describe(end, &agreed.spec.forms).args([("operation", (*number).into())])
+                });
             }
         }
     }
@@ -136,14 +136,12 @@ impl Story {
         self.tracks.entry((set, name.clone())).or_insert_with(|| {
             *n_tracks += 1;
             let pid = *n_tracks;
-            let shown = escaped(name);
-            let in_set = if set == 0 { String::new() } else { format!(" (process set {set})") };
-            teller.events.add(|out| {
-                *out += &format!(
-                    r#"{{"name":"process_name","ph":"M","pid":{pid},"args":{{"name":"{shown}{in_set}"}}}}"#
-                );
-            });
-            teller.events.add(|out| *out += &sort_index(pid));
+            let mut shown = shortened(name);
+            if set != 0 {
+                shown += &format!(" (process set {set})");
+            }
+            teller.events.add(&Event::title(u64::from(pid), shown));
+            teller.events.add(&Event::order(u64::from(pid)));
             Track { pid, stage: Stage::Resting }
         })
     }
@@ -156,26 +154,26 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    fn event(&mut self, name: &str, phase: char, pid: u32, rest: &str) {
-        let (us, ns) = (self.at_ns / 1000, self.at_ns % 1000);
-        self.events.add(|out| {
-            let _ = write!(
-                out,
-                r#"{{"name":"{name}","ph":"{phase}","ts":{us}.{ns:03},"pid":{pid},"tid":{pid}{rest}}}"#
-            );
-        });
+    fn event(&mut self, name: impl Into<String>, phase: char, pid: u32) {
+        self.say(Event::new(name, phase, u64::from(pid)));
+    }
+
+    fn say(&mut self, event: Event) {
+        let pid = event.pid;
+        self.events.add(&event.at_ns(self.at_ns).on_thread(pid));
     }
 
     /// Ends whatever is open; records may be missing in between.
-    fn close(&mut self, track: &mut Track, rest: &str) {
+    fn close(&mut self, track: &mut Track, explain: impl FnOnce(Event) -> Event) {
+        let end = |name: String| Event::new(name, 'E', u64::from(track.pid));
         match std::mem::replace(&mut track.stage, Stage::Resting) {
             Stage::Resting => {}
-            Stage::Negotiating(kind) => self.event(&negotiate(kind), 'E', track.pid, rest),
+            Stage::Negotiating(kind) => self.say(explain(end(negotiate(kind)))),
             Stage::Queued(kind) => {
-                self.event("QUEUE", 'E', track.pid, "");
-                self.event(&upper(kind), 'E', track.pid, rest);
+                self.event("QUEUE", 'E', track.pid);
+                self.say(explain(end(upper(kind))));
             }
-            Stage::Moving { kind, .. } => self.event(&upper(kind), 'E', track.pid, rest),
+            Stage::Moving { kind, .. } => self.say(explain(end(upper(kind)))),
         }
     }
 }
@@ -193,14 +191,19 @@ fn negotiate(kind: Kind) -> String {
     format!("NEGOTIATE_{}", upper(kind))
 }
 
-fn sort_index(pid: u32) -> String {
-    format!(r#"{{"name":"process_sort_index","ph":"M","pid":{pid},"args":{{"sort_index":{pid}}}}}"#)
+/// A moment of the engine.
+fn moment(name: &str) -> Event {
+    Event::new(name, 'i', 0).with("s", "p")
 }
 
-/// Types and shapes, a group's with commas between them.
-fn describe(forms: &[Form]) -> String {
+fn same(event: Event) -> Event {
+    event
+}
+
+/// Adds types and shapes, a group's with commas between them.
+fn describe(event: Event, forms: &[Form]) -> Event {
     if forms.is_empty() {
-        return String::new();
+        return event;
     }
     let shown = &forms[..forms.len().min(MOST_FORMS)];
     let mut shapes: Vec<String> = shown.iter().map(|f| format!("{:?}", f.shape)).collect();
@@ -210,24 +213,22 @@ fn describe(forms: &[Form]) -> String {
     let mut dtypes: Vec<String> = forms.iter().map(|f| f.dtype.to_string()).collect();
     dtypes.dedup();
     dtypes.truncate(MOST_FORMS);
-    format!(r#""dtype":"{}","shape":"{}","#, dtypes.join(", "), escaped(&shapes.join(", ")))
+    event.args([("dtype", dtypes.join(", ").into()), ("shape", shortened(&shapes.join(", ")).into())])
 }
 
-/// As it may stand in a JSON string; long texts end with how long they are.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if out.len() > MOST_BYTES {
-            let _ = write!(out, "... ({} bytes)", text.len());
-            break;
-        }
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out
+/// Long texts end with how long they are.
+fn shortened(text: &str) -> String {
+    let mut n_written = 0;
+    // As JSON has them.
+    let bytes = |c: char| match c {
+        '"' | '\\' => 2,
+        c if c < ' ' => 6,
+        c => c.len_utf8(),
+    };
+    let fits = |c: &char| {
+        n_written += bytes(*c);
+        n_written <= MOST_BYTES
+    };
+    let short: String = text.chars().take_while(fits).collect();
+    if short.len() == text.len() { short } else { format!("{short}... ({} bytes)", text.len()) }
 }

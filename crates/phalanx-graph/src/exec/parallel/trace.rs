@@ -1,7 +1,8 @@
 //! When each task ran and on which worker, for `chrome://tracing` and Perfetto. Recording allocates nothing.
 
 use super::{lower::Planned, work::What};
-use crate::graph::{Graph, escaped};
+use crate::graph::Graph;
+use phalanx_core::trace::Event;
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
@@ -43,7 +44,7 @@ impl Slots {
             if end == 0 {
                 continue;
             }
-            let name = escaped(&graph.title(&graph.nodes[task.node]));
+            let name = graph.title(&graph.nodes[task.node]);
             let ops: Vec<&str> = plan.calls[task.calls.clone()]
                 .iter()
                 .map(|c| match c.what {
@@ -56,12 +57,9 @@ impl Slots {
                     What::Gather => "gather",
                 })
                 .collect();
-            let (from, long) = (begin as f64 / 1e3, (end - begin) as f64 / 1e3);
-            let (ops, replica) = (ops.join("+"), task.replica);
-            events.push(format!(
-                "{{\"name\":\"{name}\",\"cat\":\"{ops}\",\"ph\":\"X\",\"pid\":{},\"tid\":{worker},\"ts\":{from:.3},\"dur\":{long:.3},\"args\":{{\"replica\":{replica}}}}}",
-                graph.settings.process,
-            ));
+            let event = Event::new(name, 'X', graph.settings.process as u64).on_thread(worker);
+            let event = event.with("cat", ops.join("+")).at_ns(begin).lasting_ns(end - begin);
+            events.push(event.args([("replica", task.replica.into())]).to_string());
         }
         format!("[{}]\n", events.join(",\n"))
     }
