@@ -45,6 +45,12 @@ CASES = {
     "conv_8x256x8x256x3": 1.0,
     "conv_16x256x8x256x3": 1.0,
     "conv_8x128x16x128x3": 1.0,
+    "conv_8x64x32x128x3x2": 1.0,
+    "conv_8x64x28x128x3x2": 1.0,
+    "conv_8x64x28x64x3x1x64": 1.0,
+    "conv_8x256x14x256x3x1x256": 1.0,
+    "resnet_18": 1.0,
+    "bag_of_words": 1.0,
 }
 
 # Cases whose memory is compared.

@@ -87,6 +87,44 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
+def normed(n: int, width: int, side: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(n, width, side, stride, side // 2, bias=False), nn.BatchNorm2d(width))
+
+
+class Residual(nn.Module):
+    def __init__(self, n: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first, self.second = normed(n, width, 3, stride), normed(width, width, 3, 1)
+        self.across = nn.Identity() if stride == 1 else normed(n, width, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.second(F.relu(self.first(x))) + self.across(x))
+
+
+def resnet() -> nn.Module:
+    layers: list[nn.Module] = [normed(3, 64, 3, 1), nn.ReLU()]
+    before = 64
+    for width in (64, 128, 256, 512):
+        layers += [Residual(before, width, 1 if width == 64 else 2), Residual(width, width, 1)]
+        before = width
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(512, 10))
+
+
+def bag_of_words() -> tuple[Step, int]:
+    batch, time, words, width = 64, 64, 50_000, 128
+    table, layer = nn.EmbeddingBag(words, width, mode="mean", sparse=True), nn.Linear(width, 10)
+    ids = torch.randint(words, (batch, time))
+    label = torch.arange(batch) % 10
+    optimizer = torch.optim.SGD([*table.parameters(), *layer.parameters()], lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(layer(table(ids)), label).backward()
+        optimizer.step()
+
+    return step, batch
+
+
 def block() -> tuple[Step, int]:
     net = Block(256, 4)
     x = torch.rand(8, 64, 256) - 0.5
@@ -101,14 +139,16 @@ def block() -> tuple[Step, int]:
 
 
 def conv(rest: str) -> tuple[Step, int]:
-    batch, c, side, o, k = map(int, rest.split("x"))
+    batch, c, side, o, k, *more = map(int, rest.split("x"))
+    stride, groups = (more + [1, 1][len(more) :])[:2]
+    out = (side - 1) // stride + 1
     x = (torch.rand(batch, c, side, side) - 0.5).requires_grad_()
-    w = (torch.rand(o, c, k, k) * 0.1).requires_grad_()
-    weight = torch.rand(batch, o, side, side)
+    w = (torch.rand(o, c // groups, k, k) * 0.1).requires_grad_()
+    weight = torch.rand(batch, o, out, out)
 
     def step() -> None:
         x.grad = w.grad = None
-        (F.conv2d(x, w, padding=k // 2) * weight).sum().backward()
+        (F.conv2d(x, w, stride=stride, padding=k // 2, groups=groups) * weight).sum().backward()
 
     return step, batch
 
@@ -127,6 +167,10 @@ def case(name: str) -> tuple[Step, int]:
             return block()
         case "deep":
             return training(deep(8, 32), [3, 32, 32], 32, 10)
+        case "resnet_18":
+            return training(resnet(), [3, 32, 32], 8, 10)
+        case "bag_of_words":
+            return bag_of_words()
     kind, _, rest = name.partition("_")
     return {"sgemm": sgemm, "conv": conv}[kind](rest)
 

@@ -106,6 +106,8 @@ fn model(name: &str) -> Outcome<Option<Model>> {
         "mlp_large" => training(|b| mlp(b, 1024, &[4096, 4096], 1000, Act::Relu), &[1024], 32, 1000)?,
         "deep" => training(|b| deep(b, 8, 32), &[3, 32, 32], 32, 10)?,
         "block" => block()?,
+        "resnet_18" => training(resnet, &[3, 32, 32], 8, 10)?,
+        "bag_of_words" => bag_of_words()?,
         _ => return Ok(None),
     }))
 }
@@ -241,15 +243,69 @@ fn block() -> Outcome<Model> {
     Ok((program, vec![("x", x)], batch))
 }
 
+/// The ResNet of 18 layers for images of 32 x 32: four stages of two blocks of two convolutions each.
+fn resnet(b: &mut Builder) -> Outcome<(VarId, VarId)> {
+    let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(3), Dim::Fixed(32), Dim::Fixed(32)])?;
+    let layer = |b: &mut Builder, x, width, side: usize, step: usize, act| {
+        let options = ConvOptions {
+            stride: [step; 2],
+            padding: [side / 2; 2],
+            bias: false,
+            ..ConvOptions::new(width, side)
+        };
+        let y = b.conv2d(x, options)?;
+        b.batch_norm(y, BatchNormOptions { act, ..BatchNormOptions::default() })
+    };
+    let mut y = layer(b, x, 64, 3, 1, Act::Relu)?;
+    for (width, steps) in [(64, [1, 1]), (128, [2, 1]), (256, [2, 1]), (512, [2, 1])] {
+        for step in steps {
+            let inner = layer(b, y, width, 3, step, Act::Relu)?;
+            let inner = layer(b, inner, width, 3, 1, Act::None)?;
+            let across = if step == 1 { y } else { layer(b, y, width, 1, step, Act::None)? };
+            y = b.add(inner, across)?;
+            y = b.act(y, Act::Relu)?;
+        }
+    }
+    y = b.pool2d(y, Pool::Mean, 4, 4)?;
+    y = b.flatten(y)?;
+    Ok((x, b.fc(y, 10, Act::None)?))
+}
+
+/// Texts of 64 words from a table of 50000: the mean of their rows, and one layer. Gradients of the table are sparse.
+fn bag_of_words() -> Outcome<Model> {
+    let (batch, time, words, width) = (64, 64, 50_000, 128);
+    let mut b = Builder::new();
+    let ids = b.feed("ids", DType::I64, [BATCH, Dim::Fixed(time)])?;
+    let label = b.feed("label", DType::I64, [BATCH])?;
+    let y = b.embedding(ids, words, width, EmbeddingOptions { sparse: true, padding: None })?;
+    let y = b.reduce(Reduction::Mean, y, &[1], false)?;
+    let y = b.fc(y, 10, Act::None)?;
+    let (losses, _) = b.softmax_with_cross_entropy(y, label)?;
+    let loss = b.mean(losses)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    Optimizer::new(Rule::Sgd, 0.01).minimize(&mut program, loss)?;
+    let drawn: Vec<i64> = random(batch * time, 6).iter().map(|v| ((v + 0.5) * words as f32) as i64).collect();
+    let labels: Vec<i64> = (0..batch as i64).map(|i| i % 10).collect();
+    let feeds =
+        vec![("ids", Tensor::new(&[batch, time], &drawn)?), ("label", Tensor::new(&[batch], &labels)?)];
+    Ok((program, feeds, batch))
+}
+
 /// `BxCxHxOxK`: a convolution of B images of C channels and H x H pixels with O filters of K x K, as large as its
-/// input, and both its gradients.
+/// input, and both its gradients. `BxCxHxOxKxS` has stride S, `BxCxHxOxKxSxG` also G groups.
 fn conv(rest: &str) -> Outcome<(Run, usize)> {
-    let &[batch, c, side, o, k] = numbers(rest)?.as_slice() else { return Err("wanted BxCxHxOxK".into()) };
+    let sizes = numbers(rest)?;
+    let (&[batch, c, side, o, k], more) = sizes.split_first_chunk().ok_or("wanted BxCxHxOxK")?;
+    let stride = more.first().copied().unwrap_or(1);
+    let groups = more.get(1).copied().unwrap_or(1);
+    let out = (side - 1) / stride + 1;
     let mut b = Builder::new();
     let learn = || Learn::from(Init::Normal { mean: 0.0, std: 0.1 });
     let x = b.parameter("x", [batch, c, side, side], learn())?;
-    let weight = b.feed("weight", DType::F32, [batch, o, side, side])?;
-    let options = ConvOptions { padding: [k / 2; 2], bias: false, ..ConvOptions::new(o, k) };
+    let weight = b.feed("weight", DType::F32, [batch, o, out, out])?;
+    let (stride, padding) = ([stride; 2], [k / 2; 2]);
+    let options = ConvOptions { stride, padding, groups, bias: false, ..ConvOptions::new(o, k) };
     let y = b.conv2d(x, options)?;
     let y = b.mul(y, weight)?;
     let loss = b.reduce(Reduction::Sum, y, &[], false)?;
@@ -257,7 +313,7 @@ fn conv(rest: &str) -> Outcome<(Run, usize)> {
     let mut program = b.finish()?;
     let wrt = program.trainable();
     append_gradients(&mut program, loss, &wrt, &[])?;
-    let weight = Tensor::new(&[batch, o, side, side], &random(batch * o * side * side, 5))?;
+    let weight = Tensor::new(&[batch, o, out, out], &random(batch * o * out * out, 5))?;
     Ok((steps(program, vec![("weight", weight)])?, batch))
 }
 

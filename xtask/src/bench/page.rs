@@ -37,8 +37,8 @@ pub fn graph(command: &str, machine: &[(&'static str, String)], tables: &[Table]
     let page = format!(
         "# The graph against PyTorch\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
          Both sides run one thread and take turns case by case; time is what the thread spent on a core, of each case the best median of all \
-         rounds counts. Products are named `sgemm_MxNxK`, with `nt` and `tn` for a transposed operand; convolutions `conv_BxCxHxOxK`, forward and both \
-         gradients; the rest are whole training steps with SGD (`crates/phalanx-graph/examples/graph_bench.rs`, `benches/graph/peer.py`). \
+         rounds counts. Products are named `sgemm_MxNxK`, with `nt` and `tn` for a transposed operand; convolutions `conv_BxCxHxOxK`, with \
+         stride and groups behind where they are not 1, forward and both gradients; the rest are whole training steps with SGD (`crates/phalanx-graph/examples/graph_bench.rs`, `benches/graph/peer.py`). \
          Memory is the peak of resident memory over three steps beyond what was there before the first. Replicas are measured by \
          `crates/phalanx-graph/examples/graph_scaling.rs`, once a round; of each the best of nine turns.\n\n"
     );
