@@ -7,6 +7,7 @@ mod tile;
 mod turn;
 
 use block::Nest;
+pub use block::chains;
 pub use tile::Tiled;
 pub use turn::Turned;
 

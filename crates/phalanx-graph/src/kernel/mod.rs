@@ -12,7 +12,7 @@ mod walk;
 pub use arena::Arena;
 pub(crate) use call::Memory;
 pub use call::{Call, Env, Operand, Pair, Place, Step};
-pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned};
+pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned, chains};
 pub use inner::{Inner, Spot};
 pub use number::Real;
 pub use random::Stream;

@@ -34,6 +34,8 @@ pub trait Real:
     fn erf(self) -> Self;
     fn pow(self, by: Self) -> Self;
     fn sqrt(self) -> Self;
+    /// `self * by + to`, rounded once. Slow where the CPU cannot fuse.
+    fn mul_add(self, by: Self, to: Self) -> Self;
     fn abs(self) -> Self;
     fn sin(self) -> Self;
     fn cos(self) -> Self;
@@ -110,6 +112,10 @@ macro_rules! real {
             #[inline(always)]
             fn sqrt(self) -> $t {
                 $t::sqrt(self)
+            }
+            #[inline(always)]
+            fn mul_add(self, by: $t, to: $t) -> $t {
+                $t::mul_add(self, by, to)
             }
             #[inline(always)]
             fn abs(self) -> $t {

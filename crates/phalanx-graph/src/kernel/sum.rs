@@ -351,8 +351,8 @@ pub fn largest<T: Real>(x: &[T]) -> T {
     lanes.iter().chain(tail).fold(T::LOWEST, |top, &v| if top < v { v } else { top })
 }
 
-/// Runs a loop with the widest vector unit of the machine. Bits do not depend on it: nothing here fuses a product with
-/// a sum.
+/// Runs a loop with the widest vector unit of the machine. Bits do not depend on it: a product is fused with a sum only
+/// where the loop says so.
 #[inline(always)]
 pub fn fast<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)

@@ -1,6 +1,7 @@
 //! Convolutions of images, as matrix products: with the image itself, moved (`taps`), or with its windows, unrolled
-//! (`windows`).
+//! (`windows`). Filters that see one channel each have loops of their own (`depthwise`).
 
+mod depthwise;
 mod taps;
 mod windows;
 
@@ -10,6 +11,7 @@ use crate::{
     ir::{Dim, GraphError, Misfit, Shape, Sig},
     kernel::{Call, Gemm, KernelError, Size, real},
 };
+use depthwise::Depthwise;
 use serde::{Deserialize, Serialize};
 use taps::Moved;
 use windows::Windows;
@@ -122,9 +124,10 @@ impl Operator for Conv2d {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let geo = self.geometry(dims[0], dims[1]);
-        in_bytes(element, |e| match moved(geo) {
-            Some(moved) => moved.scratch(e),
-            None => Windows(geo).scratch(e),
+        in_bytes(element, |e| match Way::of(geo) {
+            Way::Depthwise(each) => each.scratch(),
+            Way::Moved(moved) => moved.scratch(e),
+            Way::Windows => Windows(geo).scratch(e),
         })
     }
 
@@ -133,9 +136,10 @@ impl Operator for Conv2d {
         real!(call.dtype(0), T => {
             let (x, f, y) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            match moved(geo) {
-                Some(moved) => moved.forward(x, f, y, scratch),
-                None => Windows(geo).forward(x, f, y, scratch),
+            match Way::of(geo) {
+                Way::Depthwise(each) => each.forward(x, f, y, scratch),
+                Way::Moved(moved) => moved.forward(x, f, y, scratch),
+                Way::Windows => Windows(geo).forward(x, f, y, scratch),
             }
         });
         Ok(())
@@ -171,9 +175,10 @@ impl Operator for Conv2dInputGrad {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let geo = Geometry { images: dims[1][0], ..self.conv.geometry(&self.shape.at(1), dims[0]) };
-        in_bytes(element, |e| match moved_back(geo) {
-            Some(moved) => moved.turned_scratch(e),
-            None => Windows(geo).scratch(e),
+        in_bytes(element, |e| match Way::back(geo) {
+            Way::Depthwise(each) => each.scratch(),
+            Way::Moved(moved) => moved.turned_scratch(e),
+            Way::Windows => Windows(geo).scratch(e),
         })
     }
 
@@ -182,9 +187,10 @@ impl Operator for Conv2dInputGrad {
         real!(call.dtype(0), T => {
             let (f, dy, dx) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            match moved_back(geo) {
-                Some(moved) => moved.turned(dy, f, dx, scratch),
-                None => Windows(geo).input_grad(f, dy, dx, scratch),
+            match Way::back(geo) {
+                Way::Depthwise(each) => each.turned(dy, f, dx, scratch),
+                Way::Moved(moved) => moved.turned(dy, f, dx, scratch),
+                Way::Windows => Windows(geo).input_grad(f, dy, dx, scratch),
             }
         });
         Ok(())
@@ -213,9 +219,10 @@ impl Operator for Conv2dFilterGrad {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let geo = self.conv.geometry(dims[0], &self.shape.at(1));
-        in_bytes(element, |e| match moved(geo) {
-            Some(moved) => moved.filter_scratch(e),
-            None => Windows(geo).scratch(e),
+        in_bytes(element, |e| match Way::of(geo) {
+            Way::Depthwise(each) => each.scratch(),
+            Way::Moved(moved) => moved.filter_scratch(e),
+            Way::Windows => Windows(geo).scratch(e),
         })
     }
 
@@ -224,23 +231,43 @@ impl Operator for Conv2dFilterGrad {
         real!(call.dtype(0), T => {
             let (x, dy, df) = (call.input::<T>(0), call.input::<T>(1), call.output::<T>(0));
             let scratch = call.workspace::<T>();
-            match moved(geo) {
-                Some(moved) => moved.filter_grad(x, dy, df, scratch),
-                None => Windows(geo).filter_grad(x, dy, df, scratch),
+            match Way::of(geo) {
+                Way::Depthwise(each) => each.filter_grad(x, dy, df, scratch),
+                Way::Moved(moved) => moved.filter_grad(x, dy, df, scratch),
+                Way::Windows => Windows(geo).filter_grad(x, dy, df, scratch),
             }
         });
         Ok(())
     }
 }
 
-/// The image as it is, where that is possible and windows are not better.
-fn moved(geo: Geometry) -> Option<Moved> {
-    Moved::new(geo).filter(|_| !Windows::are_worth(&geo))
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Depthwise(Depthwise),
+    Moved(Moved),
+    Windows,
 }
 
-/// The same from the gradient of the output to that of the input.
-fn moved_back(geo: Geometry) -> Option<Moved> {
-    Moved::backwards(geo).filter(|_| !Windows::are_worth(&geo))
+impl Way {
+    /// The image as it is, where that is possible and windows are not better.
+    fn of(geo: Geometry) -> Way {
+        Way::new(Moved::new(geo), &geo)
+    }
+
+    /// The same from the gradient of the output to that of the input.
+    fn back(geo: Geometry) -> Way {
+        Way::new(Moved::backwards(geo), &geo)
+    }
+
+    fn new(moved: Option<Moved>, geo: &Geometry) -> Way {
+        match moved {
+            Some(moved) if !Windows::are_worth(geo) => {
+                Depthwise::new(moved).map_or(Way::Moved(moved), Way::Depthwise)
+            }
+            _ => Way::Windows,
+        }
+    }
 }
 
 /// How much scratch memory a product wants, for an element type that is known by its size.

@@ -21,6 +21,11 @@ fn pieces(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usize>> 
     (0..count).map(move |i| n * i / count..n * (i + 1) / count)
 }
 
+/// The steps of `k`, chain by chain: a chain begins at zero, and its end is added to those before.
+pub fn chains(k: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    pieces(k, DEPTH)
+}
+
 /// Columns of the right operand that are packed at a time.
 fn width(size: Size) -> usize {
     // Products of nothing are planned, too.
@@ -76,7 +81,7 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
         let Size { m, n, k } = self.size;
         let (a_scratch, b_scratch) = scratch.split_at_mut(k.min(DEPTH) * height(self.size));
         for rows in pieces(m, HEIGHT) {
-            for steps in pieces(k, DEPTH) {
+            for steps in chains(k) {
                 let add = self.accumulate || steps.start > 0;
                 let there = self.is_there(a);
                 if there.is_none() {

@@ -45,7 +45,7 @@ impl Moved {
     }
 
     /// Output columns, those between rows included.
-    fn wide(&self) -> usize {
+    pub(super) fn wide(&self) -> usize {
         let [oh, ow] = self.0.out;
         if oh == 0 { 0 } else { (oh - 1) * self.padded()[1] + ow }
     }
@@ -54,7 +54,7 @@ impl Moved {
         self.padded()[1] != self.0.out[1] && self.0.out[0] > 1
     }
 
-    fn taps(&self) -> Taps {
+    pub(super) fn taps(&self) -> Taps {
         let [hp, wp, last] = self.padded();
         let [down, across] = self.0.conv.dilation;
         Taps { plane: hp * wp + last, kernel: self.0.kernel, step: [down * wp, across] }
@@ -157,13 +157,18 @@ impl Moved {
         if !self.is_padded() {
             return image;
         }
+        self.pad_into(image, to);
+        to
+    }
+
+    /// The same, padded or not.
+    pub(super) fn pad_into<T: Real>(&self, image: &[T], to: &mut [T]) {
         let Geometry { image: [h, w], conv, .. } = self.0;
         let (wp, plane) = (self.padded()[1], self.taps().plane);
         for (i, row) in image.chunks_exact(w).enumerate() {
             let at = i / h * plane + (i % h + conv.padding[0]) * wp + conv.padding[1];
             to[at..at + w].copy_from_slice(row);
         }
-        to
     }
 
     /// Where each row of the output lies, and where among the wide ones.

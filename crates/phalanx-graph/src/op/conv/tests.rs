@@ -73,6 +73,60 @@ fn check([images, c, o]: [usize; 3], image: [usize; 2], kernel: [usize; 2], conv
     }
 }
 
+/// The bits of the loops for single channels are those of the product, of every output and both gradients.
+fn check_depthwise(images: usize, channels: usize, image: [usize; 2], side: usize, padding: [usize; 2]) {
+    let name = format!("{images}x{channels}x{image:?} by {side}");
+    let conv = Conv2d { stride: [1, 1], padding, dilation: [1, 1], groups: channels };
+    let geo = conv.geometry(&[images, channels, image[0], image[1]], &[channels, 1, side, side]);
+    let narrow = |n: usize, salt: u64| numbers(n, salt).into_iter().map(|v| v as f32).collect::<Vec<f32>>();
+    let x = narrow(images * channels * image[0] * image[1], 1);
+    let (f, dy) = (narrow(channels * side * side, 2), narrow(images * channels * geo.window().1, 3));
+    let wanted: Wanted = <f32 as Gemm>::scratch;
+    let (moved, back) = (Moved::new(geo).unwrap(), Moved::backwards(geo).unwrap());
+    let (each, each_back) = (Depthwise::new(moved).unwrap(), Depthwise::new(back).unwrap());
+    let same = |what: &str,
+                ours: &dyn Fn(&mut [f32], &mut [f32]),
+                n: [usize; 2],
+                theirs: &dyn Fn(&mut [f32], &mut [f32]),
+                n_out: usize| {
+        let [mut a, mut b] = [vec![f32::NAN; n_out], vec![f32::NAN; n_out]];
+        ours(&mut a, &mut vec![f32::NAN; n[0]]);
+        theirs(&mut b, &mut vec![f32::NAN; n[1]]);
+        assert!(a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits()), "{name}: {what}");
+    };
+    same(
+        "output",
+        &|y, s| each.forward(&x, &f, y, s),
+        [each.scratch(), moved.scratch(wanted)],
+        &|y, s| moved.forward(&x, &f, y, s),
+        dy.len(),
+    );
+    same(
+        "input gradient",
+        &|dx, s| each_back.turned(&dy, &f, dx, s),
+        [each_back.scratch(), back.turned_scratch(wanted)],
+        &|dx, s| back.turned(&dy, &f, dx, s),
+        x.len(),
+    );
+    same(
+        "filter gradient",
+        &|df, s| each.filter_grad(&x, &dy, df, s),
+        [each.scratch(), moved.filter_scratch(wanted)],
+        &|df, s| moved.filter_grad(&x, &dy, df, s),
+        f.len(),
+    );
+}
+
+#[test]
+fn single_channels_have_the_bits_of_products() {
+    check_depthwise(2, 7, [28, 28], 3, [1, 1]);
+    check_depthwise(1, 4, [14, 14], 3, [1, 1]);
+    check_depthwise(2, 3, [9, 12], 5, [2, 2]);
+    check_depthwise(1, 5, [40, 37], 3, [0, 0]);
+    check_depthwise(3, 1, [33, 70], 5, [0, 1]);
+    check_depthwise(2, 6, [8, 10], 3, [1, 0]);
+}
+
 #[test]
 fn both_ways_are_the_sums_they_stand_for() {
     let plain = Conv2d { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 };

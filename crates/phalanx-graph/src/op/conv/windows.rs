@@ -1,7 +1,7 @@
 //! Convolutions with windows that are written out, one below the other: any stride.
 
-use super::{Geometry, Wanted};
-use crate::kernel::{Mat, Real, Size};
+use super::{Conv2d, Geometry, Wanted};
+use crate::kernel::{Mat, Real, Size, fast};
 use std::ops::Range;
 
 /// Columns that a product should have at least, so that reading the filters is worth it.
@@ -153,74 +153,164 @@ impl Windows {
         });
     }
 
-    /// Visits every row of the unrolled windows, which are so wide and begin at this column: its place there, its channel, and for
-    /// each output row the row of the image it comes from, if any.
-    fn rows(&self, (wide, column): (usize, usize), mut f: impl FnMut(usize, usize, Option<usize>)) {
-        let [kh, kw] = self.0.kernel;
+    /// Visits what each place of the kernel sees of each channel.
+    #[inline(always)]
+    fn views(&self, mut f: impl FnMut(View)) {
+        let Geometry { kernel: [kh, kw], image: [h, w], .. } = self.0;
         for c in 0..self.0.c {
             for ky in 0..kh {
                 for kx in 0..kw {
-                    let row = (c * kh + ky) * kw + kx;
-                    for oy in 0..self.0.out[0] {
-                        let y = (oy * self.0.conv.stride[0] + ky * self.0.conv.dilation[0])
-                            .checked_sub(self.0.conv.padding[0]);
-                        let y = y.filter(|&y| y < self.0.image[0]);
-                        f(
-                            row * wide + column + oy * self.0.out[1],
-                            kx,
-                            y.map(|y| (c * self.0.image[0] + y) * self.0.image[1]),
-                        );
-                    }
+                    let (rows, y) = self.seen(0, ky);
+                    let (cols, x) = self.seen(1, kx);
+                    f(View { row: (c * kh + ky) * kw + kx, first: (c * h + y) * w + x, rows, cols });
                 }
             }
         }
     }
 
-    /// Which output columns of a row see the image through this column of the kernel, and where the first looks.
-    fn columns(&self, kx: usize) -> (usize, usize, usize) {
-        let (stride, pad, at) = (self.0.conv.stride[1], self.0.conv.padding[1], kx * self.0.conv.dilation[1]);
-        let begin = pad.saturating_sub(at).div_ceil(stride).min(self.0.out[1]);
-        let end = (self.0.image[1] + pad).saturating_sub(at).div_ceil(stride).clamp(begin, self.0.out[1]);
-        (begin, end, (begin * stride + at).saturating_sub(pad))
+    /// Which rows or columns of the output see the image through this one of the kernel, and where the first looks.
+    fn seen(&self, side: usize, k: usize) -> (Range<usize>, usize) {
+        let Conv2d { stride, padding, dilation, .. } = self.0.conv;
+        let (stride, pad, at) = (stride[side], padding[side], k * dilation[side]);
+        let begin = pad.saturating_sub(at).div_ceil(stride).min(self.0.out[side]);
+        let end = (self.0.image[side] + pad).saturating_sub(at).div_ceil(stride);
+        (begin..end.clamp(begin, self.0.out[side]), (begin * stride + at).saturating_sub(pad))
     }
 
-    fn unroll<T: Real>(&self, image: &[T], windows: &mut [T], at: (usize, usize)) {
-        let (width, stride) = (self.0.out[1], self.0.conv.stride[1]);
-        self.rows(at, |at, kx, from| {
-            let out = &mut windows[at..at + width];
-            let Some(from) = from else { return out.fill(T::ZERO) };
-            let (begin, end, x) = self.columns(kx);
-            out[..begin].fill(T::ZERO);
-            out[end..].fill(T::ZERO);
-            if begin < end {
-                let line = &image[from + x..from + self.0.image[1]];
-                match stride {
-                    1 => out[begin..end].copy_from_slice(&line[..end - begin]),
-                    _ => {
-                        out[begin..end]
-                            .iter_mut()
-                            .zip(line.iter().step_by(stride))
-                            .for_each(|(o, &v)| *o = v);
-                    }
-                }
-            }
-        });
+    /// Whether rows of the output are as long as those of the image, and look at all of it: then what a place of the kernel sees is
+    /// one run of memory, with some columns to leave out.
+    fn is_run(&self) -> bool {
+        self.0.conv.stride == [1, 1] && self.0.out[1] == self.0.image[1]
     }
 
-    /// Adds windows back to where they came from.
-    fn roll<T: Real>(&self, windows: &[T], image: &mut [T], at: (usize, usize)) {
-        let (width, stride) = (self.0.out[1], self.0.conv.stride[1]);
-        self.rows(at, |at, kx, to| {
-            let Some(to) = to else { return };
-            let (begin, end, x) = self.columns(kx);
-            if begin < end {
-                let line = &mut image[to + x..to + self.0.image[1]];
-                let from = &windows[at..at + width][begin..end];
-                match stride {
-                    1 => line.iter_mut().zip(from).for_each(|(o, &v)| *o += v),
-                    _ => line.iter_mut().step_by(stride).zip(from).for_each(|(o, &v)| *o += v),
+    /// Writes the windows of an image out; rows are so wide, and the image's begin at this column.
+    fn unroll<T: Real>(&self, image: &[T], windows: &mut [T], (wide, column): (usize, usize)) {
+        let ([_, width], n, [down, across]) = (self.0.out, self.0.window().1, self.0.conv.stride);
+        fast(
+            #[inline(always)]
+            || {
+                self.views(
+                    #[inline(always)]
+                    |view| {
+                        let to = &mut windows[view.row * wide + column..][..n];
+                        if view.is_empty() {
+                            return to.fill(T::ZERO);
+                        }
+                        let View { first, rows, cols, .. } = view.clone();
+                        to[..rows.start * width].fill(T::ZERO);
+                        to[rows.end * width..].fill(T::ZERO);
+                        if self.is_run() {
+                            let run = view.run(width);
+                            let from = &image[first..first + run.len()];
+                            to[run].copy_from_slice(from);
+                            return view.clear(to, width);
+                        }
+                        for (i, oy) in rows.enumerate() {
+                            let to = &mut to[oy * width..(oy + 1) * width];
+                            to[..cols.start].fill(T::ZERO);
+                            to[cols.end..].fill(T::ZERO);
+                            let from = &image[first + i * down * self.0.image[1]..];
+                            pick(from, across, &mut to[cols.clone()]);
+                        }
+                    },
+                );
+            },
+        );
+    }
+
+    /// Adds windows back to where they came from. What does not come from the image becomes zero.
+    fn roll<T: Real>(&self, windows: &mut [T], image: &mut [T], (wide, column): (usize, usize)) {
+        let ([_, width], n, [down, across]) = (self.0.out, self.0.window().1, self.0.conv.stride);
+        fast(
+            #[inline(always)]
+            || {
+                self.views(
+                    #[inline(always)]
+                    |view| {
+                        if view.is_empty() {
+                            return;
+                        }
+                        let from = &mut windows[view.row * wide + column..][..n];
+                        let View { first, rows, cols, .. } = view.clone();
+                        if self.is_run() {
+                            view.clear(from, width);
+                            let run = view.run(width);
+                            let to = &mut image[first..first + run.len()];
+                            return to.iter_mut().zip(&from[run]).for_each(|(to, &v)| *to += v);
+                        }
+                        for (i, oy) in rows.enumerate() {
+                            let from = &from[oy * width..][cols.clone()];
+                            let to = &mut image[first + i * down * self.0.image[1]..];
+                            put(from, across, to);
+                        }
+                    },
+                );
+            },
+        );
+    }
+}
+
+/// What one place of the kernel sees of one channel.
+#[derive(Clone, Debug)]
+struct View {
+    /// Of the windows.
+    row: usize,
+    /// Where the first pixel is that is seen, and by which rows and columns of the output.
+    first: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+}
+
+impl View {
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() || self.cols.is_empty()
+    }
+
+    /// From the first place of an output that sees the image to the last, row after row.
+    #[inline(always)]
+    fn run(&self, width: usize) -> Range<usize> {
+        self.rows.start * width + self.cols.start..(self.rows.end - 1) * width + self.cols.end
+    }
+
+    /// Zeros for the columns that do not see the image.
+    #[inline(always)]
+    fn clear<T: Real>(&self, output: &mut [T], width: usize) {
+        if self.cols.len() == width {
+            return;
+        }
+        for row in output[self.rows.start * width..self.rows.end * width].chunks_exact_mut(width) {
+            row[..self.cols.start].fill(T::ZERO);
+            row[self.cols.end..].fill(T::ZERO);
+        }
+    }
+}
+
+/// Every `step`th element.
+#[inline(always)]
+fn pick<T: Real>(from: &[T], step: usize, to: &mut [T]) {
+    let n = to.len();
+    match step {
+        1 => to.copy_from_slice(&from[..n]),
+        // Blocks, the last of which ends with the row.
+        2 if n >= 8 && from.len() >= 2 * n => {
+            for begin in (0..n).step_by(8) {
+                let at = begin.min(n - 8);
+                let from: &[T; 16] = from[2 * at..].first_chunk().expect("there are two for each");
+                let to: &mut [T; 8] = to[at..].first_chunk_mut().expect("a block");
+                for i in 0..8 {
+                    to[i] = from[2 * i];
                 }
             }
-        });
+        }
+        _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, &v)| *to = v),
+    }
+}
+
+/// Adds to every `step`th element.
+#[inline(always)]
+fn put<T: Real>(from: &[T], step: usize, to: &mut [T]) {
+    match step {
+        1 => to.iter_mut().zip(from).for_each(|(to, &v)| *to += v),
+        _ => to.iter_mut().step_by(step).zip(from).for_each(|(to, &v)| *to += v),
     }
 }
