@@ -200,33 +200,34 @@ impl ParallelExecutor {
         out: &mut Vec<Fetched>,
     ) -> Result<(), RunError> {
         let mut asked = std::mem::take(&mut self.asked);
-        let ended = self.run_asked(store, feeds, fetch, &mut asked, out);
+        let ended = match self.agreed(store, feeds, fetch, &mut asked) {
+            Ok(()) => self.perform(store, feeds, fetch, &asked, out).map_err(|error| self.give_up(error)),
+            refused => refused,
+        };
         self.asked = asked;
         ended
     }
 
-    fn run_asked(
+    /// Checks what is fed and fetched, and agrees with the other processes to go.
+    fn agreed(
         &mut self,
         store: &mut Store,
         feeds: &[(&str, Feed<'_>)],
         fetch: &[Fetch<'_>],
         asked: &mut Asked,
-        out: &mut Vec<Fetched>,
     ) -> Result<(), RunError> {
         let checked = self.check(store, feeds, fetch, asked);
         let standing = self.standing(store, asked);
         if self.run.accord.is_alone() {
             checked?;
-            self.count(asked, &[standing])?;
-        } else if let Err(error) = checked {
-            return self.refused(error);
-        } else {
-            let standing = Standing { written: self.written(store, feeds), ..standing };
-            let all = self.agree(store, &standing, feeds)?;
-            self.count(asked, &all)?;
+            return self.count(asked, &[standing]);
         }
-        let ended = self.run_agreed(store, feeds, fetch, asked, out);
-        ended.map_err(|error| self.give_up(error))
+        if let Err(error) = checked {
+            return self.refused(error);
+        }
+        let standing = Standing { written: self.written(store, feeds), ..standing };
+        let all = self.agree(store, &standing, feeds)?;
+        self.count(asked, &all)
     }
 
     /// Everything that this process alone can see to be wrong (PARA-4).
@@ -247,7 +248,7 @@ impl ParallelExecutor {
     }
 
     /// The rest, after all processes have agreed to go.
-    fn run_agreed(
+    fn perform(
         &mut self,
         store: &mut Store,
         feeds: &[(&str, Feed<'_>)],
