@@ -4,7 +4,10 @@
 use super::{Builder, Made};
 use crate::{
     ir::{GraphError, Init, VarId},
-    op::{CrfDecoding, Gru, LinearChainCrf, Lstm, SequenceExpand, SequenceMask, SequenceOp, SequencePool},
+    op::{
+        CrfDecoding, Gru, LinearChainCrf, Lstm, OpKind, SequenceExpand, SequenceMask, SequenceOp,
+        SequencePool,
+    },
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -48,16 +51,11 @@ impl Builder {
         options: RnnOptions,
         first: Option<(VarId, VarId)>,
     ) -> Result<LstmStates, GraphError> {
-        let RnnOptions { width: h, reverse, lengths } = options;
-        let (x, w, b) = self.projected("lstm", x, h, 4)?;
+        let (x, w, b) = self.projected("lstm", x, options.width, 4)?;
         let x = self.add(x, b)?;
-        let (hidden, cell) = match first {
-            Some(both) => both,
-            None => (self.first_state(x, h)?, self.first_state(x, h)?),
-        };
-        let mut inputs = vec![x, w, hidden, cell];
-        inputs.extend(lengths);
-        let out = self.op(Lstm { reverse, ragged: lengths.is_some() }, &inputs)?;
+        let first = first.map(|(hidden, cell)| [hidden, cell]);
+        let op = Lstm { reverse: options.reverse, ragged: options.lengths.is_some() };
+        let out = self.recurrent(op, &[x, w], options, first)?;
         Ok(LstmStates { all: out[0], hidden: out[1], cell: out[2] })
     }
 
@@ -70,15 +68,9 @@ impl Builder {
         options: RnnOptions,
         first: Option<VarId>,
     ) -> Result<GruStates, GraphError> {
-        let RnnOptions { width: h, reverse, lengths } = options;
-        let (x, w, b) = self.projected("gru", x, h, 3)?;
-        let first = match first {
-            Some(first) => first,
-            None => self.first_state(x, h)?,
-        };
-        let mut inputs = vec![x, w, b, first];
-        inputs.extend(lengths);
-        let out = self.op(Gru { reverse, ragged: lengths.is_some() }, &inputs)?;
+        let (x, w, b) = self.projected("gru", x, options.width, 3)?;
+        let op = Gru { reverse: options.reverse, ragged: options.lengths.is_some() };
+        let out = self.recurrent(op, &[x, w, b], options, first.map(|first| [first]))?;
         Ok(GruStates { all: out[0], last: out[1] })
     }
 
@@ -101,6 +93,28 @@ impl Builder {
         let b_hh = self.parameter(&format!("{op}.b_hh"), [wide], init)?;
         let x = self.matmul(x, w_ih, false, true)?;
         Ok((self.add(x, b_ih)?, w_hh, b_hh))
+    }
+
+    /// The operation itself: of projected inputs and parameters, `N` first states (zeros unless given), and lengths.
+    #[track_caller]
+    fn recurrent<const N: usize>(
+        &mut self,
+        op: impl Into<OpKind>,
+        projected: &[VarId],
+        options: RnnOptions,
+        first: Option<[VarId; N]>,
+    ) -> Result<Vec<VarId>, GraphError> {
+        let mut inputs = projected.to_vec();
+        match first {
+            Some(first) => inputs.extend(first),
+            None => {
+                for _ in 0..N {
+                    inputs.push(self.first_state(projected[0], options.width)?);
+                }
+            }
+        }
+        inputs.extend(options.lengths);
+        self.op(op, &inputs)
     }
 
     #[track_caller]

@@ -2,8 +2,8 @@
 
 use super::{
     Operator, check,
-    ragged::{Ragged, lengths},
-    rnn::{Sizes, along, parts, parts_mut, recurrent, state},
+    ragged::Ragged,
+    rnn::{Place, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
@@ -48,21 +48,8 @@ impl Operator for Gru {
     }
 
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
-        // The gates are for the gradient only; nothing can be learned through them.
-        if grad.has_dy(2) {
-            return Ok(false);
-        }
-        let given = [0, 1].map(|slot| grad.has_dy(slot));
-        let mut inputs = vec![grad.x(1), grad.x(3), grad.y(0), grad.y(2)];
-        inputs.extend((0..2).filter(|&slot| given[slot]).map(|slot| grad.dy(slot)));
-        if self.ragged {
-            inputs.push(grad.x(4));
-        }
-        let found = grad.emit_all(GruGrad { gru: *self, given }, &inputs)?;
-        for (slot, d) in found.into_iter().enumerate() {
-            grad.pass(slot, d)?;
-        }
-        Ok(true)
+        let fixed = |grad: &Grad<'_>| vec![grad.x(1), grad.x(3), grad.y(0), grad.y(2)];
+        append_grad(grad, 3, self.ragged, fixed, |given| GruGrad { gru: *self, given }.into())
     }
 }
 
@@ -76,31 +63,29 @@ impl Gru {
         last.copy_from_slice(call.input(3));
         ragged.blank(y, T::ZERO);
         ragged.blank(gates, T::ZERO);
-        let (said, scratch) = call.workspace::<T>().split_at_mut(n * 3 * h);
+        let scratch = call.workspace::<T>().split_at_mut(n * 3 * h);
         let [br, bz, bn] = parts(b, h);
-        for nth in 0..ragged.longest() {
-            sizes.forth(last, w, said, scratch);
-            fast(
-                #[inline(always)]
-                || {
-                    for s in 0..n {
-                        let Some(row) = ragged.at(s, nth, self.reverse) else { continue };
-                        let [xr, xz, xn] = parts(&x[row * 3 * h..][..3 * h], h);
-                        let [ar, az, an] = parts(&said[s * 3 * h..][..3 * h], h);
-                        let [r, z, new, inner] = parts_mut(&mut gates[row * 4 * h..][..4 * h], h);
-                        let (hs, out) = (&mut last[s * h..][..h], &mut y[row * h..][..h]);
-                        for j in 0..h {
-                            r[j] = (xr[j] + ar[j] + br[j]).sigmoid();
-                            z[j] = (xz[j] + az[j] + bz[j]).sigmoid();
-                            inner[j] = an[j] + bn[j];
-                            new[j] = (xn[j] + r[j] * inner[j]).tanh();
-                            hs[j] = (T::ONE - z[j]) * new[j] + z[j] * hs[j];
-                            out[j] = hs[j];
-                        }
-                    }
-                },
-            );
-        }
+        sizes.forward(
+            (&ragged, self.reverse),
+            w,
+            last,
+            scratch,
+            #[inline(always)]
+            |hs, said, _, row| {
+                let [xr, xz, xn] = parts(&x[row * 3 * h..][..3 * h], h);
+                let [ar, az, an] = parts(said, h);
+                let [r, z, new, inner] = parts_mut(&mut gates[row * 4 * h..][..4 * h], h);
+                let out = &mut y[row * h..][..h];
+                for j in 0..h {
+                    r[j] = (xr[j] + ar[j] + br[j]).sigmoid();
+                    z[j] = (xz[j] + az[j] + bz[j]).sigmoid();
+                    inner[j] = an[j] + bn[j];
+                    new[j] = (xn[j] + r[j] * inner[j]).tanh();
+                    hs[j] = (T::ONE - z[j]) * new[j] + z[j] * hs[j];
+                    out[j] = hs[j];
+                }
+            },
+        );
         Ok(())
     }
 }
@@ -114,24 +99,20 @@ pub struct GruGrad {
 }
 
 impl GruGrad {
-    fn slot(&self, which: usize) -> Option<usize> {
-        self.given[which].then(|| 4 + self.given[..which].iter().filter(|g| **g).count())
-    }
-
-    fn n_inputs(&self) -> usize {
-        4 + self.given.iter().filter(|g| **g).count() + usize::from(self.gru.ragged)
+    fn slots(&self) -> Slots<'_> {
+        Slots { fixed: 4, given: &self.given, ragged: self.gru.ragged }
     }
 
     fn backward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let sizes = Sizes { n: call.dims(2)[0], time: call.dims(2)[1], h: call.dims(0)[1], gates: 3 };
         let Sizes { n, time, h, .. } = sizes;
         let reverse = self.gru.reverse;
-        let ragged = Ragged::new(call, self.gru.ragged.then(|| self.n_inputs() - 1), n, time)?;
+        let ragged = Ragged::new(call, self.slots().lengths(), n, time)?;
         let (w, gates) = (call.input::<T>(0), call.input::<T>(3));
-        let dy = self.slot(0).map(|slot| call.input::<T>(slot));
+        let dy = self.slots().of(0).map(|slot| call.input::<T>(slot));
         let (dx, dw, db) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
         let dh = call.output::<T>(3);
-        match self.slot(1) {
+        match self.slots().of(1) {
             Some(slot) => dh.copy_from_slice(call.input(slot)),
             None => dh.fill(T::ZERO),
         }
@@ -142,39 +123,30 @@ impl GruGrad {
         sizes.before(&ragged, reverse, call.input(1), call.input(2), before);
         ragged.blank(dx, T::ZERO);
         ragged.blank(said, T::ZERO);
-        for nth in (0..ragged.longest()).rev() {
-            fast(
-                #[inline(always)]
-                || {
-                    for s in 0..n {
-                        let now = &mut now[s * 3 * h..][..3 * h];
-                        let Some(row) = ragged.at(s, nth, reverse) else {
-                            now.fill(T::ZERO);
-                            continue;
-                        };
-                        let [r, z, new, inner] = parts(&gates[row * 4 * h..][..4 * h], h);
-                        let (dh, past) = (&mut dh[s * h..][..h], &before[row * h..][..h]);
-                        if let Some(dy) = dy {
-                            dh.iter_mut().zip(&dy[row * h..][..h]).for_each(|(d, &v)| *d += v);
-                        }
-                        let [dr, dz, dn] = parts_mut(now, h);
-                        let [xr, xz, xn] = parts_mut(&mut dx[row * 3 * h..][..3 * h], h);
-                        for j in 0..h {
-                            let d_new = dh[j] * (T::ONE - z[j]) * (T::ONE - new[j] * new[j]);
-                            dr[j] = d_new * inner[j] * r[j] * (T::ONE - r[j]);
-                            dz[j] = dh[j] * (past[j] - new[j]) * z[j] * (T::ONE - z[j]);
-                            dn[j] = d_new * r[j];
-                            (xr[j], xz[j], xn[j]) = (dr[j], dz[j], d_new);
-                            dh[j] = dh[j] * z[j];
-                        }
-                        said[row * 3 * h..][..3 * h].copy_from_slice(now);
-                    }
-                },
-            );
-            sizes.back(now, w, earlier, scratch);
+        sizes.backward(
+            (&ragged, reverse),
+            w,
+            (dy, dh),
+            (now, earlier, scratch),
+            #[inline(always)]
+            |dh, now, Place { row, .. }| {
+                let [r, z, new, inner] = parts(&gates[row * 4 * h..][..4 * h], h);
+                let past = &before[row * h..][..h];
+                let [dr, dz, dn] = parts_mut(now, h);
+                let [xr, xz, xn] = parts_mut(&mut dx[row * 3 * h..][..3 * h], h);
+                for j in 0..h {
+                    let d_new = dh[j] * (T::ONE - z[j]) * (T::ONE - new[j] * new[j]);
+                    dr[j] = d_new * inner[j] * r[j] * (T::ONE - r[j]);
+                    dz[j] = dh[j] * (past[j] - new[j]) * z[j] * (T::ONE - z[j]);
+                    dn[j] = d_new * r[j];
+                    (xr[j], xz[j], xn[j]) = (dr[j], dz[j], d_new);
+                    dh[j] = dh[j] * z[j];
+                }
+                said[row * 3 * h..][..3 * h].copy_from_slice(now);
+            },
             // What ended before has a row of zeros here.
-            dh.iter_mut().zip(&*earlier).for_each(|(d, &e)| *d += e);
-        }
+            |_, dh, earlier| dh.iter_mut().zip(earlier).for_each(|(d, &e)| *d += e),
+        );
         sizes.weights(said, before, dw, scratch);
         fast(
             #[inline(always)]
@@ -198,7 +170,7 @@ impl Operator for GruGrad {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        check::count(inputs, self.n_inputs())?;
+        check::count(inputs, self.slots().count())?;
         let (_, wide) = super::ragged::sequence(inputs, 3)?;
         let h = wide / 4;
         let x = along(&inputs[3], 3 * h);
@@ -206,14 +178,7 @@ impl Operator for GruGrad {
         let (all, last) = (along(&x, h).shape, state(&x, h).shape);
         check::shaped(inputs, 2, x.dtype, &all)?;
         check::shaped(inputs, 3, x.dtype, &along(&x, 4 * h).shape)?;
-        for (which, shape) in [&all, &last].into_iter().enumerate() {
-            if let Some(slot) = self.slot(which) {
-                check::shaped(inputs, slot, x.dtype, shape)?;
-            }
-        }
-        if self.gru.ragged {
-            lengths(inputs, self.n_inputs() - 1, 3)?;
-        }
+        self.slots().check(inputs, &[&all, &last], 3)?;
         let dense = |shape: Shape| Sig::dense(x.dtype, shape);
         let (weights, bias) = (dense(Shape::from([3 * h, h])), dense(Shape::from([3 * h])));
         Ok(vec![x.clone(), weights, bias, inputs[1].clone()])

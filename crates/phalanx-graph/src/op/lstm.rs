@@ -2,13 +2,13 @@
 
 use super::{
     Operator, check,
-    ragged::{Ragged, lengths},
-    rnn::{Sizes, along, parts, parts_mut, recurrent, state},
+    ragged::Ragged,
+    rnn::{Place, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, fast, real},
+    kernel::{Call, KernelError, Real, real},
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,21 +45,8 @@ impl Operator for Lstm {
     }
 
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
-        // Gates and cells are for the gradient only; nothing can be learned through them.
-        if grad.has_dy(3) || grad.has_dy(4) {
-            return Ok(false);
-        }
-        let given = [0, 1, 2].map(|slot| grad.has_dy(slot));
-        let mut inputs = vec![grad.x(1), grad.x(2), grad.x(3), grad.y(0), grad.y(3), grad.y(4)];
-        inputs.extend((0..3).filter(|&slot| given[slot]).map(|slot| grad.dy(slot)));
-        if self.ragged {
-            inputs.push(grad.x(4));
-        }
-        let found = grad.emit_all(LstmGrad { lstm: *self, given }, &inputs)?;
-        for (slot, d) in found.into_iter().enumerate() {
-            grad.pass(slot, d)?;
-        }
-        Ok(true)
+        let fixed = |grad: &Grad<'_>| vec![grad.x(1), grad.x(2), grad.x(3), grad.y(0), grad.y(3), grad.y(4)];
+        append_grad(grad, 5, self.ragged, fixed, |given| LstmGrad { lstm: *self, given }.into())
     }
 }
 
@@ -76,33 +63,31 @@ impl Lstm {
         for rows in [&mut *y, &mut *gates, &mut *cells] {
             ragged.blank(rows, T::ZERO);
         }
-        let (z, scratch) = call.workspace::<T>().split_at_mut(n * 4 * h);
-        for nth in 0..ragged.longest() {
-            sizes.forth(hidden, w, z, scratch);
-            fast(
-                #[inline(always)]
-                || {
-                    for s in 0..n {
-                        let Some(row) = ragged.at(s, nth, self.reverse) else { continue };
-                        let [xi, xf, xg, xo] = parts(&x[row * 4 * h..][..4 * h], h);
-                        let [zi, zf, zg, zo] = parts(&z[s * 4 * h..][..4 * h], h);
-                        let [i, f, g, o] = parts_mut(&mut gates[row * 4 * h..][..4 * h], h);
-                        let (c, hs) = (&mut cell[s * h..][..h], &mut hidden[s * h..][..h]);
-                        let (kept, out) = (&mut cells[row * h..][..h], &mut y[row * h..][..h]);
-                        for j in 0..h {
-                            i[j] = (xi[j] + zi[j]).sigmoid();
-                            f[j] = (xf[j] + zf[j]).sigmoid();
-                            g[j] = (xg[j] + zg[j]).tanh();
-                            o[j] = (xo[j] + zo[j]).sigmoid();
-                            c[j] = f[j] * c[j] + i[j] * g[j];
-                            kept[j] = c[j];
-                            hs[j] = o[j] * c[j].tanh();
-                            out[j] = hs[j];
-                        }
-                    }
-                },
-            );
-        }
+        let scratch = call.workspace::<T>().split_at_mut(n * 4 * h);
+        sizes.forward(
+            (&ragged, self.reverse),
+            w,
+            hidden,
+            scratch,
+            #[inline(always)]
+            |hs, z, s, row| {
+                let [xi, xf, xg, xo] = parts(&x[row * 4 * h..][..4 * h], h);
+                let [zi, zf, zg, zo] = parts(z, h);
+                let [i, f, g, o] = parts_mut(&mut gates[row * 4 * h..][..4 * h], h);
+                let c = &mut cell[s * h..][..h];
+                let (kept, out) = (&mut cells[row * h..][..h], &mut y[row * h..][..h]);
+                for j in 0..h {
+                    i[j] = (xi[j] + zi[j]).sigmoid();
+                    f[j] = (xf[j] + zf[j]).sigmoid();
+                    g[j] = (xg[j] + zg[j]).tanh();
+                    o[j] = (xo[j] + zo[j]).sigmoid();
+                    c[j] = f[j] * c[j] + i[j] * g[j];
+                    kept[j] = c[j];
+                    hs[j] = o[j] * c[j].tanh();
+                    out[j] = hs[j];
+                }
+            },
+        );
         Ok(())
     }
 }
@@ -116,27 +101,22 @@ pub struct LstmGrad {
 }
 
 impl LstmGrad {
-    /// The slot of a gradient that was given.
-    fn slot(&self, which: usize) -> Option<usize> {
-        self.given[which].then(|| 6 + self.given[..which].iter().filter(|g| **g).count())
-    }
-
-    fn n_inputs(&self) -> usize {
-        6 + self.given.iter().filter(|g| **g).count() + usize::from(self.lstm.ragged)
+    fn slots(&self) -> Slots<'_> {
+        Slots { fixed: 6, given: &self.given, ragged: self.lstm.ragged }
     }
 
     fn backward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let sizes = Sizes { n: call.dims(3)[0], time: call.dims(3)[1], h: call.dims(0)[1], gates: 4 };
         let Sizes { n, time, h, .. } = sizes;
         let reverse = self.lstm.reverse;
-        let ragged = Ragged::new(call, self.lstm.ragged.then(|| self.n_inputs() - 1), n, time)?;
+        let ragged = Ragged::new(call, self.slots().lengths(), n, time)?;
         let (w, c0, y) = (call.input::<T>(0), call.input::<T>(2), call.input::<T>(3));
         let (gates, cells) = (call.input::<T>(4), call.input::<T>(5));
-        let dy = self.slot(0).map(|slot| call.input::<T>(slot));
+        let dy = self.slots().of(0).map(|slot| call.input::<T>(slot));
         let (dx, dw) = (call.output::<T>(0), call.output::<T>(1));
         let (dh, dc) = (call.output::<T>(2), call.output::<T>(3));
         for (which, d) in [(1, &mut *dh), (2, &mut *dc)] {
-            match self.slot(which) {
+            match self.slots().of(which) {
                 Some(slot) => d.copy_from_slice(call.input(slot)),
                 None => d.fill(T::ZERO),
             }
@@ -145,43 +125,36 @@ impl LstmGrad {
         let (earlier, rest) = rest.split_at_mut(n * h);
         let (before, scratch) = rest.split_at_mut(n * time * h);
         ragged.blank(dx, T::ZERO);
-        for nth in (0..ragged.longest()).rev() {
-            fast(
-                #[inline(always)]
-                || {
-                    for s in 0..n {
-                        let dz = &mut dz[s * 4 * h..][..4 * h];
-                        let Some(row) = ragged.at(s, nth, reverse) else {
-                            dz.fill(T::ZERO);
-                            continue;
-                        };
-                        let past = nth.checked_sub(1).and_then(|p| ragged.at(s, p, reverse));
-                        let c_past = past.map_or(&c0[s * h..][..h], |row| &cells[row * h..][..h]);
-                        let [i, f, g, o] = parts(&gates[row * 4 * h..][..4 * h], h);
-                        let c = &cells[row * h..][..h];
-                        let (dh, dc) = (&mut dh[s * h..][..h], &mut dc[s * h..][..h]);
-                        if let Some(dy) = dy {
-                            dh.iter_mut().zip(&dy[row * h..][..h]).for_each(|(d, &v)| *d += v);
-                        }
-                        let [di, df, dg, d_o] = parts_mut(dz, h);
-                        for j in 0..h {
-                            let t = c[j].tanh();
-                            let d = dc[j] + dh[j] * o[j] * (T::ONE - t * t);
-                            di[j] = d * g[j] * i[j] * (T::ONE - i[j]);
-                            df[j] = d * c_past[j] * f[j] * (T::ONE - f[j]);
-                            dg[j] = d * i[j] * (T::ONE - g[j] * g[j]);
-                            d_o[j] = dh[j] * t * o[j] * (T::ONE - o[j]);
-                            dc[j] = d * f[j];
-                        }
-                        dx[row * 4 * h..][..4 * h].copy_from_slice(dz);
-                    }
-                },
-            );
-            sizes.back(dz, w, earlier, scratch);
-            for s in (0..n).filter(|&s| nth < ragged.len(s)) {
-                dh[s * h..][..h].copy_from_slice(&earlier[s * h..][..h]);
-            }
-        }
+        sizes.backward(
+            (&ragged, reverse),
+            w,
+            (dy, dh),
+            (dz, earlier, scratch),
+            #[inline(always)]
+            |dh, dz, Place { sample, row, nth }| {
+                let past = nth.checked_sub(1).and_then(|p| ragged.at(sample, p, reverse));
+                let c_past = past.map_or(&c0[sample * h..][..h], |row| &cells[row * h..][..h]);
+                let [i, f, g, o] = parts(&gates[row * 4 * h..][..4 * h], h);
+                let c = &cells[row * h..][..h];
+                let dc = &mut dc[sample * h..][..h];
+                let [di, df, dg, d_o] = parts_mut(dz, h);
+                for j in 0..h {
+                    let t = c[j].tanh();
+                    let d = dc[j] + dh[j] * o[j] * (T::ONE - t * t);
+                    di[j] = d * g[j] * i[j] * (T::ONE - i[j]);
+                    df[j] = d * c_past[j] * f[j] * (T::ONE - f[j]);
+                    dg[j] = d * i[j] * (T::ONE - g[j] * g[j]);
+                    d_o[j] = dh[j] * t * o[j] * (T::ONE - o[j]);
+                    dc[j] = d * f[j];
+                }
+                dx[row * 4 * h..][..4 * h].copy_from_slice(dz);
+            },
+            |nth, dh, earlier| {
+                for s in (0..n).filter(|&s| nth < ragged.len(s)) {
+                    dh[s * h..][..h].copy_from_slice(&earlier[s * h..][..h]);
+                }
+            },
+        );
         sizes.before(&ragged, reverse, call.input(1), y, before);
         sizes.weights(dx, before, dw, scratch);
         Ok(())
@@ -194,21 +167,14 @@ impl Operator for LstmGrad {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        check::count(inputs, self.n_inputs())?;
+        check::count(inputs, self.slots().count())?;
         // The gates have the shape of the input they came from.
         let h = recurrent(&[&inputs[4], &inputs[0], &inputs[1], &inputs[2]].map(Sig::clone), 4, 2..4, false)?;
         let (x, all) = (&inputs[4], along(&inputs[4], h).shape);
         let last = state(x, h).shape;
         check::shaped(inputs, 3, x.dtype, &all)?;
         check::shaped(inputs, 5, x.dtype, &all)?;
-        for (which, shape) in [&all, &last, &last].into_iter().enumerate() {
-            if let Some(slot) = self.slot(which) {
-                check::shaped(inputs, slot, x.dtype, shape)?;
-            }
-        }
-        if self.lstm.ragged {
-            lengths(inputs, self.n_inputs() - 1, 4)?;
-        }
+        self.slots().check(inputs, &[&all, &last, &last], 4)?;
         let weights = Sig::dense(x.dtype, Shape::from([4 * h, h]));
         Ok(vec![x.clone(), weights, inputs[1].clone(), inputs[2].clone()])
     }

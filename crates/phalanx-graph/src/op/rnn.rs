@@ -1,9 +1,11 @@
-//! What recurrent operations share: shape rules, the products of one step of time, and the states before each step.
+//! What recurrent operations share: shape rules, the slots of their gradients, the loops over time, and the states before each
+//! step. An operation adds what its gates compute.
 
-use super::{check, ragged::Ragged, ragged::lengths};
+use super::{OpKind, check, ragged::Ragged, ragged::lengths};
 use crate::{
-    ir::{Misfit, Shape, Sig},
-    kernel::{Gemm, Mat, Real, Size},
+    grad::Grad,
+    ir::{GraphError, Misfit, Shape, Sig},
+    kernel::{Gemm, Mat, Real, Size, fast},
 };
 
 /// Input `[n, time, gates * h]` that was multiplied by its weights already, weights `[gates * h, h]`, and the slots of the
@@ -43,6 +45,72 @@ pub(super) fn state(x: &Sig, h: usize) -> Sig {
     Sig::dense(x.dtype, Shape(vec![x.shape.dims()[0], h.into()]))
 }
 
+/// The inputs of a gradient: those that are always there, the gradients of outputs that were given, and the lengths.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots<'a> {
+    pub fixed: usize,
+    pub given: &'a [bool],
+    pub ragged: bool,
+}
+
+impl Slots<'_> {
+    /// Of a gradient, if it was given.
+    pub fn of(&self, which: usize) -> Option<usize> {
+        self.given[which].then(|| self.fixed + self.given[..which].iter().filter(|g| **g).count())
+    }
+
+    pub fn lengths(&self) -> Option<usize> {
+        self.ragged.then(|| self.count() - 1)
+    }
+
+    pub fn count(&self) -> usize {
+        self.fixed + self.given.iter().filter(|g| **g).count() + usize::from(self.ragged)
+    }
+
+    /// Gradients have the shapes of their outputs, and lengths are those of the samples of `x`.
+    pub fn check(&self, inputs: &[Sig], shapes: &[&Shape], x: usize) -> Result<(), Misfit> {
+        for (which, shape) in shapes.iter().enumerate() {
+            if let Some(slot) = self.of(which) {
+                check::shaped(inputs, slot, inputs[x].dtype, shape)?;
+            }
+        }
+        self.lengths().map_or(Ok(()), |slot| lengths(inputs, slot, x))
+    }
+}
+
+/// Adds the gradient of a recurrence: an operation that knows which of the first `N` outputs have gradients. It takes what `fixed`
+/// names, then those, then the lengths. The outputs behind are for the gradient only: nothing is learned through them.
+pub(super) fn append_grad<const N: usize>(
+    grad: &mut Grad<'_>,
+    n_outputs: usize,
+    ragged: bool,
+    fixed: impl Fn(&Grad<'_>) -> Vec<crate::ir::VarId>,
+    kind: impl Fn([bool; N]) -> OpKind,
+) -> Result<bool, GraphError> {
+    if (N..n_outputs).any(|slot| grad.has_dy(slot)) {
+        return Ok(false);
+    }
+    let given: [bool; N] = std::array::from_fn(|slot| grad.has_dy(slot));
+    let mut inputs = fixed(grad);
+    inputs.extend((0..N).filter(|&slot| given[slot]).map(|slot| grad.dy(slot)));
+    if ragged {
+        inputs.push(grad.x(4));
+    }
+    let found = grad.emit_all(kind(given), &inputs)?;
+    for (slot, d) in found.into_iter().enumerate() {
+        grad.pass(slot, d)?;
+    }
+    Ok(true)
+}
+
+/// Where a recurrence is: the sample, its row among all of all time, and how many steps came before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub sample: usize,
+    pub row: usize,
+    pub nth: usize,
+}
+
 /// Sizes of a recurrence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -69,14 +137,74 @@ impl Sizes {
         self.products().map(wanted).into_iter().max().unwrap_or(0)
     }
 
+    /// Step after step: multiplies the states by their weights into `z`, and lets `cell` make the next state of each sample from its
+    /// state, its part of `z`, its number and the row that it is at.
+    pub fn forward<T: Real>(
+        &self,
+        (ragged, reverse): (&Ragged<'_>, bool),
+        w: &[T],
+        state: &mut [T],
+        (z, scratch): (&mut [T], &mut [T]),
+        mut cell: impl FnMut(&mut [T], &[T], usize, usize),
+    ) {
+        let (h, wide) = (self.h, self.wide());
+        for nth in 0..ragged.longest() {
+            self.forth(state, w, z, scratch);
+            fast(
+                #[inline(always)]
+                || {
+                    for s in 0..self.n {
+                        let Some(row) = ragged.at(s, nth, reverse) else { continue };
+                        cell(&mut state[s * h..][..h], &z[s * wide..][..wide], s, row);
+                    }
+                },
+            );
+        }
+    }
+
+    /// Step after step, from the last: adds the gradient of the outputs to that of the states, lets `cell` compute the gates' gradient
+    /// from it, and multiplies that by the weights. `carry` takes the product to the states of the step before.
+    pub fn backward<T: Real>(
+        &self,
+        (ragged, reverse): (&Ragged<'_>, bool),
+        w: &[T],
+        (dy, dh): (Option<&[T]>, &mut [T]),
+        (dz, earlier, scratch): (&mut [T], &mut [T], &mut [T]),
+        mut cell: impl FnMut(&mut [T], &mut [T], Place),
+        carry: impl Fn(usize, &mut [T], &[T]),
+    ) {
+        let (h, wide) = (self.h, self.wide());
+        for nth in (0..ragged.longest()).rev() {
+            fast(
+                #[inline(always)]
+                || {
+                    for sample in 0..self.n {
+                        let dz = &mut dz[sample * wide..][..wide];
+                        let Some(row) = ragged.at(sample, nth, reverse) else {
+                            dz.fill(T::ZERO);
+                            continue;
+                        };
+                        let dh = &mut dh[sample * h..][..h];
+                        if let Some(dy) = dy {
+                            dh.iter_mut().zip(&dy[row * h..][..h]).for_each(|(d, &v)| *d += v);
+                        }
+                        cell(dh, dz, Place { sample, row, nth });
+                    }
+                },
+            );
+            self.back(dz, w, earlier, scratch);
+            carry(nth, dh, earlier);
+        }
+    }
+
     /// `z = state * w^T`: what the states say to all gates.
-    pub fn forth<T: Real>(&self, state: &[T], w: &[T], z: &mut [T], scratch: &mut [T]) {
+    fn forth<T: Real>(&self, state: &[T], w: &[T], z: &mut [T], scratch: &mut [T]) {
         let [size, ..] = self.products();
         T::gemm(size, Mat::new(state, self.h), Mat::new(w, self.h).t(), z, false, scratch);
     }
 
     /// `d_state = dz * w`.
-    pub fn back<T: Real>(&self, dz: &[T], w: &[T], d_state: &mut [T], scratch: &mut [T]) {
+    fn back<T: Real>(&self, dz: &[T], w: &[T], d_state: &mut [T], scratch: &mut [T]) {
         let [_, size, _] = self.products();
         T::gemm(size, Mat::new(dz, self.wide()), Mat::new(w, self.h), d_state, false, scratch);
     }
