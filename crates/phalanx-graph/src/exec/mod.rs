@@ -3,7 +3,7 @@
 mod error;
 mod executor;
 mod hogwild;
-mod little;
+mod little_endian;
 mod parallel;
 mod store;
 mod tensor;

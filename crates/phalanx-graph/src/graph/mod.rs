@@ -11,7 +11,7 @@
 mod check;
 mod dump;
 mod error;
-mod halves;
+mod network_update;
 mod parts;
 mod pass;
 mod passes;
@@ -19,7 +19,7 @@ mod strategy;
 mod sync_norm;
 
 pub use error::{BuildError, Fault};
-pub use halves::Halves;
+pub use network_update::Halves;
 pub use parts::{Held, Parts, Summed};
 pub use pass::{Pass, PassList};
 pub use strategy::{

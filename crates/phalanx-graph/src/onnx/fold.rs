@@ -1,8 +1,8 @@
 //! Computes what a model computes from shapes and constants, before it runs.
 
 use super::{
+    constants::{Data, Int, Known, MOST},
     error::Fault,
-    known::{Data, Int, Known, MOST},
     node::Node,
     shapes, tensor,
 };

@@ -1,11 +1,10 @@
 //! From a file to a program: walks the nodes in order, folds what is known, and lets each other node add its operations.
 
 use super::{
+    constants::{Known, MOST},
     error::{Fault, OnnxError},
     export::{Exported, export},
-    fold, graph,
-    known::{Known, MOST},
-    lower,
+    fold, graph, lower,
     node::Node,
     proto,
     screen::{Limits, screen},

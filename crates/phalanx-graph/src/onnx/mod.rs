@@ -8,12 +8,12 @@
 //! - ONNX-3: writing back replaces the values of initializers; every other byte of the content stays as it was.
 //! - ONNX-4: the batch stays symbolic from the inputs to the outputs, or the import fails.
 
+mod constants;
 mod error;
 mod export;
 mod fold;
 mod graph;
 mod import;
-mod known;
 mod lower;
 mod node;
 mod proto;

@@ -1,6 +1,6 @@
 //! Rules of ONNX for shapes, with the batch as a symbol (ONNX-4).
 
-use super::{error::Fault, known::Int};
+use super::{constants::Int, error::Fault};
 use crate::ir::{Dim, Shape};
 
 /// An axis counted from the front, or with a negative number from the end.

@@ -1,8 +1,8 @@
 //! Tensors of a file: checked, then as values.
 
 use super::{
+    constants::{Data, Int, Known, MOST},
     error::TensorFault,
-    known::{Data, Int, Known, MOST},
     proto,
 };
 use crate::exec::{Tensor, TensorError};

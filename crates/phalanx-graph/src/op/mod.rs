@@ -1,6 +1,7 @@
 //! The operations, one struct each: its fields are its attributes. To add one, write it in a file here (shape rule,
 //! kernel, gradient) and give it a line in `operators!`.
 
+mod accumulate;
 mod binary;
 mod check;
 mod control;
@@ -8,7 +9,6 @@ mod conv;
 mod crf;
 mod dropout;
 mod embedding;
-mod every;
 mod fill;
 mod gather;
 mod gru;
@@ -39,13 +39,13 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use accumulate::{Accumulate, Every};
 pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
 pub use control::{Cond, CondGrad, Inside, While, WhileGrad};
 pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
 pub use crf::{CrfDecoding, LinearChainCrf, LinearChainCrfGrad};
 pub use dropout::{Dropout, DropoutGrad, Random, Samples};
 pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
-pub use every::{Accumulate, Every};
 pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
 pub use gather::{Gather, GatherGrad, OneHot};
 pub use gru::{Gru, GruGrad};

@@ -1,10 +1,10 @@
 //! Constants, and the same elements under another shape, type or order.
 
 use super::super::{
+    constants::{Data, Int, Known, MOST},
     error::Fault,
     fold,
     import::{Import, Value},
-    known::{Data, Int, Known, MOST},
     node::Node,
     shapes, tensor,
 };

@@ -6,8 +6,8 @@ mod layout;
 mod linear;
 mod loss;
 mod norm;
-mod pieces;
 mod reduce;
+mod slicing;
 
 use super::{error::Fault, import::Import, node::Node};
 
@@ -28,7 +28,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("CastLike", layout::cast_like),
     ("Ceil", arith::map),
     ("Clip", arith::clip),
-    ("Concat", pieces::concat),
+    ("Concat", slicing::concat),
     ("Constant", layout::constant),
     ("ConstantOfShape", layout::filled),
     ("Conv", image::conv),
@@ -41,7 +41,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Expand", layout::expand),
     ("Flatten", layout::flatten),
     ("Floor", arith::map),
-    ("Gather", pieces::gather),
+    ("Gather", slicing::gather),
     ("Gelu", arith::gelu),
     ("Gemm", linear::gemm),
     ("GlobalAveragePool", image::global_average_pool),
@@ -70,12 +70,12 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Sigmoid", arith::map),
     ("Sign", arith::map),
     ("Sin", arith::map),
-    ("Slice", pieces::slice),
+    ("Slice", slicing::slice),
     ("Softmax", norm::softmax),
     ("SoftmaxCrossEntropyLoss", loss::cross_entropy),
     ("Softplus", arith::map),
     ("Softsign", arith::map),
-    ("Split", pieces::split),
+    ("Split", slicing::split),
     ("Sqrt", arith::map),
     ("Squeeze", layout::squeeze),
     ("Sub", arith::sub),

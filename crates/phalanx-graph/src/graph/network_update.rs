@@ -1,4 +1,4 @@
-//! A training program as two halves, for replicas that each run the first alone and the second one at a time.
+//! A training program as network and update, for replicas that each run the network alone and the update one at a time.
 //! - HALVES-1: the network comes first and the update follows; each half has its operations in the order of the program.
 
 use super::{error::BuildError, parts};

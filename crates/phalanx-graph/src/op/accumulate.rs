@@ -1,4 +1,4 @@
-//! An update that happens only in every so many runs.
+//! Gradients that are summed over several runs, and updates that happen only in every so many.
 
 use super::{OpKind, Operator, check, layout::by_width};
 use crate::{

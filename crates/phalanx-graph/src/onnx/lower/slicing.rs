@@ -1,9 +1,9 @@
-//! Parts of tensors, and tensors of parts.
+//! Parts of tensors, and tensors of parts: Concat, Gather, Slice, Split.
 
 use super::super::{
+    constants::Int,
     error::Fault,
     import::{Import, Value},
-    known::Int,
     node::Node,
     shapes,
 };
