@@ -1,4 +1,4 @@
-//! The command line: what can be said, not what it does.
+//! The command line: its flags and their parsing. What a flag does is decided elsewhere.
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -13,24 +13,24 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a command as the ranks of one world, on this machine or on several
+    /// Start a command as the ranks of one world, on one or several hosts
     Run(Box<RunArgs>),
-    /// Measure the collectives, every result checked
+    /// Measure the collectives and check every result
     Bench(crate::bench::BenchArgs),
-    /// Predict what a collective would cost on a network of any size
+    /// Predict the time of a collective on a network of any size
     Simulate(crate::simulate::SimulateArgs),
-    /// Join the timelines of ranks, and say who was late
+    /// Merge the timelines of ranks and report which rank was late
     Trace(crate::trace::TraceArgs),
-    /// Check this machine, and others, for what would trouble a job
+    /// Check this machine and other hosts for problems that would stop or slow down a job
     Doctor(DoctorArgs),
-    /// Print what makes a shell complete this command's words
+    /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Start the ranks of one host for a launcher
     #[command(hide = true)]
     Agent,
 }
 
-/// The exit code is that of the first rank that fails. Ctrl-C ends every rank; twice, at once.
+/// The exit code is that of the first rank that fails. Ctrl-C asks every rank to end; a second Ctrl-C kills them.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "phalanx run [-np N] [-H HOST:SLOTS,... | --hostfile FILE] [OPTIONS] [--] COMMAND [ARGS]...",
@@ -45,7 +45,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub hosts: HostArgs,
 
-    /// Network interfaces on which the ranks meet, by name or address [default: loopback for this machine alone, otherwise all]
+    /// Network interfaces on which the ranks meet, by name or address [default: loopback if all ranks run on this machine,
+    /// otherwise all interfaces]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub interface: Vec<String>,
 
@@ -57,7 +58,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub timeout: Option<Duration>,
 
-    /// How many seconds the hosts may take to answer
+    /// Seconds to wait until every host has answered
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
     pub start_timeout: Duration,
 
@@ -65,68 +66,68 @@ pub struct RunArgs {
     #[arg(long)]
     pub bind: bool,
 
-    /// Environment variable for the ranks, from here or with a value; may be repeated
+    /// Environment variable for the ranks; without a value, the launcher's value is passed on; may be repeated
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
     pub env: Vec<String>,
 
-    /// Which rank reads what is typed here, or piped in: a rank's number, all or none
+    /// Which rank receives the launcher's stdin: a rank's number, all or none
     #[arg(long, value_name = "RANK|all|none", value_parser = reader, default_value = "0")]
     pub stdin: Reader,
 
-    /// Print the output of this rank only; files and failures of the others are kept
+    /// Print the output of this rank only; output files and failure reports still cover all ranks
     #[arg(long, value_name = "RANK")]
     pub only_rank: Option<u32>,
 
-    /// Put the rank before each line of output; auto does unless only one is printed
+    /// Prefix each line of output with its rank; auto: unless only one rank is printed
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Tag::Auto)]
     pub tag_output: Tag,
 
-    /// Also tell ranks who they are by Horovod's names: HOROVOD_RANK, HOROVOD_LOCAL_RANK and so on
+    /// Also set Horovod's variables for each rank: HOROVOD_RANK, HOROVOD_LOCAL_RANK and so on
     #[arg(long)]
     pub horovod: bool,
 
-    /// Print the world plan before the ranks start
+    /// Print which ranks start on which host, before they start
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// The command is phalanx itself: each host puts its own before these words
+    /// The command is phalanx itself: each host runs its own phalanx with these arguments
     #[arg(long, hide = true)]
     pub itself: bool,
 
-    /// File for the rank that failed first and how it ended, for the program that started this one
+    /// File that receives the rank that failed first and how it ended, for the program that started the launcher
     #[arg(long, hide = true, value_name = "FILE")]
     pub verdict: Option<PathBuf>,
 
-    /// What every rank runs; a file that ends in .py and cannot be executed is run with Python
+    /// The command that every rank runs; a .py file that is not executable is run with Python
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
-/// Which hosts, and how to get there: the same words for every command that goes to other hosts.
+/// Which hosts, and how to reach them: the same flags for every subcommand that uses other hosts.
 #[derive(Clone, Debug, Default, Args)]
 pub struct HostArgs {
-    /// Hosts and how many ranks each takes, filled in this order
+    /// Hosts and the number of ranks (slots) each takes, filled in this order
     #[arg(short = 'H', long = "hosts", value_name = "HOST:SLOTS,...", conflicts_with = "hostfile")]
     pub list: Option<String>,
 
-    /// File with a host a line: `host slots=4`, `host:4` or `host`; # begins a comment
+    /// File with one host per line: `host slots=4`, `host:4` or `host`; # begins a comment
     #[arg(long = "hostfile", id = "hostfile", value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// How many ranks a host takes that is named without a number [default: 1]
+    /// Number of ranks for each host that is named without a number [default: 1]
     #[arg(long, value_name = "N", value_parser = n_slots)]
     pub slots_per_host: Option<u32>,
 
-    /// How to run a command on another host; {host} becomes its name. With {host} in it, the template is used for
-    /// this machine, too [default: ssh without questions, which gives up on a silent host after 3 s]
+    /// Command that runs a command on another host; {host} is replaced by the host's name. A template with {host} is used
+    /// for this machine, too [default: ssh in batch mode with a connect timeout of 3 s]
     #[arg(long, value_name = "CMD")]
     pub rsh: Option<String>,
 
-    /// Where phalanx is on the other hosts [default: where it is here]
+    /// Path of phalanx on the other hosts [default: the same path as on this machine]
     #[arg(long, value_name = "PATH")]
     pub remote_exe: Option<PathBuf>,
 
-    /// How this program was started; not said on the command line, but by it.
+    /// How this program was started; filled in from the command line as a whole, not by a flag.
     #[arg(skip)]
     pub own: Own,
 }
@@ -135,12 +136,12 @@ pub struct HostArgs {
 #[derive(Clone, Debug, Default)]
 pub struct Own {
     pub exe: PathBuf,
-    /// What came after the program's name.
+    /// The arguments after the program's name.
     pub args: Vec<OsString>,
 }
 
 impl Command {
-    /// Tells the commands that start this program again how.
+    /// Sets how this program was started in the subcommands that start it again.
     pub fn set_own(&mut self, own: Own) {
         match self {
             Command::Run(args) => args.hosts.own = own,
@@ -152,7 +153,7 @@ impl Command {
 }
 
 impl HostArgs {
-    /// The words that say the same on another command line.
+    /// The arguments that give another command line the same hosts.
     pub fn words(&self) -> Vec<OsString> {
         let flags: [(&str, Option<OsString>); 5] = [
             ("--hosts", self.list.as_ref().map(OsString::from)),
@@ -171,7 +172,7 @@ impl HostArgs {
     }
 }
 
-/// Who reads the launcher's stdin.
+/// Which ranks receive the launcher's stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     Rank(u32),
@@ -193,7 +194,7 @@ fn reader(text: &str) -> Result<Reader, String> {
     match text {
         "all" => Ok(Reader::All),
         "none" => Ok(Reader::Nobody),
-        _ => text.parse().map(Reader::Rank).map_err(|_| "a rank's number, all or none is needed".to_string()),
+        _ => text.parse().map(Reader::Rank).map_err(|_| "write a rank's number, all or none".to_string()),
     }
 }
 
@@ -206,7 +207,7 @@ pub enum Tag {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Where shells look for it:\n  phalanx completions bash > ~/.local/share/bash-completion/completions/phalanx\n  phalanx completions zsh  > a folder of $fpath, as _phalanx\n  phalanx completions fish > ~/.config/fish/completions/phalanx.fish"
+    after_help = "Where to put the script:\n  phalanx completions bash > ~/.local/share/bash-completion/completions/phalanx\n  phalanx completions zsh  > _phalanx, in a directory of $fpath\n  phalanx completions fish > ~/.config/fish/completions/phalanx.fish"
 )]
 pub struct CompletionsArgs {
     #[arg(value_enum)]
@@ -220,38 +221,38 @@ pub enum Shell {
     Fish,
 }
 
-/// Exits with 1 when something would keep a job from running.
+/// The exit code is 1 if a problem was found that would keep a job from running.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     #[command(flatten)]
     pub hosts: HostArgs,
 
-    /// How many seconds each host may take to answer
+    /// Seconds to wait for each host's answer
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "10")]
     pub timeout: Duration,
 
-    /// Print one JSON object a finding
+    /// Print one JSON object per finding
     #[arg(long)]
     pub json: bool,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let positive = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s < 1e9);
-    positive.map(Duration::from_secs_f64).ok_or_else(|| "a positive number of seconds is needed".to_string())
+    positive.map(Duration::from_secs_f64).ok_or_else(|| "write a positive number of seconds".to_string())
 }
 
-/// A number of ranks. Zero is refused later, with the hosts in view.
+/// A number of ranks. Zero is refused later, when the hosts are known.
 pub fn n_ranks(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "a whole number of ranks from 1 is needed, e.g. -np 4".to_string())
+    text.parse().map_err(|_| "write a whole number of ranks from 1, e.g. -np 4".to_string())
 }
 
 fn n_slots(text: &str) -> Result<u32, String> {
     let positive = text.parse().ok().filter(|n| *n > 0);
-    positive.ok_or_else(|| "a whole number of slots from 1 is needed".to_string())
+    positive.ok_or_else(|| "write a whole number of slots from 1".to_string())
 }
 
-/// Rewrites what mpirun and horovodrun users write with a single dash (`-np 4`, `-np4`, `-hostfile f`), up to the ranks'
-/// command: what follows is the command's own.
+/// Rewrites the single-dash flags of mpirun and horovodrun (`-np 4`, `-np4`, `-hostfile f`). It stops at the ranks'
+/// command: the arguments after it belong to that command.
 pub fn with_long_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     const SINGLE_DASH: [&str; 2] = ["np", "hostfile"];
     let mut args = args.into_iter();
@@ -355,10 +356,7 @@ mod tests {
             "p run -np2x cmd",
         ] {
             let error = parse(line).unwrap_err().to_string();
-            assert!(
-                error.contains("a whole number of ranks from 1 is needed, e.g. -np 4"),
-                "{line}: {error}"
-            );
+            assert!(error.contains("write a whole number of ranks from 1, e.g. -np 4"), "{line}: {error}");
         }
         assert_eq!(parse("p run -np2 cmd").unwrap().np, Some(2));
     }
@@ -384,7 +382,7 @@ mod tests {
         assert_eq!((args.stdin, args.only_rank), (Reader::Rank(3), Some(3)));
         assert_eq!(args.command, ["cmd", "--only-rank", "1"]);
         let error = parse("p run -np 2 --stdin some cmd").unwrap_err().to_string();
-        assert!(error.contains("a rank's number, all or none is needed"), "{error}");
+        assert!(error.contains("write a rank's number, all or none"), "{error}");
     }
 
     #[test]

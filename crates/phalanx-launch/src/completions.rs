@@ -1,4 +1,4 @@
-//! `phalanx completions`: the words of the command line, for shells.
+//! `phalanx completions`: prints completion scripts for shells.
 
 use crate::cli::{Cli, CompletionsArgs, Shell};
 use clap::CommandFactory;

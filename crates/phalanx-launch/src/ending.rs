@@ -1,4 +1,4 @@
-//! The end of a child process, awaited with a deadline.
+//! Waits for the end of a child process, with a deadline.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

@@ -1,8 +1,8 @@
 //! Which environment variables reach a rank. Pure: names and values in, names and values out.
 //!
-//! - ENV-1: no variable by which another launcher names ranks reaches a rank, unless the user asks for it with `-x`:
-//!   otherwise a rank could believe it belongs to the job that surrounds this one.
-//! - ENV-2: nothing named `PHALANX_SECRET*` passes from launcher to rank; the descriptor's number is added by the agent.
+//! - ENV-1: no variable in which another launcher stores rank or size reaches a rank, unless the user asks for it with
+//!   `-x`: otherwise a rank could join the job that surrounds this one.
+//! - ENV-2: the launcher passes no variable named `PHALANX_SECRET*` to a rank; the agent adds the descriptor's number.
 
 use crate::place::Place;
 use std::net::SocketAddr;

@@ -1,7 +1,6 @@
-//! Which hosts, with how many slots: `-H a:2,b:2` and host files, without looking at any machine.
+//! Parses hosts and slots: `-H a:2,b:2` and host files, without contacting any machine.
 //!
-//! - HOST-1: a host's name never begins with `-` and has no blanks, so that it can never turn into an option of the
-//!   remote shell.
+//! - HOST-1: a host's name never begins with `-` and has no blanks, so that the remote shell cannot take it for an option.
 
 /// A host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,14 +15,14 @@ pub enum HostError {
     #[error("{place}: {text:?} has no host name")]
     NoName { place: String, text: String },
     #[error(
-        "{place}: {name:?} cannot be a host name (letters, digits and . - _ @ : only, not beginning with -)"
+        "{place}: {name:?} is not a host name; use letters, digits and . - _ @ : only, and do not begin with -"
     )]
     BadName { place: String, name: String },
     #[error("{place}: {slots:?} is not a number of slots; write e.g. {name}:4 with a number from 1")]
     BadSlots { place: String, name: String, slots: String },
-    #[error("{place}: do not know what {word:?} means; a line is `host`, `host:4` or `host slots=4`")]
+    #[error("{place}: {word:?} is not understood; write `host`, `host:4` or `host slots=4`")]
     BadWord { place: String, word: String },
-    #[error("{place} names no host")]
+    #[error("{place} does not name a host; write e.g. node1:4")]
     Empty { place: String },
 }
 
@@ -147,11 +146,11 @@ mod tests {
         let error = |text: &str| parse_list(text).unwrap_err().to_string();
         assert_eq!(error("a:x"), "-H: \"x\" is not a number of slots; write e.g. a:4 with a number from 1");
         assert!(error("a:0").contains("\"0\" is not a number of slots"));
-        assert_eq!(error(" , "), "-H names no host");
+        assert_eq!(error(" , "), "-H does not name a host; write e.g. node1:4");
         assert!(error(":3").contains("no host name"));
         let error = |text: &str| parse_file(text, "hosts", 1).unwrap_err().to_string();
-        assert_eq!(error("# nothing\n"), "host file hosts names no host");
-        assert!(error("a\nb slot=3").starts_with("hosts line 2: do not know what \"slot=3\" means"));
+        assert_eq!(error("# nothing\n"), "host file hosts does not name a host; write e.g. node1:4");
+        assert!(error("a\nb slot=3").starts_with("hosts line 2: \"slot=3\" is not understood"));
         assert!(error("a slots=-1").contains("hosts line 1: \"-1\""));
     }
 

@@ -1,6 +1,6 @@
-//! The `phalanx` command. Each subcommand is one module; [`cli`] holds only what can be said.
+//! The `phalanx` command. Each subcommand is one module; [`cli`] holds the flags.
 //!
-//! A library, because there are two ways to it: the program of that name, and the one that a Python package installs.
+//! It is a library because two programs use it: the `phalanx` binary, and the command that the Python package installs.
 
 mod addresses;
 mod agent;

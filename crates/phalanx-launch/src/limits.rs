@@ -1,4 +1,4 @@
-//! What control groups, limits of the user and the kernel allow this process. Reading is thin; the arithmetic is pure.
+//! What control groups, user limits and the kernel allow this process. Reading is thin code; the arithmetic is pure.
 
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 use std::{

@@ -33,7 +33,7 @@ pub struct Place {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    #[error("-np 0 asks for no ranks; a world has at least one")]
+    #[error("-np 0: a world has at least one rank; write e.g. -np 4")]
     NoRanks,
     #[error("-np {n_ranks} asks for more ranks than the {slots} slots of {source_flag}; {advice}")]
     TooFewSlots { n_ranks: u32, slots: u64, source_flag: &'static str, advice: String },

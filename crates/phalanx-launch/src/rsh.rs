@@ -1,4 +1,4 @@
-//! The remote-shell template: how `--rsh 'ssh -p 2222'` and a host become the command that starts an agent there.
+//! The remote-shell template: turns `--rsh 'ssh -p 2222'` and a host into the command that starts an agent there.
 
 use std::{ffi::OsString, path::Path};
 
@@ -22,7 +22,7 @@ pub struct Rsh {
 pub enum RshError {
     #[error("--rsh is empty; write e.g. --rsh 'ssh -p 2222 {{host}}'")]
     Empty,
-    #[error("--rsh {text:?} has a quote without its partner")]
+    #[error("--rsh {text:?} has an unmatched quote")]
     OpenQuote { text: String },
 }
 

@@ -1,4 +1,4 @@
-//! `phalanx simulate`: what a collective would cost on a network nobody here owns, by every algorithm that can do it.
+//! `phalanx simulate`: predicts the time of a collective on any network, for every algorithm that supports it.
 
 mod agreement;
 mod overview;
@@ -18,14 +18,14 @@ use std::{
     sync::Arc,
 };
 
-/// Costs are linear: a message takes its tier's latency plus its bytes over its tier's bandwidth; the ranks of a host share
-/// their host's network.
+/// Costs are linear: a message takes its tier's latency plus its bytes divided by its tier's bandwidth. The ranks of a host
+/// share their host's network.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Examples:\n  phalanx simulate\n  phalanx simulate --ranks 1024 --tiers 8x128 --op allreduce --bytes 64M\n  phalanx simulate --tiers 4x8x2 --bytes 1M --tier-cost 0.5:20,10:12.5,25:6"
 )]
 pub struct SimulateArgs {
-    /// Number of ranks [default: what the tiers hold; without either, worlds of several sizes are compared]
+    /// Number of ranks [default: the product of the tiers; without --tiers, worlds of several sizes are compared]
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
 
@@ -45,23 +45,23 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub dtype: String,
 
-    /// For each tier, latency in microseconds and gigabytes a second; the last one counts for all further tiers
+    /// For each tier, latency in microseconds and gigabytes per second; the last one is used for all further tiers
     #[arg(long, value_name = "US:GBPS,...", default_value = "0.5:12,15:12.5")]
     pub tier_cost: String,
 
-    /// Gigabytes a second at which one rank reduces
+    /// Gigabytes per second that one rank reduces
     #[arg(long, value_name = "GBPS", default_value_t = 10.0)]
     pub reduce_speed: f64,
 
-    /// Only links, no shared memory inside a host
+    /// Use only links, no shared memory inside a host
     #[arg(long)]
     pub links_only: bool,
 
-    /// Instead of a collective: how long ranks take to agree on a step of so many named tensors, for worlds up to --ranks
+    /// Instead of a collective: predict how long ranks take to agree on a step of N named tensors, for worlds up to --ranks
     #[arg(long, value_name = "TENSORS")]
     pub agreement: Option<usize>,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -110,14 +110,14 @@ fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
             Tiers::new(&[8, n / 8]).map_err(|e| e.to_string())?
         }
         (None, Some(n)) => Tiers::new(&[n]).map_err(|e| e.to_string())?,
-        (None, None) => return Err("say --ranks N, or --tiers SHAPE, or both".into()),
+        (None, None) => return Err("give --ranks N, or --tiers SHAPE, or both".into()),
     };
     if let Some(n_ranks) = args.ranks {
         tiers.check(n_ranks).map_err(|e| e.to_string())?;
     }
     let n_ranks = tiers.n_ranks();
     if n_ranks > MAX_RANKS {
-        return Err(format!("{n_ranks} ranks are more than the {MAX_RANKS} that can be simulated"));
+        return Err(format!("{n_ranks} ranks are too many; at most {MAX_RANKS} can be simulated"));
     }
     let op: Op = args.op.parse().map_err(|e| format!("{e}"))?;
     let dtype: DType = args.dtype.parse().map_err(|e| format!("{e}"))?;
@@ -160,7 +160,7 @@ fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
 fn costs(text: &str) -> Result<Vec<TierCost>, String> {
     let bad = |part: &str| {
         format!(
-            "--tier-cost: {part:?} is not latency:bandwidth, e.g. 15:12.5 (microseconds, gigabytes a second)"
+            "--tier-cost: {part:?} is not latency:bandwidth, e.g. 15:12.5 (microseconds, gigabytes per second)"
         )
     };
     text.split(',')
@@ -264,8 +264,8 @@ fn why_not_the_fastest(rows: &[Row]) -> String {
     let selected = rows.iter().find(|row| row.selected);
     match (rows.first(), selected) {
         (Some(fastest), Some(selected)) if fastest.time_us < selected.time_us => format!(
-            "{} is selected although {} is predicted to be faster: the selection goes by sizes at which plans overtake \
-             each other on ordinary machines, not by --tier-cost; PHALANX_ALGORITHM={} takes the other\n",
+            "{} is selected although {} is predicted to be faster: the selection uses fixed sizes measured \
+             on ordinary machines, not --tier-cost; PHALANX_ALGORITHM={} uses the faster one\n",
             selected.plan, fastest.plan, fastest.plan
         ),
         _ => String::new(),

@@ -1,9 +1,9 @@
-//! What the launcher and its agents say to each other, as [`phalanx_net::frame`] messages on an agent's stdin and stdout.
+//! The protocol between the launcher and its agents: [`phalanx_net::frame`] messages on an agent's stdin and stdout.
 //!
 //! - WIRE-1: the job's secret travels only in [`Down::Prepare`], through a pipe; its `Debug` form hides it.
 //!
-//! An agent sends [`Up::Hello`] before it reads anything, so that two versions notice each other before they
-//! misunderstand each other. [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
+//! An agent sends [`Up::Hello`] before it reads anything, so that different versions are detected before a message is
+//! misread. [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
 
 use phalanx_core::Rank;
 pub use phalanx_net::ending::Ending;
@@ -91,11 +91,11 @@ pub enum Up {
 /// Why an agent cannot start its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    #[error("the working directory {path} is not there ({why})")]
+    #[error("the working directory {path} does not exist ({why})")]
     NoDirectory { path: String, why: String },
     #[error("command not found: {program}")]
     NotFound { program: String },
-    #[error("{program} exists but the interpreter named in its first line does not")]
+    #[error("{program} exists, but the interpreter named in its first line does not")]
     NoInterpreter { program: String },
     #[error("{program} cannot be executed ({why})")]
     NotExecutable { program: String, why: String },

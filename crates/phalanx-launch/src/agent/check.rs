@@ -1,4 +1,4 @@
-//! Can the ranks start on this host? Asked on every host before any rank starts anywhere.
+//! Checks whether the ranks can start on this host. Every host does this before any rank starts.
 
 use crate::wire::Refusal;
 use rustix::fs::{Access, access};
@@ -96,7 +96,7 @@ mod tests {
         let refusal = check(Path::new("/no/such"), OsStr::new("sh"), None).unwrap_err();
         assert_eq!(
             refusal.to_string(),
-            "the working directory /no/such is not there (no such file or directory)"
+            "the working directory /no/such does not exist (no such file or directory)"
         );
     }
 }

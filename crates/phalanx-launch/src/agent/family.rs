@@ -1,7 +1,7 @@
-//! Everything that descends from this agent, also what a rank's children started in sessions of their own.
+//! The family: all processes that descend from this agent, including those in other sessions.
 //!
-//! The agent is a subreaper: an orphan among its descendants becomes its child instead of leaving the family. So the
-//! family is the tree below the agent, and it is empty exactly when `wait` says there is no child.
+//! The agent is a subreaper: an orphan among its descendants becomes its child instead of a child of init. So the
+//! family is the process tree below the agent, and it is empty exactly when `wait` finds no child.
 
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper};
 use std::{collections::BTreeSet, fs};

@@ -1,7 +1,7 @@
-//! Carries what the launcher reads into one rank's stdin, at the rank's pace.
+//! Writes the launcher's input to one rank's stdin, as fast as the rank reads it.
 //!
-//! - STDIN-1: at most one piece is on its way to a rank: the launcher reads on when each rank that reads has taken the last one. So nothing
-//!   is lost, nothing piles up, and whoever waits for a rank that does not read is this thread alone.
+//! - STDIN-1: at most one piece is on its way to a rank: the launcher reads the next one when every reading rank has taken the last one. So
+//!   no input is lost or queued, and only this thread waits for a rank that does not read.
 
 use super::Event;
 use phalanx_core::Rank;

@@ -1,8 +1,8 @@
-//! `phalanx agent`: starts and watches the ranks of one host for a launcher that speaks through stdin and stdout.
+//! `phalanx agent`: starts and watches the ranks of one host. It talks to the launcher through stdin and stdout.
 //!
-//! - AGENT-1: when the launcher is gone (stdin ends, whatever the reason) no process of the job is left after
-//!   [`GRACE`] and a moment.
-//! - AGENT-2: the agent leaves only when its family is empty or will not die.
+//! - AGENT-1: when the launcher is gone (stdin ends, for any reason), no process of the job is left shortly after
+//!   [`GRACE`].
+//! - AGENT-2: the agent exits only when it has no descendants left, or those left cannot be killed.
 //!
 //! Only the main thread decides, and it waits only for its inbox.
 
@@ -94,7 +94,9 @@ pub struct Agent {
 /// Runs until the launcher ends the job or goes away.
 pub fn main() -> ExitCode {
     if io::stdout().is_terminal() {
-        eprintln!("phalanx agent is started by `phalanx run`, on every host of a job; it is not for people");
+        eprintln!(
+            "phalanx agent is started by `phalanx run` on every host of a job; do not start it by hand"
+        );
         return ExitCode::from(2);
     }
     family::adopt_orphans();

@@ -1,4 +1,4 @@
-//! Carries one stream of one rank to the launcher, at the launcher's pace and without loss.
+//! Forwards one output stream of one rank to the launcher without loss, as fast as the launcher reads.
 
 use super::{Event, voice::Voice};
 use crate::wire::{Stream, Up};

@@ -1,4 +1,4 @@
-//! The job's secret as a descriptor: memory without a name, filled and sealed before a rank can see it.
+//! The job's secret as a file descriptor: a memfd, filled and sealed before a rank inherits it.
 
 use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},

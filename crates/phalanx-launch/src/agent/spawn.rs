@@ -1,7 +1,7 @@
 //! Starts one rank's process so that it cannot outlive its agent. The only file of this crate with `unsafe`.
 //!
-//! The kernel kills a rank when the *thread* that started it ends. So the agent's main thread starts all ranks, and
-//! lives until the agent leaves.
+//! The kernel kills a rank when the *thread* that started it ends. So the agent's main thread starts all ranks and
+//! runs until the agent exits.
 //! A rank leads its own process group, so that a signal reaches its children, too.
 
 use rustix::{

@@ -1,4 +1,4 @@
-//! From a [`Prepare`] to running ranks.
+//! Starts the ranks of this host from a [`Prepare`] message.
 
 use super::{Agent, check, cores, feed::Feed, pump, reap, secret_fd, spawn};
 use crate::{

@@ -1,7 +1,7 @@
-//! What the agent says: one thread writes messages to stdout, so that nobody else ever waits for the launcher.
+//! Sends the agent's messages: one thread writes them to stdout, so that no other thread waits for the launcher.
 //!
-//! - VOICE-1: saying never blocks and memory is bounded: each stream of a rank owns two buffers and waits for one to
-//!   come back from the writer; the other messages are a handful for each rank.
+//! - VOICE-1: sending a message never blocks, and memory is bounded: each stream of a rank owns two buffers and waits
+//!   until the writer returns one; all other messages are a few per rank.
 
 use super::Event;
 use crate::wire::{Stream, Up};

@@ -1,4 +1,4 @@
-//! `phalanx bench --engine`: many named tensors, one small one, and a first meeting.
+//! `phalanx bench --engine`: many named tensors, one small one, and a first, negotiated step.
 
 use super::BenchError;
 use phalanx_collective::{
@@ -63,7 +63,7 @@ pub fn run(mut comm: Communicator, seconds: f64, json: bool) -> Result<(), Bench
         row("one by one", sizes.len(), "private", bytes),
         row("one by one", sizes.len(), "arena", bytes),
         row("named, 4 bytes", 1, "private", 4),
-        row("first meeting", FIRST_TENSORS, "private", FIRST_TENSORS * 4),
+        row("first step", FIRST_TENSORS, "private", FIRST_TENSORS * 4),
     ];
     let each = Duration::from_secs_f64(seconds);
     for round in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! One line of the table: checks the result once, then times calls until the time is used up.
+//! Measures one line of the table: checks the result once, then times calls until the time is used up.
 
 use super::{
     options::{Buffers, Case},

@@ -1,4 +1,4 @@
-//! Do the tensors fit? Asked before anything is allocated: a vector that the system cannot give would end the process.
+//! Checks that the tensors fit into memory, before anything is allocated: a failed allocation would end the process.
 
 use super::options::Case;
 use crate::limits;

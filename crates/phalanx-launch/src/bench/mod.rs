@@ -1,6 +1,6 @@
-//! `phalanx bench`: how fast the collectives are here, with every result checked.
+//! `phalanx bench`: measures the collectives on this machine and checks every result.
 //!
-//! Inside a world it measures; outside it starts its own and measures there.
+//! A rank of a world measures; otherwise the command starts a world of its own.
 
 mod engine;
 mod measure;
@@ -99,7 +99,7 @@ fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
         if let Some(measured) = measure(&mut comm, case, args.seconds)? {
             table.row(&Row::new(&comm, case, &measured));
         } else if lead {
-            eprintln!("skipped: {} of {} bytes has not one element for each rank", case.op, case.bytes);
+            eprintln!("skipped: {} of {} bytes has less than one element per rank", case.op, case.bytes);
         }
     }
     table.end();

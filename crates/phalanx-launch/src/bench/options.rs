@@ -5,14 +5,14 @@ use clap::{Args, ValueEnum};
 use phalanx_collective::plan::step::Op;
 use phalanx_core::{DType, ReduceOp};
 
-/// Times of one call are the slowest rank's, started after a barrier. Sizes count the whole vector for allreduce and
-/// broadcast, and the full buffer (ranks x block) for allgather, reduce_scatter and alltoall, as nccl-tests does.
+/// Each call starts after a barrier; its time is that of the slowest rank. A size is the whole vector for allreduce and
+/// broadcast, and the full buffer (ranks x block) for allgather, reduce_scatter and alltoall, as in nccl-tests.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  phalanx bench -np 2\n  phalanx bench -np 2 --op allreduce --dtype f32 --sizes 4,1K,16M --buffers private,arena --json\n  mpirun -np 4 --oversubscribe phalanx bench --op broadcast"
 )]
 pub struct BenchArgs {
-    /// Number of ranks to start; also -np. Ignored inside a world
+    /// Number of ranks to start; also -np. Ignored if a launcher has already started the ranks
     #[arg(short = 'n', long = "np", value_name = "N", default_value = "2")]
     #[arg(value_parser = crate::cli::n_ranks, allow_negative_numbers = true)]
     pub np: u32,
@@ -50,19 +50,19 @@ pub struct BenchArgs {
     )]
     pub sizes: Vec<String>,
 
-    /// Where the tensors live: ordinary memory, or born in the arena
+    /// Memory of the tensors: private (ordinary memory) or arena (shared memory from Communicator::alloc)
     #[arg(long, value_enum, value_name = "KIND,...", default_value = "private", value_delimiter = ',')]
     pub buffers: Vec<Buffers>,
 
-    /// Seconds for each line
+    /// Seconds to measure each line
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
 
-    /// Measure the engine instead: the tensors of ResNet-50 one by one, one small tensor, a first meeting
+    /// Measure the engine instead: the tensors of ResNet-50 one by one, one small tensor, and a first step, which is negotiated
     #[arg(long)]
     pub engine: bool,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
 
@@ -137,7 +137,7 @@ impl BenchArgs {
         Ok(cases)
     }
 
-    /// What was asked for and is measured as something else, in words.
+    /// A message for each requested size that is rounded up.
     pub fn roundings(&self, cases: &[Case]) -> Vec<String> {
         let mut dtypes: Vec<DType> = Vec::new();
         for case in cases.iter().filter(|c| c.op != Op::Barrier) {
@@ -151,7 +151,7 @@ impl BenchArgs {
             for asked in self.sizes.iter().filter_map(|s| bytes(s).ok()).filter(|b| !b.is_multiple_of(size)) {
                 let measured = asked.next_multiple_of(size);
                 said.push(format!(
-                    "{asked} bytes are no whole number of {dtype} ({size} bytes each); measuring {measured} bytes"
+                    "{asked} bytes are not a whole number of {dtype} ({size} bytes each); measuring {measured} bytes"
                 ));
             }
         }
@@ -215,8 +215,8 @@ mod tests {
         assert_eq!(
             args.roundings(&cases),
             [
-                "3 bytes are no whole number of f32 (4 bytes each); measuring 4 bytes",
-                "3 bytes are no whole number of f64 (8 bytes each); measuring 8 bytes"
+                "3 bytes are not a whole number of f32 (4 bytes each); measuring 4 bytes",
+                "3 bytes are not a whole number of f64 (8 bytes each); measuring 8 bytes"
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! Numbers of every element type, small enough that sums are exact.
+//! Test values of every element type, small enough that sums are exact.
 
 use half::{bf16, f16};
 use phalanx_core::Element;

@@ -1,4 +1,4 @@
-//! What people and programs read.
+//! The output of the benchmark: a table or JSON.
 
 use super::{measure::Measured, options::Case};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -1,4 +1,4 @@
-//! What the doctor finds: a fact, and where it matters what follows from it and what to do.
+//! A finding of the doctor: a fact and, if it is a problem, its consequence and what to do.
 
 use serde::Serialize;
 

@@ -37,7 +37,7 @@ fn kernel(release: &str) -> Finding {
     Finding::fail(
         "kernel",
         format!("Linux {release}"),
-        "there is no pidfd before 5.3, by which ranks notice each other's death",
+        "kernels before 5.3 have no pidfd, which ranks need to notice that another rank died",
         "use a newer kernel",
     )
 }
@@ -47,14 +47,14 @@ fn cores(online: usize, allowed: usize, limits: Limits) -> Finding {
     match limits.cores {
         Some(quota) if quota < allowed as f64 => Finding::warn(
             "cores",
-            format!("{fact}, but a control group grants the time of {quota:.1}"),
-            "ranks that spin or compute on every core are stopped for parts of each 100 ms",
-            "run at most as many ranks as that, or raise the container's CPU limit",
+            format!("{fact}, but a control group limits CPU time to {quota:.1} cores"),
+            "the kernel throttles ranks that use more than that for a part of each 100 ms",
+            "run at most that many ranks, or raise the container's CPU limit",
         ),
         _ if allowed == 1 => Finding::warn(
             "cores",
             fact,
-            "ranks take turns on one core; nothing gets faster with more of them",
+            "all ranks share one core, so more ranks are not faster",
             "widen the affinity mask (taskset, the scheduler's cpus-per-task)",
         ),
         _ => Finding::ok("cores", fact),
@@ -77,7 +77,7 @@ fn features() -> Finding {
     Finding::warn(
         "CPU",
         "no avx2",
-        "reductions run the portable kernels, several times slower for f16 and bf16",
+        "reductions use the portable kernels, which are several times slower for f16 and bf16",
         "on a virtual machine, pass the host's CPU model through",
     )
 }
@@ -90,7 +90,7 @@ fn features() -> Finding {
 fn memory(meminfo: &str, limits: Limits) -> Finding {
     let bytes = |name| limits::meminfo_bytes(meminfo, name);
     let (Some(total), Some(free)) = (bytes("MemTotal:"), bytes("MemAvailable:")) else {
-        return Finding::note("memory", "unknown: /proc/meminfo does not say");
+        return Finding::note("memory", "unknown: /proc/meminfo has no MemAvailable or MemTotal");
     };
     let gib = |bytes: u64| bytes as f64 / GIB as f64;
     let mut fact = format!("{:.1} GiB free of {:.1}", gib(free), gib(total));
@@ -104,8 +104,8 @@ fn memory(meminfo: &str, limits: Limits) -> Finding {
     Finding::warn(
         "memory",
         fact,
-        "the kernel may kill a rank (SIGKILL); shared memory counts, too",
-        "free some, or raise the container's memory limit",
+        "the kernel may kill a rank (SIGKILL); shared memory counts against the limit, too",
+        "free some memory, or raise the container's memory limit",
     )
 }
 
@@ -138,7 +138,7 @@ fn file_size(limit: Option<u64>) -> Finding {
         Some(bytes) => Finding::fail(
             check,
             format!("limited to {} KiB (ulimit -f)", bytes >> 10),
-            "shared memory is one sparse file that counts at its full length, some GiB a rank: ranks may fail to start",
+            "ranks may fail to start: shared memory is one sparse file of several GiB per rank, and its full length counts",
             "ulimit -f unlimited",
         ),
     }
@@ -146,12 +146,12 @@ fn file_size(limit: Option<u64>) -> Finding {
 
 fn open_files(soft: Option<u64>, hard: Option<u64>) -> Finding {
     let show = |limit: Option<u64>| limit.map_or("unlimited".to_string(), |n| n.to_string());
-    let fact = format!("{} may be open at once, up to {} on request", show(soft), show(hard));
+    let fact = format!("{} may be open at once (soft limit), up to {} (hard limit)", show(soft), show(hard));
     match soft {
         Some(n) if n < 1024 => Finding::warn(
             "open files",
             fact,
-            "a rank keeps a few descriptors for each other rank",
+            "a rank needs a few file descriptors for every other rank",
             "ulimit -n 4096",
         ),
         _ => Finding::ok("open files", fact),
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(cores(8, 8, limits(None)).mark, Mark::Ok);
         assert_eq!(cores(8, 8, limits(Some(8.0))).mark, Mark::Ok);
         let finding = cores(8, 4, limits(Some(1.5)));
-        assert_eq!((finding.mark, finding.fact.contains("time of 1.5")), (Mark::Warn, true));
+        assert_eq!((finding.mark, finding.fact.contains("CPU time to 1.5 cores")), (Mark::Warn, true));
         assert_eq!(cores(8, 1, limits(None)).mark, Mark::Warn);
     }
 

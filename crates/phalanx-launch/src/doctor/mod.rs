@@ -1,4 +1,4 @@
-//! `phalanx doctor`: looks at this machine, and at others, for what would trouble a job.
+//! `phalanx doctor`: checks this machine and other hosts for problems that would stop or slow down a job.
 //!
 //! Each module gathers facts in thin code and judges them in pure code.
 

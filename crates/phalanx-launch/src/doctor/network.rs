@@ -27,7 +27,7 @@ pub fn check() -> Vec<Finding> {
 fn host_name(name: &str, resolved: Option<io::Result<Vec<IpAddr>>>) -> Finding {
     let check = "host name";
     let (alone, fix) = (
-        "matters only with several hosts: others that look this one up go wrong; phalanx itself sends addresses",
+        "only jobs on several hosts are affected: hosts that look up this name get a wrong address; phalanx itself sends addresses",
         "put the machine's real address and name into /etc/hosts or DNS",
     );
     match resolved {
@@ -51,17 +51,18 @@ fn interfaces(known: &[Address]) -> Finding {
         .map(|a| format!("{} {}", a.interface, a.ip))
         .collect();
     if outside.is_empty() {
-        return Finding::note("interfaces", "loopback only: jobs of this machine alone will work");
+        return Finding::note("interfaces", "loopback only: only jobs on this machine alone can run");
     }
     Finding::ok("interfaces", outside.join(", "))
 }
 
 fn outward(route: io::Result<IpAddr>) -> Finding {
     match route {
-        Ok(ip) => Finding::ok("default route", format!("towards others this machine is {ip}")),
-        Err(_) => {
-            Finding::note("default route", "none: name the interface with --interface for several hosts")
-        }
+        Ok(ip) => Finding::ok("default route", format!("other hosts see this machine as {ip}")),
+        Err(_) => Finding::note(
+            "default route",
+            "none: for jobs on several hosts, name the interface with --interface",
+        ),
     }
 }
 
@@ -78,7 +79,7 @@ fn port(tried: io::Result<u16>) -> Finding {
         Err(error) => Finding::fail(
             "ports",
             format!("loopback does not connect: {error}"),
-            "ranks cannot meet, not even on this machine",
+            "ranks cannot connect to each other, not even on this machine",
             "bring the interface up (ip link set lo up); check the firewall and ip_local_port_range",
         ),
     }

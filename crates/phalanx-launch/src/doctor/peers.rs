@@ -1,4 +1,4 @@
-//! Other hosts: does the remote shell get there, and is the same phalanx there?
+//! Checks other hosts: whether the remote shell reaches them, and whether they have the same phalanx.
 
 use super::{finding::Finding, timed};
 use crate::{
@@ -41,11 +41,16 @@ fn judge(host: &str, command: &[OsString], within: Duration, said: io::Result<ti
         return Finding::fail(host, fact, no_rank, &try_it);
     };
     if !status.success() {
-        let last = said.stderr.trim().lines().last().unwrap_or("it said nothing");
+        let last = said.stderr.trim().lines().last().unwrap_or("it printed nothing");
         return match status.code() {
             Some(127) => {
-                let advice = "install it there, or say where it is with --remote-exe";
-                Finding::fail(host, format!("reached, but no phalanx there: {last}"), no_rank, advice)
+                let advice = "install it there, or name its path with --remote-exe";
+                Finding::fail(
+                    host,
+                    format!("reached, but phalanx was not found there: {last}"),
+                    no_rank,
+                    advice,
+                )
             }
             _ => Finding::fail(host, format!("not reached: {last}"), no_rank, &try_it),
         };
@@ -97,7 +102,7 @@ mod tests {
         );
         assert!(judged(Some(0), "phalanx 9.9.9\n", "").1.starts_with("has \"phalanx 9.9.9\""));
         assert!(judged(Some(0), &format!("Welcome\n{ours}"), "").1.starts_with("its login script"));
-        assert!(judged(Some(127), "", "sh: no such file").1.contains("no phalanx there"));
+        assert!(judged(Some(127), "", "sh: no such file").1.contains("phalanx was not found there"));
         assert_eq!(judged(Some(255), "", "a\nrefused").1, "not reached: refused / try: ssh n1 true");
         assert_eq!(judged(None, "", "").1, "no answer within 10 s / try: ssh n1 true");
     }

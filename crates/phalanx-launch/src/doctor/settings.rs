@@ -1,4 +1,4 @@
-//! `PHALANX_*` variables: every rank refuses to start with one that it does not know or cannot use.
+//! Checks `PHALANX_*` variables: a rank refuses to start with an unknown name or a bad value.
 
 use super::finding::Finding;
 use phalanx_core::{Config, config::ConfigError};
@@ -15,7 +15,7 @@ pub fn check(vars: impl IntoIterator<Item = (String, String)>) -> Vec<Finding> {
         let Err(error) = config.and_then(|c| phalanx_net::World::check(&c)) else { continue };
         let action = match &error {
             ConfigError::Unknown { nearest: Some(meant), .. } => {
-                format!("unset {name}; export {meant}='{value}', if that was meant")
+                format!("unset {name}; export {meant}='{value}' if that is what you meant")
             }
             ConfigError::Unknown { nearest: None, .. } => format!("unset {name}"),
             ConfigError::Bad { .. } => format!("correct it, or unset {name}"),
@@ -52,7 +52,10 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[0].1, "PHALANX_RANKK is no setting of phalanx; did you mean PHALANX_RANK?");
         assert_eq!(found[1].0, Mark::Fail);
-        assert_eq!(found[1].2, "unset PHALANX_TRANSPROT; export PHALANX_TRANSPORT='tcp', if that was meant");
+        assert_eq!(
+            found[1].2,
+            "unset PHALANX_TRANSPROT; export PHALANX_TRANSPORT='tcp' if that is what you meant"
+        );
     }
 
     #[test]

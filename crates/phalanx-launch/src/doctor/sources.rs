@@ -1,4 +1,4 @@
-//! Variables by which launchers name ranks: whole sets are fine, half ones are traps.
+//! Variables that launchers set for ranks. A complete set is fine; a partial one is a warning.
 
 use super::finding::Finding;
 
@@ -27,8 +27,8 @@ pub fn check(is_set: impl Fn(&str) -> bool) -> Vec<Finding> {
         } else {
             findings.push(Finding::warn(
                 check,
-                format!("{set} without {}: half of what {launcher} sets", unset.join(", ")),
-                "a program started here without `phalanx run` cannot tell whether it belongs to a world",
+                format!("{set} set, but not {}; {launcher} sets all of them", unset.join(", ")),
+                "a program started here without `phalanx run` cannot tell whether it is a rank of a world",
                 &format!("unset {set}"),
             ));
         }
@@ -55,6 +55,6 @@ mod tests {
         assert_eq!(found(&["PMI_RANK", "PMI_SIZE"])[0].0, Mark::Note);
         let half = &found(&["RANK"])[0];
         assert_eq!(half.0, Mark::Warn);
-        assert_eq!(half.1, "RANK without WORLD_SIZE, LOCAL_RANK: half of what torchrun sets");
+        assert_eq!(half.1, "RANK set, but not WORLD_SIZE, LOCAL_RANK; torchrun sets all of them");
     }
 }

@@ -1,4 +1,4 @@
-//! Findings as people like to read them.
+//! Prints findings as a table.
 
 use super::finding::{Finding, Mark};
 use std::fmt::Write;

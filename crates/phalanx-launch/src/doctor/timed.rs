@@ -1,4 +1,4 @@
-//! Commands and calls that may take for ever, with an end.
+//! Runs commands and calls that may hang, with a deadline.
 
 use crate::ending::await_end;
 use std::{

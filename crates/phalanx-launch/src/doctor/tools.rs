@@ -1,4 +1,4 @@
-//! Which other systems are installed. None is needed; people want to know.
+//! Which related programs are installed. None is required; the finding is for information.
 
 use super::{finding::Finding, timed};
 use std::{ffi::OsString, io, thread, time::Duration};
@@ -7,7 +7,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Name, how to ask for the version, what it would be good for.
 const TOOLS: [(&str, &[&str], &str); 5] = [
-    ("ssh", &["ssh", "-V"], "needed to reach other hosts, unless --rsh names another way"),
+    ("ssh", &["ssh", "-V"], "needed to reach other hosts, unless --rsh names another command"),
     ("mpirun", &["mpirun", "--version"], "another way to start ranks"),
     ("srun", &["srun", "--version"], "another way to start ranks"),
     ("python3", &["python3", "--version"], "needed for the Python packages"),

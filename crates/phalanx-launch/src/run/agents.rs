@@ -1,4 +1,4 @@
-//! The launcher's side of its agents: starts them, hears them, speaks to them, and knows when one is gone.
+//! The launcher's side of its agents: starts them, exchanges messages with them, and notices when one is gone.
 
 use super::{News, printer::Piece};
 use crate::ending::await_end;

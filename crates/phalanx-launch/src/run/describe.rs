@@ -1,4 +1,4 @@
-//! `-v`: the world as it is about to be started. Text only; no secret is known here.
+//! `-v`: describes the world that is about to start. Text only; this module does not know the secret.
 
 use super::route::Route;
 use crate::place::{HostRanks, WorldPlan};

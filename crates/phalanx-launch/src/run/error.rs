@@ -1,4 +1,4 @@
-//! Why a job did not start, in words that say what to do.
+//! Errors that keep a job from starting. Each message says what to do.
 
 use crate::{hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, wire::Refusal};
 use phalanx_net::socket::AddressError;
@@ -20,7 +20,7 @@ pub enum RunError {
     Files { path: PathBuf, why: io::Error },
     #[error(transparent)]
     Interface(AddressError),
-    #[error("no port for the ranks to meet: {0}")]
+    #[error("cannot listen on a port on which the ranks meet: {0}")]
     Port(AddressError),
     #[error("the system refused {what}: {why}")]
     System { what: &'static str, why: io::Error },
@@ -39,7 +39,7 @@ pub enum RunError {
         "no answer from {hosts} within {seconds} s\n  try: phalanx doctor -H {hosts}   (or a longer --start-timeout)"
     )]
     StartTimeout { hosts: String, seconds: f64 },
-    #[error("{flag} {rank}: there are only ranks 0 to {}; name one of them, or raise -np", n_ranks - 1)]
+    #[error("{flag} {rank}: the world has ranks 0 to {}; name one of them, or raise -np", n_ranks - 1)]
     NoSuchRank { flag: &'static str, rank: u32, n_ranks: u32 },
     #[error("a world has at most {most} ranks, not {n_ranks}; lower -np")]
     LargeWorld { n_ranks: u32, most: u32 },
@@ -49,7 +49,7 @@ pub enum RunError {
     )]
     CrowdedHost { host: String, n_local: usize, most: usize },
     #[error(
-        "the launcher of {n_ranks} ranks needs {} open files, but {}; raise that limit or lower -np",
+        "a launcher of {n_ranks} ranks needs {} open files, but {}; raise that limit or lower -np",
         shortage.needed, shortage.limit
     )]
     FewFiles { n_ranks: u32, shortage: Shortage },

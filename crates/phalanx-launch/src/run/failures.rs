@@ -1,6 +1,6 @@
-//! What ranks said about their own ends, and whose words a person should read.
+//! What ranks reported about their own failures, and which of these reports the user should read.
 //!
-//! - FIRST-1: a rank that failed because another one did is not the first failure if another rank says that it failed by itself.
+//! - FIRST-1: a rank that failed because another one did is not the first failure if another rank reports a failure of its own.
 
 use phalanx_core::Rank;
 use phalanx_net::hub::message::FailureKind;

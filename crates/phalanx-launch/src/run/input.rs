@@ -1,6 +1,6 @@
-//! What is typed, or piped into the launcher, for the ranks that read it.
+//! Reads the launcher's stdin for the ranks that receive it.
 //!
-//! - INPUT-1: a piece is read when every rank that reads has taken the one before, so what nobody reads stays where it is.
+//! - INPUT-1: the launcher reads a piece only when every reading rank has taken the one before, so input that no rank reads stays in stdin.
 //!
 //! A launcher in the background of its terminal does not read from it: the system would stop the whole job.
 

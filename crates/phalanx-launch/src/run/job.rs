@@ -1,8 +1,8 @@
-//! One job from its first agent to its last word: gathers the hosts, watches the ranks, ends what is left.
+//! One job from start to end: waits for the hosts, watches the ranks, ends those that are left.
 //!
-//! - JOB-1: no rank starts anywhere before every host has said that it can start its ranks.
+//! - JOB-1: no rank starts before every host has answered that it can start its ranks.
 //!
-//! The main thread waits only for news, and something can always end that wait.
+//! The main thread waits only for messages, and every such wait can be ended.
 
 use super::{
     News, RunError,

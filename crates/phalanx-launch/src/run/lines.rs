@@ -1,8 +1,8 @@
-//! Cuts a byte stream into lines, wherever the pieces of the stream happen to be cut.
+//! Splits a byte stream into lines, independent of how the stream arrives in pieces.
 //!
-//! - LINE-1: no byte is lost but line ends; nothing is kept beyond [`LONGEST`] bytes.
-//! - LINE-2: `\r` ends a line too, so that progress bars appear; `\r\n` is one end.
-//! - LINE-3: where lines may change on a terminal, `\r` ends nothing: what follows takes the line's place.
+//! - LINE-1: no byte is lost except line ends; at most [`LONGEST`] bytes are kept.
+//! - LINE-2: `\r` ends a line too, so that progress bars appear; `\r\n` is one line end.
+//! - LINE-3: where lines may change on a terminal, `\r` does not end a line: the text after it replaces the line.
 
 /// Longer lines are cut, between characters where the text is UTF-8.
 pub const LONGEST: usize = 64 << 10;

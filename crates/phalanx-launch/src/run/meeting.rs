@@ -1,6 +1,6 @@
-//! The place where ranks find each other: which addresses of this machine it listens on.
+//! The meeting point of the ranks: which addresses of this machine it listens on.
 //!
-//! - MEET-1: no listener on every address at once; a job of this machine alone listens on loopback only.
+//! - MEET-1: the meeting point never listens on the wildcard address; a job on this machine alone listens on loopback only.
 
 use super::RunError;
 use phalanx_core::Rank;

@@ -1,8 +1,8 @@
 //! `phalanx run`: starts a command as the ranks of one world, on this machine and others.
 //!
 //! Pure decisions: [`crate::hosts`], [`crate::place`], [`crate::environment`], [`policy`], [`lines`], [`prefix`],
-//! [`report`], [`describe`], [`failures`], [`route`], [`screen`], [`script`]. Threads: one hears and one speaks to each agent, one prints, one
-//! reads what is typed, one takes signals; the main thread ([`job`]) decides.
+//! [`report`], [`describe`], [`failures`], [`route`], [`screen`], [`script`]. Threads: one reader and one writer per agent, one that prints,
+//! one that reads stdin, one that takes signals; the main thread ([`job`]) decides.
 
 mod agents;
 mod describe;
@@ -104,7 +104,7 @@ fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
         (Cause::Success, Some(signal)) => Cause::Asked(signal).exit_code(),
         (cause, _) => {
             if cause == Cause::Success && args.verbose {
-                tell(&format!("phalanx: all ranks ended well after {}\n", seconds(after)));
+                tell(&format!("phalanx: all ranks succeeded after {}\n", seconds(after)));
             }
             cause.exit_code()
         }

@@ -1,12 +1,12 @@
-//! When a job ends and with what: a state machine without clocks, processes or signals.
+//! When a job ends and with which exit code: a state machine without clocks, processes or signals.
 //!
 //! - END-1: the job ends by itself only when every rank has ended.
 //! - END-2: after the first failure, an interruption or a timeout, every rank is asked to end, then killed, within a
-//!   bounded time; then the launcher leaves, whatever the hosts say.
+//!   bounded time; then the launcher exits, whatever the hosts answer.
 //! - END-3: the culprit is the first rank that failed, unless another one crashed within [`CRASH_WINDOW`] of it: ranks
-//!   that lose a peer exit with a code, and on several hosts their news may arrive before the news of the crash.
-//! - END-4: whom the ranks themselves agreed to blame is the culprit, however it ended: who notices that a rank is gone or frozen fails
-//!   before it does. The job's code is that rank's, and never 0.
+//!   that lose a peer exit with a code, and on several hosts their messages may arrive before the message of the crash.
+//! - END-4: a rank that the ranks agreed to blame is the culprit, however it ended: a rank that notices a dead or frozen peer may end
+//!   before that peer does. The job's exit code is the culprit's, and never 0.
 
 use crate::wire::{Ending, Sig};
 use phalanx_core::Rank;

@@ -1,4 +1,4 @@
-//! What stands before a line of output: `3 | ` or, with several hosts, `node1:3 | `.
+//! The prefix of a line of output: `3 | ` or, with several hosts, `node1:3 | `.
 
 use crate::place::WorldPlan;
 use phalanx_core::Rank;

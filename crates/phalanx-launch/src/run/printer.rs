@@ -1,7 +1,7 @@
-//! The thread that owns the console and the log files. Whoever brings output waits while the console does.
+//! The thread that owns the console and the log files. Threads that deliver output wait while the console blocks.
 //!
-//! - PRINT-1: nothing brought is lost, and at most [`WAITING`] pieces are kept.
-//! - PRINT-2: a closed stdout ends the job, never the printer: it goes on emptying what the ranks say.
+//! - PRINT-1: no delivered output is lost, and at most [`WAITING`] pieces are queued.
+//! - PRINT-2: a closed stdout ends the job but not the printer, which continues to drain the ranks' output.
 
 use super::{News, files::Files, lines::Splitter, prefix::Prefixes, screen::Screen};
 use crate::wire::Stream;

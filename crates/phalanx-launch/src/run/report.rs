@@ -1,4 +1,4 @@
-//! What a person reads when a job did not end well. Text only.
+//! The report for a job that failed. Text only.
 
 use super::{
     failures::Failures,
@@ -57,7 +57,7 @@ pub fn summary(ended: &Ended<'_>) -> String {
             ended.host_words.iter().for_each(|line| quote(&mut text, line));
         }
         Cause::TimedOut => {
-            let _ = writeln!(text, "phalanx: the job's --timeout is over after {seconds:.1} s");
+            let _ = writeln!(text, "phalanx: --timeout: the job was ended after {seconds:.1} s");
         }
         Cause::Asked(signal) => {
             let _ = writeln!(text, "phalanx: ended by {} after {seconds:.1} s", signal_name(signal));
@@ -384,7 +384,9 @@ mod tests {
             "phalanx: lost host n1 with ranks 2-3 after 1.2 s\n  | connection reset\n\
              phalanx: ranks 0-1 exited with code 1\n"
         );
-        assert!(report(Cause::TimedOut, &[None; 2], &[]).starts_with("phalanx: the job's --timeout is over"));
+        assert!(
+            report(Cause::TimedOut, &[None; 2], &[]).starts_with("phalanx: --timeout: the job was ended")
+        );
         assert!(
             report(Cause::Asked(2), &[None; 2], &[]).starts_with("phalanx: ended by SIGINT after 1.2 s\n")
         );

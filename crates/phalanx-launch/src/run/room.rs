@@ -1,4 +1,4 @@
-//! Is there room for so many ranks? Asked before anything starts; what each host has left is its agent's to say.
+//! Checks the number of ranks against the limits of a world and of this process, before anything starts. Each agent checks its own host.
 
 use super::RunError;
 use crate::{limits, place::WorldPlan};

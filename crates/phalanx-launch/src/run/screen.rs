@@ -1,7 +1,7 @@
-//! A terminal on which every rank may have one line that changes (a progress bar), below the lines that stay.
+//! A terminal on which every rank may have one changing line (a progress bar), below the finished lines.
 //!
-//! Pure: it is told what ranks write and gives the bytes for the terminal.
-//! - SCREEN-1: a line that ended stays, above all lines that still change; a line that changes takes one row, however often it does.
+//! Pure: it takes what ranks write and returns the bytes for the terminal.
+//! - SCREEN-1: a finished line stays above all changing lines; a changing line takes one row, however often it changes.
 
 use phalanx_core::Rank;
 use std::collections::BTreeMap;

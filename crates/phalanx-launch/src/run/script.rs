@@ -1,4 +1,4 @@
-//! `phalanx run train.py` runs it with Python.
+//! `phalanx run train.py` runs the script with Python.
 
 use rustix::fs::{Access, access};
 use std::{

@@ -1,4 +1,4 @@
-//! From flags to a job whose agents are starting.
+//! Turns the flags into a job and starts its agents.
 
 use super::{
     News, RunError,

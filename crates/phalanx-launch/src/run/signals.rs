@@ -1,4 +1,4 @@
-//! Signals to the launcher become news.
+//! Turns signals to the launcher into messages for the main thread.
 
 use super::{News, RunError};
 use signal_hook::{

@@ -1,4 +1,4 @@
-//! Who failed first and how, for the program that started the launcher: one JSON object in a file.
+//! Writes which rank failed first and how, for the program that started the launcher: one JSON object in a file.
 
 use super::policy::Cause;
 use crate::wire::Ending;

@@ -1,4 +1,4 @@
-//! `phalanx simulate --agreement`: what the engine's agreement costs as worlds grow.
+//! `phalanx simulate --agreement`: the time the engine's negotiation takes, by size of the world.
 
 use super::{MAX_RANKS, SimulateArgs};
 use phalanx_collective::engine::negotiate::predict::{MessageCost, predict};

@@ -1,4 +1,4 @@
-//! `phalanx simulate` without a world: the same collective on worlds of several sizes, each by the plan it would get.
+//! `phalanx simulate` without `--ranks` or `--tiers`: one collective on worlds of several sizes, each with its selected plan.
 
 use super::{Row, SimulateArgs, prepare, priced};
 use phalanx_collective::plan;
@@ -35,7 +35,7 @@ fn rows(args: &SimulateArgs) -> Result<Vec<Row>, String> {
 
 fn table(args: &SimulateArgs, rows: &[Row]) -> String {
     let mut text = format!(
-        "{} of {} on hosts of 8 ranks, each world by the plan it would get\n{:>6} {:>6}  {:<14} {:>14} {:>10}\n",
+        "{} of {} on hosts of 8 ranks, with the plan selected for each world\n{:>6} {:>6}  {:<14} {:>14} {:>10}\n",
         args.op, args.bytes, "ranks", "hosts", "plan", "time us", "alg GB/s"
     );
     for row in rows {
@@ -43,7 +43,7 @@ fn table(args: &SimulateArgs, rows: &[Row]) -> String {
         let hosts = row.ranks.div_ceil(8);
         text += &format!("{:>6} {hosts:>6}  {:<14} {:>14.1} {rate:>10}\n", row.ranks, row.plan, row.time_us);
     }
-    text + "\n`phalanx simulate --ranks 64` compares all plans; --op, --bytes and --tier-cost say what and on which network\n"
+    text + "\n`phalanx simulate --ranks 64` compares all plans; --op, --bytes and --tier-cost choose the operation, the size and the network\n"
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How far the ranks' clocks are apart.
+//! Computes the offsets between the ranks' clocks.
 //!
 //! - CLOCK-1: after the correction neither the first rank nor the other one leaves an operation before both have submitted it, if an offset that
 //!   does not change with time can do that.

@@ -1,4 +1,4 @@
-//! One trace of several: every rank a group of its own, all on the first rank's clock.
+//! Merges several traces into one: each rank is a group, and all use the first rank's clock.
 
 use super::{
     clock::aligned,

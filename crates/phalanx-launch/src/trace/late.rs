@@ -1,4 +1,4 @@
-//! Who kept whom waiting.
+//! Which rank was last in each operation, and how long the others waited for it.
 
 use super::{
     clock::aligned,
@@ -213,7 +213,11 @@ impl fmt::Display for Report {
             writeln!(f, "rank {}: {} events did not fit and are missing", line.rank, line.dropped_events)?;
         }
         for line in self.ranks.iter().filter(|l| l.clock_offset_us.is_none()) {
-            writeln!(f, "rank {} has no operation in common with the first: it is not compared", line.rank)?;
+            writeln!(
+                f,
+                "rank {} has no operation in common with the first rank and is not compared",
+                line.rank
+            )?;
         }
         if !self.missing_ranks.is_empty() {
             writeln!(f, "no file was given for {}", listed(&self.missing_ranks))?;
@@ -232,11 +236,14 @@ impl fmt::Display for Report {
 impl Report {
     fn tensors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.tensors.is_empty() {
-            return writeln!(f, "\nno operation of several ranks to compare");
+            return writeln!(
+                f,
+                "\nno operation was found on more than one rank, so there is nothing to compare"
+            );
         }
         writeln!(
             f,
-            "\nwho came last, and how much later than the last but one, in {} operations:",
+            "\nthe last rank of each tensor, and how much later it came than the one before it, in {} operations:",
             self.n_compared
         )?;
         let (tensor, operations) = ("tensor", "operations");

@@ -1,6 +1,6 @@
-//! `phalanx trace`: joins the timelines of ranks, sets their clocks right, and says who kept whom waiting.
+//! `phalanx trace`: merges the timelines of ranks, aligns their clocks, and reports which rank delayed the others.
 //!
-//! [`read`] knows files, [`clock`] and [`late`] are pure, [`join`] writes.
+//! [`read`] reads the files, [`join`] writes the merged one; [`clock`] and [`late`] are pure.
 
 mod clock;
 mod join;
@@ -17,8 +17,8 @@ use std::{
     process::ExitCode,
 };
 
-/// Reads the files that ranks write with PHALANX_TIMELINE=t.json: says who was late, and by how much. Clocks of hosts differ;
-/// they are set by the ends of operations, which all ranks leave together.
+/// Reads the files that ranks write with PHALANX_TIMELINE=t.json, and reports which rank was late and by how much. Clocks
+/// of hosts differ; they are aligned by the ends of operations, which all ranks reach together.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -36,7 +36,7 @@ pub struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Join the ranks' files into one, every rank a group of its own, on one clock
+    /// Merge the ranks' files into one, with a group per rank and one clock
     Merge {
         /// The file to write
         #[arg(value_name = "OUT")]
@@ -49,7 +49,7 @@ pub enum TraceCommand {
 
 #[derive(Debug, Args)]
 pub struct Files {
-    /// The timelines, one of each rank
+    /// The timelines, one file per rank
     #[arg(value_name = "FILE", required = true)]
     pub paths: Vec<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! From files to operations.
+//! Reads timeline files into operations.
 
 use phalanx_core::trace::Event;
 use serde_json::Value;
@@ -14,18 +14,18 @@ pub enum TraceError {
     Read { path: PathBuf, why: io::Error },
     #[error("cannot write {}: {why}", path.display())]
     Write { path: PathBuf, why: io::Error },
-    #[error("{} is empty: its rank was given another file, or ended before it wrote", path.display())]
+    #[error("{} is empty: its rank wrote to another file, or ended before it wrote", path.display())]
     Empty { path: PathBuf },
     #[error(
-        "{} ends in line {line}, in the middle of an event: it was cut, or copied while it was written; copy it again",
+        "{} ends in line {line}, in the middle of an event: it was cut off, or copied while the rank wrote to it; copy it again",
         path.display()
     )]
     Truncated { path: PathBuf, line: usize },
-    #[error("{} is no timeline of phalanx: {why}", path.display())]
+    #[error("{} is not a timeline of phalanx: {why}", path.display())]
     NotATrace { path: PathBuf, why: String },
     #[error("{} and {} are both of rank {rank}; give one file for each rank, of one run", a.display(), b.display())]
     Twice { rank: u32, a: PathBuf, b: PathBuf },
-    #[error("{} would be overwritten: it is one of the files to be read", path.display())]
+    #[error("{} would be overwritten: it is also one of the input files; choose another OUT", path.display())]
     OutIsIn { path: PathBuf },
 }
 
@@ -83,14 +83,14 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
     let (Some(rank), Some(epoch_us)) = (number("rank"), number("start_time_since_epoch_in_micros")) else {
         let merged = events.iter().any(|e| e.arg("merged_ranks").is_some());
         let why = if merged {
-            "it is several joined already; give the ranks' own files"
+            "it is already a merged file; give the files that the ranks wrote"
         } else {
-            "no rank is in it"
+            "it names no rank"
         };
         return Err(TraceError::NotATrace { path, why: why.into() });
     };
     let Ok(rank) = u32::try_from(rank) else {
-        return Err(TraceError::NotATrace { path, why: format!("{rank} is no rank") });
+        return Err(TraceError::NotATrace { path, why: format!("{rank} is not a rank") });
     };
     let size = number("size").and_then(|n| u32::try_from(n).ok());
     let dropped = events.iter().filter(|e| e.name == "DROPPED_EVENTS");

@@ -167,7 +167,7 @@ fn joined_traces_lie_over_each_other() {
         }
     }
     let again = parse(std::str::from_utf8(&out).unwrap()).unwrap_err().to_string();
-    assert!(again.ends_with("it is several joined already; give the ranks' own files"), "{again}");
+    assert!(again.ends_with("it is already a merged file; give the files that the ranks wrote"), "{again}");
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn files_that_are_no_timelines_are_refused_with_the_reason() {
     assert!(why(" \n").starts_with("t.json is empty"));
     assert!(why(&whole[..whole.len() / 2]).contains("in the middle of an event: it was cut"));
     assert!(why(&whole[..whole.len() - 1]).contains("it was cut"));
-    assert!(why("hello").starts_with("t.json is no timeline of phalanx: expected"));
-    assert!(why("{\"a\": 1}").contains("is no timeline of phalanx"));
-    assert!(why("[{\"a\": 1}]").contains("is no timeline of phalanx: missing field `name`"));
-    assert!(why("[]").ends_with("no rank is in it"));
+    assert!(why("hello").starts_with("t.json is not a timeline of phalanx: expected"));
+    assert!(why("{\"a\": 1}").contains("is not a timeline of phalanx"));
+    assert!(why("[{\"a\": 1}]").contains("is not a timeline of phalanx: missing field `name`"));
+    assert!(why("[]").ends_with("it names no rank"));
     let missing = read::all(&[PathBuf::from("no/such/file")]).unwrap_err().to_string();
     assert!(missing.starts_with("no/such/file: No such file"), "{missing}");
 }
@@ -211,7 +211,7 @@ fn two_files_of_one_rank_and_overwriting_are_refused() {
     assert!(twice.ends_with("b.json are both of rank 0; give one file for each rank, of one run"), "{twice}");
     let traces = read::all(&paths[..1]).unwrap();
     let spoilt = join::write(&paths[0], &paths[..1], &traces, &[Some(0.0)]).unwrap_err().to_string();
-    assert!(spoilt.contains("it is one of the files to be read"), "{spoilt}");
+    assert!(spoilt.contains("it is also one of the input files; choose another OUT"), "{spoilt}");
     join::write(&paths[1], &paths[..1], &traces, &[Some(0.0)]).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 }

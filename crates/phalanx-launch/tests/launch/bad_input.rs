@@ -12,7 +12,7 @@ fn fails(args: &[&str], code: i32, says: &[&str]) {
 
 #[test]
 fn impossible_numbers() {
-    fails(&["-np", "0", "true"], 2, &["-np 0 asks for no ranks"]);
+    fails(&["-np", "0", "true"], 2, &["-np 0: a world has at least one rank"]);
     fails(&["-np", "4", "-H", "localhost:2", "true"], 2, &["-np 4", "2 slots of -H", "localhost:4"]);
     fails(&["-np", "x", "true"], 2, &["invalid value 'x'", "e.g. -np 4"]);
     fails(&["-np", "-1", "true"], 2, &["invalid value '-1'", "e.g. -np 4"]);
@@ -48,7 +48,7 @@ fn files_are_counted_before_anything_starts() {
     let done = limited("-n 100", "-np 30 -- true");
     assert_eq!(done.code, Some(1), "{}", done.stderr);
     let says =
-        "the launcher of 30 ranks needs 289 open files, but ulimit -Hn is 100; raise that limit or lower -np";
+        "a launcher of 30 ranks needs 289 open files, but ulimit -Hn is 100; raise that limit or lower -np";
     assert!(done.stderr.contains(says), "{}", done.stderr);
 }
 
@@ -71,7 +71,7 @@ fn unknown_flags_and_missing_commands() {
 fn host_files_that_say_nothing() {
     let dir = TempDir::new();
     let empty = dir.write("empty", "# nobody\n");
-    fails(&["-np", "1", "--hostfile", &empty, "true"], 2, &["names no host"]);
+    fails(&["-np", "1", "--hostfile", &empty, "true"], 2, &["does not name a host"]);
     let wrong = dir.write("wrong", "localhost slots=many\n");
     fails(&["-np", "1", "-hostfile", &wrong, "true"], 2, &["line 1", "\"many\""]);
     fails(&["-np", "1", "--hostfile", &dir.path("missing"), "true"], 2, &["cannot read host file"]);

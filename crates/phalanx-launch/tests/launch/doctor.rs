@@ -46,6 +46,6 @@ fn a_misspelled_setting_is_found() {
 #[test]
 fn half_a_launcher_is_warned_about() {
     let done = finish(phalanx(&["doctor"]).env("RANK", "3").env_remove("WORLD_SIZE"));
-    assert!(done.stdout.contains("RANK without WORLD_SIZE"), "{}", done.stdout);
+    assert!(done.stdout.contains("RANK set, but not WORLD_SIZE"), "{}", done.stdout);
     assert!(done.stdout.contains("do: unset RANK"), "{}", done.stdout);
 }

@@ -148,7 +148,7 @@ fn kill_9_of_the_agent_loses_the_host_and_its_ranks() {
 fn a_timeout_ends_the_job_with_124() {
     let done = run(&["-np", "2", "--timeout", "0.3", "sleep", "1000"]);
     assert_eq!(done.code, Some(124));
-    assert!(done.stderr.contains("phalanx: the job's --timeout is over after 0."), "{}", done.stderr);
+    assert!(done.stderr.contains("phalanx: --timeout: the job was ended after 0."), "{}", done.stderr);
 }
 
 #[test]

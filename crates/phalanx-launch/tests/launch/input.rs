@@ -103,8 +103,8 @@ fn only_one_rank_is_printed_and_the_others_still_count() {
     assert_eq!((done.code, done.stdout.as_str()), (Some(7), "0\n"), "{done:?}");
     assert!(done.stderr.contains("alas"), "the last words of a rank that failed are told: {done:?}");
     for (flags, said) in [
-        (["--only-rank", "3"], "--only-rank 3: there are only ranks 0 to 2"),
-        (["--stdin", "7"], "--stdin 7: there are only ranks 0 to 2"),
+        (["--only-rank", "3"], "--only-rank 3: the world has ranks 0 to 2"),
+        (["--stdin", "7"], "--stdin 7: the world has ranks 0 to 2"),
     ] {
         let done = run(&[&["-np", "3"], &flags[..], &["true"]].concat());
         assert!(done.code == Some(2) && done.stderr.contains(said), "{done:?}");

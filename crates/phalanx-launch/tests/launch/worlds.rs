@@ -75,7 +75,7 @@ fn a_host_file_and_another_path_of_phalanx_lead_to_the_same_world() {
     let args = ["--hostfile", &hosts, "--rsh", rsh, "--remote-exe", &exe, "--sizes", "3,64K"];
     let done = bench(&args);
     assert_eq!(rows(&done).len(), 2, "{done:?}");
-    assert!(done.stderr.contains("3 bytes are no whole number of f32"), "{done:?}");
+    assert!(done.stderr.contains("3 bytes are not a whole number of f32"), "{done:?}");
     assert_eq!(rows(&done)[0]["bytes"], 4);
     let mut started: Vec<String> =
         std::fs::read_to_string(dir.path("log")).unwrap().lines().map(str::to_string).collect();
