@@ -1,6 +1,6 @@
 """Phalanx: write it for one device; march it on many.
 
-``phalanx.torch`` and ``phalanx.numpy`` have the collectives; here is what they share.
+``phalanx.torch`` and ``phalanx.numpy`` have the collectives; this package has what both share.
 
 >>> import phalanx
 >>> phalanx.init()
@@ -48,7 +48,7 @@ __version__: str = _phalanx.__version__
 
 
 def __getattr__(name: str) -> object:
-    """Submodules that are there without an import of their own, and cost nothing before they are used."""
+    """Imports a submodule when it is first used."""
     if name in ("elastic", "graph", "numpy", "torch"):
         return import_module(f"phalanx.{name}")
     raise AttributeError(f"module 'phalanx' has no attribute {name!r}")

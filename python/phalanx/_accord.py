@@ -1,11 +1,11 @@
-"""Whether all ranks mean the same tensors, found out before anybody waits for a name that others never submit.
+"""Checks that all ranks have the same tensors, before a rank waits for a name that others never submit.
 
 >>> import phalanx
 >>> phalanx.init()
 >>> Accord("model", lambda: ["weight [2, 1] float32"]).wait()
 
-* PYACCORD-1: nothing is submitted under a rank's own names before all ranks were seen to have the same ones.
-* PYACCORD-2: the question is asked again after a shutdown and after a join: ranks that had no data were not asked.
+* PYACCORD-1: a rank submits nothing under its own names before it knows that all ranks have the same names.
+* PYACCORD-2: the check is repeated after a shutdown and after a join: ranks that had no data took no part in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _asked: tuple[int, dict[tuple[str, int], int]] = (-1, {})
 
 
 class Accord:
-    """One question: do all ranks of the set have this? Each line of `lines` describes a tensor; their order is free."""
+    """One check: do all ranks of the set have the same lines? Each line describes a tensor; their order does not matter."""
 
     def __init__(
         self, what: str, lines: Callable[[], Sequence[str]], process_set: ProcessSet = global_process_set
@@ -38,7 +38,7 @@ class Accord:
         self._question: tuple[str, list[str], _phalanx.Operation] | None = None
 
     def is_reached(self) -> bool:
-        """Whether all have it, as far as is known: asks if nobody asked, and does not wait."""
+        """Whether all ranks are known to have the same lines. Starts the check if needed, and does not wait."""
         if self._age == _world.age():
             return self._question is None or (self._question[2].poll() and self._judged())
         lines = sorted(self._lines())
@@ -51,7 +51,7 @@ class Accord:
         return False
 
     def wait(self) -> None:
-        """Returns when all have it; :class:`MismatchError` on every rank if they do not."""
+        """Waits until all ranks are known to have the same lines; :class:`MismatchError` on every rank if they do not."""
         if not self.is_reached():
             self._judged()
 
@@ -74,20 +74,22 @@ class Accord:
 
 
 def explain(what: str, name: str, lines: Sequence[str], process_set: ProcessSet) -> NoReturn:
-    """Raises what differs. All ranks of the set call it when they know that something does."""
+    """Raises an error that says what differs. All ranks of the set call it once they know that they differ."""
     mine = json.dumps([_phalanx.place()[0], sorted(lines)]).encode() + b"\n"
     answers = gather_bytes(mine, f"{name}.difference", process_set).splitlines()
     have: dict[int, list[str]] = dict(json.loads(answer) for answer in answers)
     a, *others = sorted(have)
     b = next((rank for rank in others if have[rank] != have[a]), None)
     if b is None:
-        raise MismatchError(f"{what}: ranks differed, and no longer do: look for what changes meanwhile", tensor=what)
+        raise MismatchError(
+            f"{what}: ranks differed, but no longer do: look for code that changes it meanwhile", tensor=what
+        )
     text = f"{what}: ranks differ: {_difference(a, have[a], b, have[b])}"
     raise MismatchError(f"{text}. Build and do the same on every rank.", ranks=(a, b), tensor=what)
 
 
 def _number(what: str, set_number: int) -> int:
-    """Which question of its kind this is in the set: ranks that do the same things count alike."""
+    """The number of this check in the set: ranks that do the same things count alike."""
     global _asked
     if _asked[0] != _world.age():
         _asked = (_world.age(), {})
@@ -97,17 +99,17 @@ def _number(what: str, set_number: int) -> int:
 
 
 def _difference(a: int, have_a: Sequence[str], b: int, have_b: Sequence[str]) -> str:
-    """What one has and the other has not, the first few of each.
+    """What one rank has and the other does not have: the first three of each.
 
     >>> _difference(0, ["x [1]", "y [2]"], 1, ["x [1]", "z [3]"])
-    'rank 0 has y [2], which rank 1 has not; rank 1 has z [3], which rank 0 has not'
+    'rank 0 has y [2], which rank 1 does not have; rank 1 has z [3], which rank 0 does not have'
     """
     parts = []
     for mine, have, theirs, others in ((a, have_a, b, have_b), (b, have_b, a, have_a)):
         only = sorted(set(have) - set(others))
         if only:
             more = f" and {len(only) - 3} more" if len(only) > 3 else ""
-            parts.append(f"rank {mine} has {', '.join(only[:3])}{more}, which rank {theirs} has not")
+            parts.append(f"rank {mine} has {', '.join(only[:3])}{more}, which rank {theirs} does not have")
     return "; ".join(parts)
 
 

@@ -1,5 +1,5 @@
-"""Horovod's questions about what it was built with. Scripts ask them to choose a way to communicate; here there is one.
-The C interface gives the same answers.
+"""Horovod's functions that say what it was built with. Scripts call them to choose a backend; Phalanx has only one.
+The C interface returns the same values.
 
 >>> gloo_built()
 True
@@ -21,53 +21,53 @@ def _answer(yes: bool, why: str, verbose: bool) -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """No: there is no MPI, so none that threads could call."""
+    """False: Phalanx does not use MPI."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """No: ranks do not communicate through MPI, also where mpirun has started them."""
+    """False: ranks do not communicate through MPI, even if mpirun has started them."""
     return False
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """No. ``verbose`` also prints why."""
+    """False. ``verbose`` also prints why."""
     return _answer(False, "mpirun may start ranks, but they do not communicate through MPI", verbose)
 
 
 def gloo_enabled() -> bool:
-    """Whether tensors of the CPU can travel now: between ``init()`` and ``shutdown()``."""
+    """Whether CPU tensors can be communicated now: between ``init()`` and ``shutdown()``."""
     return _phalanx.is_initialized()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Yes, in the sense in which scripts ask: tensors of the CPU can travel. ``verbose`` also prints why."""
-    return _answer(True, "tensors of the CPU travel through shared memory and TCP, without Gloo", verbose)
+    """True: CPU tensors can be communicated, which is what scripts want to know. ``verbose`` also prints why."""
+    return _answer(True, "CPU tensors are communicated through shared memory and TCP, without Gloo", verbose)
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """0: no. Tensors of a GPU travel through the host's memory. ``verbose`` also prints that."""
-    return int(_answer(False, "tensors of a GPU travel through the host's memory", verbose))
+    """0: GPU tensors are copied through host memory. ``verbose`` also prints why."""
+    return int(_answer(False, "GPU tensors are copied through host memory", verbose))
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """No. ``verbose`` also prints why."""
+    """False. ``verbose`` also prints why."""
     return _answer(False, "IBM's DDL is not needed", verbose)
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """No. ``verbose`` also prints why."""
+    """False. ``verbose`` also prints why."""
     return _answer(False, "Intel's oneCCL is not needed", verbose)
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """No. ``verbose`` also prints why."""
-    return _answer(False, "tensors of a GPU travel through the host's memory", verbose)
+    """False. ``verbose`` also prints why."""
+    return _answer(False, "GPU tensors are copied through host memory", verbose)
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """No. ``verbose`` also prints why."""
-    return _answer(False, "tensors of a GPU travel through the host's memory", verbose)
+    """False. ``verbose`` also prints why."""
+    return _answer(False, "GPU tensors are copied through host memory", verbose)
 
 
 __all__ = [

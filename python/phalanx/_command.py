@@ -23,7 +23,7 @@ def main() -> NoReturn:
 
 
 def _itself() -> Path:
-    """What starts this command again, here and, unless told otherwise, on other hosts."""
+    """The path of this command, to start it again on this host and, by default, on other hosts."""
     script = Path(sys.argv[0])
     if script.suffix != ".py" and os.access(script, os.X_OK):
         return script.absolute()

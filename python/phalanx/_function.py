@@ -1,4 +1,4 @@
-"""A function on several ranks, from a script or a notebook."""
+"""Runs a function on several ranks, from a script or a notebook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phalanx.exceptions import FailureError, PhalanxError
 
 
 class RankFailedError(PhalanxError):
-    """The function raised on a rank, or the rank died in it; ``rank`` and ``traceback`` say where."""
+    """The function raised an exception on a rank, or the rank died in it; see ``rank`` and ``traceback``."""
 
     def __init__(self, message: str, *, rank: int, traceback: str) -> None:
         super().__init__(message, rank=rank)
@@ -37,12 +37,13 @@ def run(
     timeout_s: float | None = None,
     executable: str | os.PathLike[str] | None = None,
 ) -> list[Any]:
-    """Runs ``fn(*args, **kwargs)`` on ``np`` ranks and gives the results in rank order.
+    """Runs ``fn(*args, **kwargs)`` on ``np`` ranks and returns the results in rank order.
 
-    The function travels by cloudpickle, so it may stand in a notebook; it calls ``init()`` itself. ``launcher_args``
-    are words for ``phalanx run``, e.g. ``["--hosts", "a:2,b:2"]``; all hosts must see the same temporary folder.
-    ``executable`` is the Python that the ranks run, unless it is this one. An exception on a rank is raised here as
-    :class:`RankFailedError` with that rank's traceback; so is the death of a rank, with the others' words about it.
+    The function is sent with cloudpickle, so it may be defined in a notebook; it calls ``init()`` itself.
+    ``launcher_args`` are arguments for ``phalanx run``, e.g. ``["--hosts", "a:2,b:2"]``; all hosts must share the
+    temporary directory. ``executable`` is the Python for the ranks; the default is this one. An exception on a rank is
+    raised here as :class:`RankFailedError` with that rank's traceback. So is the death of a rank, with the error of
+    another rank.
 
     >>> import phalanx
     >>> phalanx.run(lambda x: x * 2, (21,), np=1)
@@ -51,7 +52,7 @@ def run(
     import cloudpickle
 
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
-        raise ValueError(f"phalanx.run: np is a whole number of ranks from 1, not {np!r}")
+        raise ValueError(f"phalanx.run: np must be a whole number of ranks from 1, not {np!r}")
     with tempfile.TemporaryDirectory(prefix="phalanx-run-") as folder:
         Path(folder, "call").write_bytes(cloudpickle.dumps((fn, args, dict(kwargs or {}))))
         # What this process imports from beside its script, ranks shall find; another Python has packages of its own.
@@ -81,7 +82,7 @@ def run(
 
 @dataclass
 class _Failure:
-    """What a rank says of its own end."""
+    """What a rank reports about its own failure."""
 
     message: str
     traceback: str
@@ -93,7 +94,7 @@ class _Failure:
 
 
 def _collect(folder: Path, np: int, code: int) -> list[Any]:
-    """All results, or the failure that was first: who failed because of another rank is not to blame."""
+    """All results, or the first failure: a rank that failed because of another one is not the first."""
     results: dict[int, Any] = {}
     failures: dict[int, _Failure] = {}
     for rank in range(np):
@@ -113,7 +114,7 @@ def _collect(folder: Path, np: int, code: int) -> list[Any]:
     if failures:
         _blame(min(failures), failures)
     if silent or code != 0:
-        why = f"the launcher ended with code {code} and says why on stderr"
+        why = f"the launcher ended with code {code}; its stderr says why"
         raise PhalanxError(f"phalanx.run: no results from ranks {silent}: {why}", ranks=silent)
     return [results[rank] for rank in range(np)]
 
@@ -126,7 +127,7 @@ def _blame(rank: int, failures: dict[int, _Failure]) -> NoReturn:
 
 
 def _dead(failures: dict[int, _Failure], silent: list[int], verdict: dict[str, int]) -> int | None:
-    """The rank that ended without a word: as the others say, then as the launcher does."""
+    """The rank that ended without a report: according to the other ranks, then to the launcher."""
     named = [failure.rank for failure in failures.values() if failure.rank in silent]
     if named:
         return named[0]
@@ -136,7 +137,7 @@ def _dead(failures: dict[int, _Failure], silent: list[int], verdict: dict[str, i
 
 
 def _mourn(rank: int, failures: dict[int, _Failure], verdict: dict[str, int]) -> NoReturn:
-    """Says how the rank ended, and what the first of the others says about it."""
+    """Raises an error with how the rank ended and what the first of the other ranks reports about it."""
     said = next((failure for failure in failures.values() if failure.rank == rank), None)
     if verdict.get("rank") == rank and "signal" in verdict:
         how = f"its process was killed by {_signal_name(verdict['signal'])}"
@@ -156,7 +157,7 @@ def _signal_name(number: int) -> str:
 
 
 def _main(folder: str) -> int:
-    """One rank: calls the function and leaves what it gave, or raised."""
+    """One rank: calls the function and writes its result or exception to a file."""
     rank = int(os.environ.get("PHALANX_RANK", "0"))
     sys.path += [path for path in json.loads(Path(folder, "paths").read_text()) if path not in sys.path]
     code = 0

@@ -1,4 +1,4 @@
-"""Where this program is, for ranks that wait for it; and why it ends, for the launcher. ``init()`` sees to both.
+"""Reports this program's stack to ranks that wait for it, and the exception that ends it to the launcher. ``init()`` installs both.
 
 >>> [function for _, _, function in where()][-1:] != []
 True
@@ -22,7 +22,7 @@ _MOST = 4
 
 
 def _folders() -> tuple[str, ...]:
-    """Where code lies in which nobody looks for his own mistake."""
+    """Directories of code that is not the user's."""
     own = os.path.dirname(os.path.abspath(__file__))
     return tuple(folder + os.sep for folder in [own, *filter(None, map(_folder, ("torch", "horovod")))])
 
@@ -62,7 +62,7 @@ def _outside(stack: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
 
 def install() -> None:
-    """From now on an exception that ends this process is told to the launcher, too."""
+    """Reports an exception that ends this process to the launcher, too, from now on."""
     global _ours
     _ours = _ours or _folders()
     # Once: whoever put himself in between since then calls ours.
@@ -95,7 +95,7 @@ def _at_thread_exception(args: threading.ExceptHookArgs) -> None:
 
 
 def _follows(error: BaseException | None) -> bool:
-    """Whether it was raised because another rank failed, perhaps on a way through other exceptions."""
+    """Whether it was raised because another rank failed, directly or through other exceptions."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         # Errors of static programs say it themselves: they have another base.

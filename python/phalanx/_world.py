@@ -1,4 +1,4 @@
-"""This process as a rank of its world: joining, leaving, and who else is there."""
+"""This process as a rank of its world: joining, leaving, rank and size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _age = 0
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None) -> None:
-    """Joins the world that the launcher describes; without one, a world of one rank.
+    """Joins the world that the launcher started; without a launcher, a world of one rank.
 
     A second call does nothing; after :func:`shutdown` it starts again. The environment is read by this call, not by
     the import.
 
-    ``process_sets`` are made at once, the same ones on every rank; more can be added later at any time. ``comm`` is
-    there for Horovod's sake: a list of all ranks, or ``None``.
+    ``process_sets`` are registered by this call and must be the same on every rank; more can be added later. ``comm``
+    exists for compatibility with Horovod: a list of all ranks, or ``None``.
 
     >>> import phalanx
     >>> phalanx.init()
@@ -32,7 +32,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
     if process_sets is not None and not isinstance(process_sets, str):
         sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets]
     elif process_sets not in (None, "dynamic"):
-        raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
+        raise ValueError(f"process_sets must be a list of process sets or 'dynamic', not {process_sets!r}")
     if len({tuple(s.ranks) for s in sets}) != len(sets):
         raise ValueError("a process set with the same ranks is given twice")
     _stack.install()
@@ -42,14 +42,14 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
         sys.exit = _noted_exit
         _register(sets)
     elif sets:
-        raise ValueError("phalanx is initialized already; add_process_set() makes further process sets")
+        raise ValueError("phalanx is already initialized; use add_process_set() for further process sets")
     if comm is not None and (not isinstance(comm, Sequence) or sorted(comm) != list(range(size()))):
         shutdown()
         raise ValueError(f"comm={comm!r} is not all ranks of the world; use process sets for parts of it")
 
 
 def shutdown() -> None:
-    """Ends all communication, on all ranks: what they still wait for fails. :func:`init` may follow."""
+    """Ends all communication on all ranks; pending operations fail. :func:`init` may be called again."""
     global _age
     _age += 1
     for call in _at_shutdown:
@@ -59,9 +59,9 @@ def shutdown() -> None:
 
 
 def join() -> int:
-    """Says that this rank has no more data, and waits until all say so; gives the rank that was last.
+    """Declares that this rank has no more data, and waits until all ranks have; returns the rank that was last.
 
-    Meanwhile this rank takes part in the others' operations: with zeros in an allreduce, without rows in an allgather.
+    Until then this rank takes part in the others' operations: with zeros in an allreduce, without rows in an allgather.
     """
     global _age
     last = _phalanx.join().wait_joined()
@@ -70,7 +70,7 @@ def join() -> int:
 
 
 def age() -> int:
-    """Changes whenever ranks begin together again: with every shutdown, and every join."""
+    """A number that changes with every shutdown and every join, when ranks start together again."""
     return _age
 
 
@@ -79,7 +79,7 @@ _exit_code: Any = None
 
 
 def _noted_exit(status: Any = None) -> NoReturn:
-    """As ``sys.exit``; remembers with what, because nothing else tells an exit handler."""
+    """As ``sys.exit``; stores the exit code, which exit handlers cannot get in another way."""
     global _exit_code
     _exit_code = status
     _exit(status)
@@ -96,12 +96,12 @@ def _at_exit() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether :func:`init` was called, and :func:`shutdown` not since then."""
+    """Whether :func:`init` was called and :func:`shutdown` was not called since."""
     return _phalanx.is_initialized()
 
 
 def rank() -> int:
-    """This process's number among all.
+    """This process's rank in the world.
 
     >>> import phalanx
     >>> phalanx.init()
@@ -112,32 +112,32 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many ranks there are."""
+    """The number of ranks in the world."""
     return _phalanx.place()[1]
 
 
 def local_rank() -> int:
-    """This process's number among the ranks of its host."""
+    """This process's rank among the ranks of its host."""
     return _phalanx.place()[2]
 
 
 def local_size() -> int:
-    """How many ranks this host has."""
+    """The number of ranks on this host."""
     return _phalanx.place()[3]
 
 
 def cross_rank() -> int:
-    """The number of this host among those that have a rank with this local number."""
+    """The index of this host among the hosts that have a rank with this local rank."""
     return _phalanx.place()[4]
 
 
 def cross_size() -> int:
-    """How many hosts have a rank with this local number."""
+    """The number of hosts that have a rank with this local rank."""
     return _phalanx.place()[5]
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has equally many ranks."""
+    """Whether every host has the same number of ranks."""
     return _phalanx.is_homogeneous()
 
 

@@ -1,7 +1,7 @@
-"""Going on after a failure, in the same processes: state that can be restored, and a loop that does it.
+"""Recovery from failures in the same processes: state that can be restored, and a loop that restores it.
 
-A training function gets a :class:`State` and commits it now and then. When a collective fails, every rank goes back to
-its last commit, all of them form their engine anew, take over rank 0's state, and call the function again.
+A training function gets a :class:`State` and commits it now and then. When a collective fails, every rank restores
+its last commit; then all ranks restart their engines, take rank 0's state, and call the function again.
 
 >>> import phalanx
 >>> from phalanx.elastic import ObjectState, run
@@ -15,9 +15,9 @@ its last commit, all of them form their engine anew, take over rank 0's state, a
 >>> train(ObjectState(phalanx.broadcast_object, phalanx.rank, batch=0))
 3
 
-* ELASTIC-1: a mistake of the program is raised, never retried; nothing is retried more than ``reset_limit`` times.
-* ELASTIC-2: ranks begin each attempt together, with rank 0's state unless all of them said that it is equal already.
-* ELASTIC-3: no rank returns from the function before all have come to its end: one that fails there finds the others.
+* ELASTIC-1: a programming error is raised, never retried; nothing is retried more than ``reset_limit`` times.
+* ELASTIC-2: ranks begin each attempt together, with rank 0's state unless all of them report that it is already equal.
+* ELASTIC-3: no rank returns from the function before all ranks have reached its end, so a rank that fails there can still recover.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RESET_LIMIT = 100
 
 
 class HostUpdateResult:
-    """What happened to the hosts of a job; the numbers are those of Horovod, and add up."""
+    """What happened to the hosts of a job: flags with Horovod's values."""
 
     no_update = 0
     removed = 1
@@ -49,9 +49,9 @@ class HostUpdateResult:
 
 
 class State:
-    """What a function needs to go on. Subclasses say how it is saved, restored, and made equal on all ranks.
+    """The state of a training function. Subclasses define how it is saved, restored, and made equal on all ranks.
 
-    ``bcast_object`` gives rank 0's object on every rank, ``get_rank`` the number of this one.
+    ``bcast_object`` returns rank 0's object on every rank, ``get_rank`` this rank's number.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
@@ -62,27 +62,27 @@ class State:
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """To be called after ranks have formed anew, e.g. to set what depends on their number."""
+        """Registers functions to call after a reset, e.g. to set what depends on the number of ranks."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Ranks have formed anew."""
+        """Called after a reset."""
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Hosts have come or gone; the next :meth:`commit` on all ranks acts on it. May be called by any thread."""
+        """Reports that hosts were added or removed; the next :meth:`commit` acts on it. Any thread may call it."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Saves the state in memory: this is where the function goes on after a failure. All ranks call it together."""
+        """Saves the state in memory; after a failure the function continues from it. All ranks call it together."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises :class:`HostsUpdatedInterrupt` on all ranks if rank 0 has heard of hosts that came or went."""
+        """Raises :class:`HostsUpdatedInterrupt` on all ranks if rank 0 knows of hosts that were added or removed."""
         before = latest = self._last_updated_timestamp
         update = HostUpdateResult.no_update
         while True:
@@ -98,23 +98,23 @@ class State:
             raise HostsUpdatedInterrupt(update == HostUpdateResult.removed)
 
     def save(self) -> None:
-        """Keeps the state as it is now, in memory."""
+        """Saves the current state in memory."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Goes back to what was saved."""
+        """Restores the saved state."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Takes over rank 0's state, and saves it. All ranks call it together."""
+        """Takes rank 0's state and saves it. All ranks call it together."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """What a subclass does after ranks have formed anew."""
+        """What a subclass does after a reset."""
 
 
 class ObjectState(State):
-    """Any objects that can be pickled, as attributes.
+    """A state whose attributes are any objects that can be pickled.
 
     >>> state = ObjectState(lambda obj: obj, lambda: 0, epoch=0, losses=[])
     >>> state.commit()
@@ -135,16 +135,16 @@ class ObjectState(State):
         self._take(kwargs)
 
     def save(self) -> None:
-        """Keeps copies of the attributes."""
+        """Saves copies of the attributes."""
         # Copies, because a list that grows after the commit would otherwise not be what was committed.
         self._saved_state = copy.deepcopy(self._now())
 
     def restore(self) -> None:
-        """Gives the attributes the values that were saved."""
+        """Restores the saved values of the attributes."""
         self._take(copy.deepcopy(self._saved_state))
 
     def sync(self) -> None:
-        """Takes over rank 0's attributes."""
+        """Takes rank 0's attributes."""
         if self._saved_state:
             self._take(self._bcast_object(self._now()))
             ObjectState.save(self)
@@ -162,12 +162,12 @@ def run(func: Function) -> Function: ...
 @overload
 def run(*, reset_limit: int = ...) -> Callable[[Function], Function]: ...
 def run(func: Any = None, *, reset_limit: int = RESET_LIMIT) -> Any:
-    """Makes a function, whose first argument is a :class:`State`, go on after failures.
+    """Decorates a function, whose first argument is a :class:`State`, so that it continues after failures.
 
     A failed collective (:class:`FailureError`, or a ``PhalanxError`` that the function raises itself) restores the last
-    commit; :class:`HostsUpdatedInterrupt` does not. Then ranks form anew and call the function again, at most
-    ``reset_limit`` times. Mistakes, such as :class:`MismatchError`, are raised. So is the loss of a rank, as
-    :class:`RecoveryError`: nobody starts another in its place.
+    commit; :class:`HostsUpdatedInterrupt` does not. Then the ranks restart their engines and call the function again, at
+    most ``reset_limit`` times. Programming errors, such as :class:`MismatchError`, are raised. So is the loss of a rank,
+    as :class:`RecoveryError`: lost ranks are not replaced.
     """
     if func is None:
         return functools.partial(run, reset_limit=reset_limit)
@@ -175,9 +175,9 @@ def run(func: Any = None, *, reset_limit: int = RESET_LIMIT) -> Any:
 
 
 def run_fn(func: Function, reset: Callable[[], None] | None = None, reset_limit: int = RESET_LIMIT) -> Function:
-    """As :func:`run`, with another way to form ranks anew."""
+    """As :func:`run`, with another reset function."""
     if reset_limit < 0:
-        raise ValueError(f"reset_limit is a number of attempts, 0 or more, not {reset_limit}")
+        raise ValueError(f"reset_limit must be a number of attempts, 0 or more, not {reset_limit}")
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -205,7 +205,7 @@ def run_fn(func: Function, reset: Callable[[], None] | None = None, reset_limit:
                 raise _beyond_repair(cause) from cause
             n_resets += 1
             if n_resets > reset_limit:
-                text = f"number of resets exceeded its limit, {reset_limit}; the last was because of: {_text(cause)}"
+                text = f"number of resets exceeded its limit, {reset_limit}; cause of the last one: {_text(cause)}"
                 raise RecoveryError(text, cause=_text(cause)) from cause
             if isinstance(cause, PhalanxError):
                 state.restore()
@@ -226,7 +226,7 @@ def is_retryable(error: PhalanxError) -> bool:
 
 
 def _all_say(yes: bool, name: str) -> bool:
-    """Whether every rank says yes; none goes on before all have spoken."""
+    """Whether every rank says yes; no rank continues before all have answered."""
     return all(gather_bytes(bytes([yes]), name))
 
 
@@ -237,14 +237,14 @@ def _form_anew(sets: list[ProcessSet], cause: BaseException) -> None:
         _world.shutdown()
         _world.init(process_sets=kept or None)
     except PhalanxError as error:
-        text = f"ranks could not form anew ({error}) after: {_text(cause)}. Start the job again from a checkpoint."
+        text = f"the ranks could not restart ({error}) after: {_text(cause)}. Start the job again from a checkpoint."
         raise RecoveryError(text, rank=error.rank, cause=str(error)) from cause
 
 
 def _beyond_repair(lost: RankLostError) -> RecoveryError:
     text = (
-        f"{lost}. The other ranks cannot go on without it: nothing starts another rank in its place, because elastic "
-        "jobs are not there yet. Start the job again from a checkpoint."
+        f"{lost}. The other ranks cannot continue without it: lost ranks are not replaced, because elastic "
+        "jobs do not exist yet. Start the job again from a checkpoint."
     )
     return RecoveryError(text, rank=lost.rank, cause=lost.cause)
 

@@ -1,6 +1,6 @@
-"""What goes wrong, as classes: mistakes in the program and failures around it are different ones.
+"""The errors as classes. Programming errors and failures are separate classes.
 
-Recovery may retry a :class:`FailureError`; a :class:`MismatchError` comes back every time.
+Recovery may retry after a :class:`FailureError`; a :class:`MismatchError` would occur again every time.
 
 >>> issubclass(MismatchError, FailureError), issubclass(RankLostError, FailureError)
 (False, True)
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 
 class PhalanxError(RuntimeError):
-    """The base of all errors that ranks cause together.
+    """The base class of all errors of communication.
 
-    Attributes say who and what it was, as far as that is known: ``rank``, ``ranks``, ``tensor``, ``cause``.
+    Attributes, where known: ``rank``, ``ranks``, ``tensor``, ``cause``.
     """
 
     def __init__(
@@ -36,19 +36,19 @@ class PhalanxError(RuntimeError):
 
 
 class MismatchError(PhalanxError):
-    """Ranks submitted different things under one name: the program is wrong. The engine goes on."""
+    """Ranks submitted different operations under one name. This is a programming error; the engine keeps running."""
 
 
 class UnsupportedError(PhalanxError, ValueError):
-    """The operation does not exist for these arguments."""
+    """The operation is not supported for these arguments."""
 
 
 class NotInitializedError(PhalanxError, ValueError):
-    """``init()`` was not called yet, or ``shutdown()`` was."""
+    """``init()`` has not been called, or ``shutdown()`` was called."""
 
 
 class InitializationError(PhalanxError, ValueError):
-    """The world could not be joined: the environment is wrong, or other ranks did not come."""
+    """This process could not join the world: the environment is wrong, or other ranks did not join."""
 
 
 class ForkedError(PhalanxError):
@@ -56,7 +56,7 @@ class ForkedError(PhalanxError):
 
 
 class RecoveryError(PhalanxError):
-    """What failed cannot be mended within these processes; ``__cause__`` is the failure. Start the job again."""
+    """These processes cannot recover; ``__cause__`` is the failure. Start the job again."""
 
 
 class FailureError(PhalanxError):
@@ -68,18 +68,18 @@ class RankLostError(FailureError):
 
 
 class ShutDownError(FailureError):
-    """Another rank has shut its engine down while this one still wanted something of it."""
+    """Another rank called ``shutdown()`` while this rank still had pending operations."""
 
 
 class StalledError(FailureError):
-    """A tensor waited longer than ``PHALANX_STALL_ABORT`` allows; ``ranks`` did not submit it."""
+    """A tensor waited longer than ``PHALANX_STALL_ABORT``; ``ranks`` are the ranks that did not submit it."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts have come or gone: no failure. ``skip_sync``: the ranks that are left are equal already."""
+    """Hosts were added or removed; this is not a failure. ``skip_sync``: the remaining ranks are already equal."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("hosts have come or gone")
+        super().__init__("hosts were added or removed")
         self.skip_sync = skip_sync
 
 

@@ -6,7 +6,7 @@
 >>> pn.allreduce(np.array([1.0, 2.0]), op=pn.Sum)
 array([1., 2.])
 
-Every function has an asynchronous form that returns a :class:`Pending`: until it is done, nobody may touch the array.
+Every function has an asynchronous form that returns a :class:`Pending`. Do not use the array until that is done.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CODES = {
 
 
 class Pending(Generic[T]):
-    """A submitted operation. Keep it until :meth:`wait` has given the result."""
+    """A submitted operation. Keep it until :meth:`wait` has returned the result."""
 
     def __init__(self, operation: _phalanx.Operation, finish: Callable[[list[_phalanx.Array], list[int]], T]) -> None:
         self._operation = operation
@@ -54,7 +54,7 @@ class Pending(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The name under which other ranks find it."""
+        """The name that all ranks use for it."""
         return self._operation.name
 
     def poll(self) -> bool:
@@ -62,20 +62,20 @@ class Pending(Generic[T]):
         return self._operation.poll()
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """Waits for the result; :class:`TimeoutError` if it takes longer than that."""
+        """Waits for the result; :class:`TimeoutError` if that takes longer than the timeout."""
         return self._finish(*self._operation.wait(timeout_s))
 
 
 def _lend(array: Array, *, writable: bool = False) -> tuple[int, int, tuple[int, ...], Array]:
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"an array is needed, not {type(array).__name__}")
+        raise ValueError(f"expected an array, not {type(array).__name__}: numpy.asarray() makes one")
     code = _CODES.get(array.dtype)
     if code is None:
-        raise ValueError(f"arrays of {array.dtype} are not supported")
+        raise ValueError(f"arrays of {array.dtype} are not supported: convert the array with .astype() first")
     if not array.flags.c_contiguous:
-        raise ValueError("the array must be contiguous; numpy.ascontiguousarray makes it so")
+        raise ValueError("the array is not contiguous: pass numpy.ascontiguousarray(array)")
     if writable and not array.flags.writeable:
-        raise ValueError("the array is read-only")
+        raise ValueError("the array is read-only: pass a copy")
     return array.ctypes.data, code, array.shape, array
 
 
@@ -146,7 +146,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     out: Array | None = None,
 ) -> Array:
-    """Everybody's arrays as one: their average, sum, minimum, maximum or product. ``out=array`` does it in place.
+    """Reduces the arrays of all ranks to their average, sum, minimum, maximum or product. ``out=array``: in place.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -184,7 +184,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Reduces several arrays together: all of them, or none.
+    """Reduces several arrays as one operation: all of them, or none.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -203,7 +203,7 @@ def allgather_async(
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Everybody's rows, one rank's after the other's; ranks may have differently many.
+    """Concatenates the rows of all ranks in rank order; ranks may have different numbers of rows.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -224,7 +224,7 @@ def grouped_allgather_async(
 def grouped_allgather(
     arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Gathers several arrays together: all of them, or none.
+    """Gathers several arrays as one operation: all of them, or none.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -257,7 +257,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
     out: Array | None = None,
 ) -> Array:
-    """The array of ``root_rank``, which is a rank of the world, on every rank.
+    """Returns the array of ``root_rank``, a rank of the world, on every rank.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -275,6 +275,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> Pending[tuple[Array, list[int]]]:
     """As :func:`alltoall`, without waiting."""
+
     def finish(arrays: list[_phalanx.Array], rows: list[int]) -> tuple[Array, list[int]]:
         return np.asarray(arrays[0]), rows
 
@@ -287,7 +288,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Array, list[int]]:
-    """Sends ``splits[r]`` rows to each rank r; gives what was received, and how many rows came from each.
+    """Sends ``splits[r]`` rows to each rank r; returns the received rows and how many came from each rank.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -319,7 +320,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """Reduces the rows and leaves each rank with its share of them.
+    """Reduces the rows and returns to each rank its share of them.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -352,7 +353,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """Reduces and scatters several arrays together: all of them, or none.
+    """Reduces and scatters several arrays as one operation: all of them, or none.
 
     >>> import numpy as np
     >>> import phalanx.numpy as pn
@@ -364,7 +365,7 @@ def grouped_reducescatter(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until every rank is here."""
+    """Waits until every rank of the set has called it."""
     _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
 
 

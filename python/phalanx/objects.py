@@ -1,5 +1,5 @@
-"""Python objects between ranks. They are pickled, but only between ranks of one world, which know each other's secret.
-``PHALANX_STRICT=1`` forbids even that: unpickling runs what the sender likes.
+"""Python objects between ranks. They are pickled, but only between ranks of one world, which share a secret.
+``PHALANX_STRICT=1`` forbids even that, because unpickling can run arbitrary code.
 
 >>> import phalanx
 >>> phalanx.init()
@@ -28,20 +28,20 @@ T = TypeVar("T")
 def broadcast_object(
     obj: T, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> T:
-    """The object of ``root_rank``, on every rank."""
+    """Returns the object of ``root_rank`` on every rank."""
     _refuse_if_strict("broadcast_object")
     root_rank = checked_root(root_rank, process_set)
     mine, failure = _letter(obj, root_rank, is_sender=_phalanx.place()[0] == root_rank)
     answers = gather_bytes(mine, f"broadcast_object.{name}" if name else None, process_set)
     theirs = _opened(answers, failure, "broadcast_object")
     if root_rank not in theirs:
-        text = f"broadcast_object: rank {root_rank} has joined and sends nothing: take a root that still has data"
+        text = f"broadcast_object: rank {root_rank} has joined and sends nothing: choose a root that still has data"
         raise MismatchError(text, rank=root_rank)
     return obj if _phalanx.place()[0] == root_rank else pickle.loads(theirs[root_rank])
 
 
 def allgather_object(obj: T, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[T]:
-    """The objects of all ranks, in the order of ranks."""
+    """Returns the objects of all ranks, in rank order."""
     _refuse_if_strict("allgather_object")
     set_id(process_set)
     mine, failure = _letter(obj, _EVERYBODY, is_sender=True)
@@ -55,7 +55,7 @@ _EVERYBODY = -1
 
 
 def _letter(obj: Any, root: int, is_sender: bool) -> tuple[bytes, Exception | None]:
-    """An object as others get it; if it cannot be sent, the reason, so that nobody waits for it."""
+    """An object as it is sent; if it cannot be pickled, the reason is sent instead, so that no rank waits for it."""
     body, failure = b"", None
     if is_sender:
         try:
@@ -66,7 +66,7 @@ def _letter(obj: Any, root: int, is_sender: bool) -> tuple[bytes, Exception | No
 
 
 def _opened(answers: bytes, failure: Exception | None, what: str) -> dict[int, bytes]:
-    """The pickled objects by rank. If ranks disagree, or one could not send its own, every rank raises the same."""
+    """The pickled objects by rank. If ranks disagree, or one could not send its object, every rank raises the same error."""
     bodies: dict[int, bytes] = {}
     roots: dict[int, int] = {}
     refused: list[tuple[int, str]] = []
@@ -82,19 +82,17 @@ def _opened(answers: bytes, failure: Exception | None, what: str) -> dict[int, b
     a = min(roots)
     b = next((rank for rank in sorted(roots) if roots[rank] != roots[a]), None)
     if b is not None:
-        text = f"{what}: rank {a} names root {roots[a]}, rank {b} root {roots[b]}: name the same on every rank"
+        text = f"{what}: rank {a} names root {roots[a]}, rank {b} root {roots[b]}: name the same root on every rank"
         raise MismatchError(text, ranks=(a, b))
     if refused:
         rank, why = refused[0]
-        text = (
-            f"{what}: rank {rank} cannot send its object ({why}): send what pickle takes, such as tensors and numbers"
-        )
+        text = f"{what}: rank {rank} cannot send its object ({why}): send objects that can be pickled, such as tensors and numbers"
         raise UnsupportedError(text, rank=rank, cause=why) from failure
     return bodies
 
 
 def gather_bytes(mine: bytes, name: str | None, process_set: ProcessSet = global_process_set) -> bytes:
-    """Everybody's bytes, in the order of ranks."""
+    """The bytes of all ranks, in rank order."""
     arrays, _ = _phalanx.submit("allgather", [mine], name=name, process_set=set_id(process_set)).wait()
     return arrays[0].tobytes()
 
@@ -104,7 +102,7 @@ def _refuse_if_strict(what: str) -> None:
     if _phalanx.is_strict():
         raise UnsupportedError(
             f"{what} pickles objects, which PHALANX_STRICT=1 forbids: send tensors or arrays instead, "
-            "or start all ranks without PHALANX_STRICT if every rank may run code on every other"
+            "or unset PHALANX_STRICT on all ranks if every rank may run code on every other"
         )
 
 

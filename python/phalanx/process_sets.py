@@ -1,4 +1,4 @@
-"""Parts of the world that communicate among themselves.
+"""Process sets: subsets of the world that communicate among themselves.
 
 >>> import phalanx
 >>> phalanx.init()
@@ -15,14 +15,14 @@ from phalanx import _phalanx
 
 
 class ProcessSet:
-    """Some ranks of the world, to be registered by ``init(process_sets=...)`` or :func:`add_process_set`."""
+    """A subset of the ranks of the world; register it with ``init(process_sets=...)`` or :func:`add_process_set`."""
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         if isinstance(ranks_or_comm, str) or not isinstance(ranks_or_comm, Iterable):
-            raise ValueError(f"a process set is a list of ranks, such as [0, 1], not {ranks_or_comm!r}")
+            raise ValueError(f"a process set must be a list of ranks, such as [0, 1], not {ranks_or_comm!r}")
         ranks = list(ranks_or_comm)
         if any(isinstance(r, bool) or not isinstance(r, int) or r < 0 for r in ranks):
-            raise ValueError(f"a process set is a list of ranks, which are whole numbers from 0 on, not {ranks!r}")
+            raise ValueError(f"a process set must be a list of ranks, whole numbers from 0, not {ranks!r}")
         self._ranks = sorted(ranks)
         self.process_set_id: int | None = None
         self.mpi_comm: Any = None
@@ -35,17 +35,17 @@ class ProcessSet:
         return self._ranks
 
     def size(self) -> int | None:
-        """How many ranks it has; ``None`` while it is not registered."""
+        """The number of its ranks; ``None`` while it is not registered."""
         return None if self.process_set_id is None else len(self._checked_ranks())
 
     def rank(self) -> int | None:
-        """This process's number in the set; ``None`` while it is not registered."""
+        """This process's rank in the set; ``None`` while it is not registered."""
         if self.process_set_id is None:
             return None
         me = _phalanx.place()[0]
         ranks = self._checked_ranks()
         if me not in ranks:
-            raise ValueError(f"rank {me} is not in {self}: ask included() first")
+            raise ValueError(f"rank {me} is not in {self}: check included() first")
         return ranks.index(me)
 
     def included(self) -> bool | None:
@@ -80,16 +80,16 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a process set. Every rank of the world calls it, members or not, with the same ranks."""
     process_set = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set} is registered already")
+        raise ValueError(f"{process_set} is already registered")
     process_set.process_set_id = _phalanx.add_process_set(process_set.ranks)
     _registered.append(process_set)
     return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a process set. Every rank of the world calls it. False if it is that of all ranks, or not registered."""
+    """Removes a process set. Every rank of the world calls it. False for the global process set or an unregistered one."""
     if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"remove_process_set() takes what add_process_set() gave, not {process_set!r}")
+        raise ValueError(f"remove_process_set() takes a ProcessSet from add_process_set(), not {process_set!r}")
     id = process_set.process_set_id
     if id is None or id == 0 or not _phalanx.remove_process_set(id):
         return False
@@ -99,19 +99,19 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def process_set_ids_and_ranks() -> dict[int, list[int]]:
-    """Number and ranks of every process set."""
+    """The id and the ranks of every process set."""
     return dict(_phalanx.process_sets())
 
 
 def registered() -> list[ProcessSet]:
-    """The process sets that were made, in their order."""
+    """The registered process sets, in order of registration."""
     return list(_registered)
 
 
 def set_id(process_set: ProcessSet) -> int:
     """The number of a registered process set."""
     if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"process_set is a ProcessSet, such as add_process_set() gives, not {process_set!r}")
+        raise ValueError(f"process_set must be a ProcessSet, such as add_process_set() returns, not {process_set!r}")
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set() first")
     return process_set.process_set_id

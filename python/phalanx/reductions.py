@@ -1,4 +1,4 @@
-"""How contributions of ranks become one; the numbers are those of Horovod."""
+"""The reductions, with Horovod's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened when, as a file for Perfetto or Chrome."""
+"""Records what the engine does, as a file for Perfetto or Chrome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx import _phalanx
 
 
 def start_timeline(file_path: str | PathLike[str], mark_cycles: bool = False) -> None:
-    """Writes what happens from now on to this file; ranks other than 0 add their number to its name."""
+    """Starts to write a timeline to this file; ranks other than 0 add their number to its name."""
     path, rank = Path(file_path), _phalanx.place()[0]
     if rank != 0:
         path = path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
@@ -17,7 +17,7 @@ def start_timeline(file_path: str | PathLike[str], mark_cycles: bool = False) ->
 
 
 def stop_timeline() -> None:
-    """Ends the timeline; then the file is complete."""
+    """Ends the timeline and completes the file."""
     _phalanx.stop_timeline()
 
 

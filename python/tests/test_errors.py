@@ -45,7 +45,7 @@ def arguments() -> None:
         with pytest.raises(ValueError, match=text):
             call()  # type: ignore[operator]
 
-    refused("cannot travel", lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)))
+    refused("are not supported", lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)))
     refused("meta", lambda: hvd.allreduce(torch.ones(2, device="meta")))
     refused("torch.Tensor", lambda: hvd.allreduce([1.0]))
     refused("average of bool", lambda: hvd.allreduce(torch.ones(2, dtype=torch.bool)))
@@ -60,7 +60,7 @@ def arguments() -> None:
     with pytest.raises(phalanx.PhalanxError, match="sum and average"):
         hvd.reducescatter(torch.ones(n), op=hvd.Max)
     first = hvd.allreduce_async(torch.ones(1), name="twice")
-    refused("submitted already", lambda: hvd.allreduce_async(torch.ones(1), name="twice"))
+    refused("already submitted", lambda: hvd.allreduce_async(torch.ones(1), name="twice"))
     hvd.synchronize(first)
     hvd.barrier()
 
@@ -68,9 +68,9 @@ def arguments() -> None:
 def before_and_after() -> None:
     hvd.shutdown()
     for call in [hvd.rank, hvd.size, lambda: hvd.allreduce(torch.ones(1)), hvd.join]:
-        with pytest.raises(ValueError, match="in no world yet"):
+        with pytest.raises(ValueError, match="has not joined a world"):
             call()
-        with pytest.raises(RuntimeError, match="in no world yet"):
+        with pytest.raises(RuntimeError, match="has not joined a world"):
             call()
     for _ in range(5):
         hvd.init()

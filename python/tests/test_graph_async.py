@@ -267,7 +267,7 @@ def test_a_loader_that_was_started_feeds_runs_until_its_end(world: World) -> Non
 
 def test_a_loader_that_is_fed_wrongly_is_told_what_to_feed(world: World) -> None:
     exe = executor(world, 2, 4)
-    with pytest.raises(fluid.FeedTypeError, match=r"loader\(\).*once for an epoch"):
+    with pytest.raises(fluid.FeedTypeError, match=r"loader\(\).*once per epoch"):
         exe.run([exe._exe._loss], loader_of(world, None))
     with pytest.raises(fluid.FeedTypeError, match="batch 0 is a list"):
         exe.run([exe._exe._loss], loader_of(world, None, return_list=True)())

@@ -154,7 +154,7 @@ def test_what_comes_too_late_is_refused(world: World) -> None:
     [
         ("stop_gradients", True, "stop_gradient can be set"),
         ("trainable", False, "only parameters are learned"),
-        ("persistable", True, "anything can be fetched"),
+        ("persistable", True, "any variable can be fetched"),
         ("regularizer", None, "ParamAttr"),
         ("gradient_clip_attr", None, "grad_clip"),
         ("name", "other", "cannot be set"),
@@ -173,7 +173,7 @@ def test_nonsense_is_refused(world: World) -> None:
     label = fluid.data("label", [None, 1], "int64")
     state = layers.create_global_var([1], 0.0, "float32", name="state")
     assert state.stop_gradient and label.stop_gradient
-    with pytest.raises(TypeError, match="stop_gradient is True or False, got 1"):
+    with pytest.raises(TypeError, match="stop_gradient must be True or False, got 1"):
         hidden.stop_gradient = 1  # type: ignore[assignment]
     with pytest.raises(fluid.ProgramError, match="`label` is int64, which has no gradient"):
         label.stop_gradient = False

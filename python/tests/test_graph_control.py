@@ -159,7 +159,7 @@ def test_what_does_not_fit_names_the_line(world: World) -> None:
         layers.while_loop(lambda i: yes, lambda i: [i, x], [i], maximum_trip_count=2)
     with pytest.raises(fluid.ProgramError, match="bool"):
         layers.while_loop(lambda i: i, lambda i: i, [i], maximum_trip_count=2)
-    with pytest.raises(TypeError, match="body must give variables, got int"):
+    with pytest.raises(TypeError, match="body must return variables, got int"):
         layers.while_loop(lambda i: yes, lambda i: 3, [i], maximum_trip_count=2)
     with pytest.raises(fluid.ProgramError, match="at least 1"):
         layers.while_loop(lambda i: yes, lambda i: i, [i], maximum_trip_count=0)
@@ -191,10 +191,10 @@ def test_branches_that_give_nothing_are_told_what_to_give(world: World) -> None:
     yes = layers.mean(x) < 0.5
     before = str(world.main)
     for call, says in [
-        (lambda: layers.cond(yes, lambda: x), "cond at .*: false_fn is not a function; both are needed"),
+        (lambda: layers.cond(yes, lambda: x), "cond at .*: false_fn is not a function; both are required"),
         (lambda: layers.cond(yes, None, lambda: x), "true_fn is not a function"),
-        (lambda: layers.cond(yes, lambda: x, lambda: None), "false_fn must give variables, got None.*return"),
-        (lambda: layers.cond(yes, lambda: None, lambda: None), "true_fn must give variables, got None.*return"),
+        (lambda: layers.cond(yes, lambda: x, lambda: None), "false_fn must return variables, got None.*return"),
+        (lambda: layers.cond(yes, lambda: None, lambda: None), "true_fn must return variables, got None.*return"),
         (lambda: layers.while_loop(lambda x: yes, lambda x: None, [x], maximum_trip_count=2), "body must.*got None"),
     ]:
         with pytest.raises(TypeError, match=says):
@@ -221,10 +221,10 @@ def test_what_lives_in_a_body_is_not_used_outside(world: World) -> None:
     before = str(world.main)
     for var, where in zip(kept, ["true_fn of the cond", "false_fn of the cond", "while_loop"], strict=True):
         for use in (layers.relu, lambda v: v + last, layers.mean, lambda v: layers.cond(early, lambda: v, lambda: v)):
-            with pytest.raises(fluid.ProgramError, match=f"lives inside the {where} at .*test_graph_control") as caught:
+            with pytest.raises(fluid.ProgramError, match=f"exists only inside the {where} at .*test_graph_control") as caught:
                 use(var)
             assert caught.value.var == var.name
-        with pytest.raises(fluid.ProgramError, match=f"minimize at .*lives inside the {where}"):
+        with pytest.raises(fluid.ProgramError, match=f"minimize at .*exists only inside the {where}"):
             fluid.optimizer.SGD(0.1).minimize(var)
     assert str(world.main) == before
     # What the loop gives, and parameters that were declared in it, are for everybody.
@@ -242,7 +242,7 @@ def test_what_lives_in_a_body_is_not_used_outside(world: World) -> None:
         lambda v: together.run([v], feed=feed),
     ):
         with pytest.raises(
-            fluid.FetchError, match=r"lives inside the while_loop at .*let the function there return it"
+            fluid.FetchError, match=r"exists only inside the while_loop at .*return it from the function there"
         ):
             run(kept[-1])
 
@@ -267,9 +267,9 @@ def test_a_loop_that_could_not_be_written_leaves_no_traces(world: World) -> None
         kept.append(i + 1)
         return kept[0]
 
-    with pytest.raises(fluid.ProgramError, match="lives inside the true_fn"):
+    with pytest.raises(fluid.ProgramError, match="exists only inside the true_fn"):
         layers.cond(i < 1, keep, lambda: kept[0] + 1)
-    with pytest.raises(fluid.ProgramError, match=r"false_fn at .*lives inside the true_fn"):
+    with pytest.raises(fluid.ProgramError, match=r"false_fn at .*exists only inside the true_fn"):
         layers.cond(i < 1, keep, lambda: kept[-1])
 
 

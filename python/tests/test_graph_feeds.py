@@ -86,8 +86,8 @@ def wrong_feeds() -> list[tuple[str, Any, type[Exception], str, str | None]]:
         ("string", "x", fluid.FeedTypeError, "not a str", None),
         ("nothing", None, fluid.FeedError, "`x` is not fed", "x"),
         ("missing", {"x": x}, fluid.FeedError, "`label` is not fed", "label"),
-        ("unknown", {**good, "no_such": x}, fluid.FeedError, "no such feed", "no_such"),
-        ("computed", {**good, "fc_0.tmp_0": x}, fluid.FeedError, "no such feed", "fc_0.tmp_0"),
+        ("unknown", {**good, "no_such": x}, fluid.FeedError, "no feed of that name", "no_such"),
+        ("computed", {**good, "fc_0.tmp_0": x}, fluid.FeedError, "no feed of that name", "fc_0.tmp_0"),
         ("float64", {**good, "x": x.astype("float64")}, fluid.FeedError, r"wants f32\[batch, 8\]", "x"),
         ("float32", {**good, "label": label.astype("float32")}, fluid.FeedError, r"wants i64\[batch, 1\]", "label"),
         ("shape", {**good, "x": x[:, :7]}, fluid.FeedError, r"got f32\[4, 7\]", "x"),
@@ -155,7 +155,7 @@ def test_fetches_merged_unmerged_and_twice(world: World) -> None:
 def test_wrong_fetches(world: World) -> None:
     exe, scores, _ = executor(world, 2)
     before = parameters(world)
-    with pytest.raises(fluid.FetchError, match="no such variable") as caught:
+    with pytest.raises(fluid.FetchError, match="no variable of that name") as caught:
         exe.run([scores, "no_such"], feed=batch(4))
     assert caught.value.var == "no_such"
     for wrong in ([3], 3, {"a": 1}, [None]):

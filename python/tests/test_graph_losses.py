@@ -272,12 +272,12 @@ def test_gradients_that_a_script_has_changed_are_applied(world: World, devices: 
     ("arguments", "error", "said"),
     [
         ({"parameter_list": ["v"]}, fluid.ProgramError, "no variable `v`"),
-        ({"parameter_list": ["x"]}, fluid.ProgramError, "`x` in parameter_list is no parameter"),
+        ({"parameter_list": ["x"]}, fluid.ProgramError, "`x` in parameter_list is not a parameter"),
         ({"parameter_list": ["w", "unused"]}, fluid.LossError, "`unused` is in parameter_list"),
         ({"parameter_list": ["w"], "no_grad_set": ["w"]}, fluid.ProgramError, "leave it out of the one or the other"),
-        ({"parameter_list": [3]}, TypeError, "parameter_list is a list of variables or names, not of int"),
+        ({"parameter_list": [3]}, TypeError, "parameter_list must be a list of variables or names, not of int"),
         ({"no_grad_set": ["v"]}, fluid.ProgramError, "no variable `v`"),
-        ({"no_grad_set": ["w"]}, fluid.LossError, "does not depend on any parameter"),
+        ({"no_grad_set": ["w"]}, fluid.LossError, "does not depend on any trainable parameter"),
     ],
 )
 def test_wrong_lists_of_parameters_are_refused(

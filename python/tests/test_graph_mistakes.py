@@ -70,7 +70,7 @@ def test_one_bad_value_contradicts_nothing(world: World) -> None:
         fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, build_strategy=build)
     execution.num_iteration_per_run = 0
     with pytest.raises(
-        fluid.StrategyError, match=r"^the strategies do not go together: bucket_bytes is 0.*; num_iteration"
+        fluid.StrategyError, match=r"^the strategies contradict each other: bucket_bytes is 0.*; num_iteration"
     ):
         fluid.ParallelExecutor(False, loss.name, world.main, None, execution, build)
 
@@ -122,7 +122,7 @@ def test_wrong_merges(world: World) -> None:
     for given, says in [
         ({"k_steps": 0}, "k_steps=0"),
         ({"k_steps": True}, "k_steps=True"),
-        ({"avg": False}, "takes the mean"),
+        ({"avg": False}, "gradients are averaged"),
     ]:
         with pytest.raises(fluid.ProgramError, match=says):
             fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), **given)
@@ -148,7 +148,7 @@ def test_updates_may_be_fetched_in_any_form(world: World) -> None:
     assert world.scope["fc_0.w_0"].tobytes() not in learned
     parallel = fluid.ParallelExecutor(loss_name=loss.name, main_program=world.main, devices=2)
     for fetch in ([loss, ops], [loss, (ops, pairs)], [loss, *ops]):
-        with pytest.raises(TypeError, match=r"what minimize\(\) gives is for Executor\.run"):
+        with pytest.raises(TypeError, match=r"what minimize\(\) returns can be fetched only with Executor\.run"):
             parallel.run(fetch, feed=feed)
 
 
@@ -227,9 +227,9 @@ def test_a_layer_that_came_too_late(world: World) -> None:
     exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
     test = world.main.clone(for_test=True)
     late, more = fluid.layers.softmax(scores), fluid.data("more", [None, 2])
-    with pytest.raises(fluid.FetchError, match="added later: the executor has the program as it was when it was made"):
+    with pytest.raises(fluid.FetchError, match="added after the executor was made"):
         exe.run([late], feed=batch(4))
-    with pytest.raises(fluid.FeedError, match=r"`more` is fed.*added later: the executor"):
+    with pytest.raises(fluid.FeedError, match=r"`more` is fed.*added after the executor"):
         exe.run([loss], feed={**batch(4), "more": np.ones([4, 2], "float32")})
     with pytest.raises(fluid.FetchError, match=r"the program that was cloned has it: it was added after clone\(\)"):
         fluid.Executor().run(test, feed=batch(4), fetch_list=[late])
@@ -248,7 +248,7 @@ def test_small_mistakes_have_words(world: World) -> None:
     with pytest.raises(fluid.FeedError, match=r"\[1, 2\] are lengths without a level.*write \[\[1, 2\]\]"):
         fluid.create_lod_tensor(np.arange(3), [1, 2])
     loss, _ = executors(world)
-    with pytest.raises(TypeError, match="feed_list is a list of variables"):
+    with pytest.raises(TypeError, match="feed_list must be a list of variables"):
         fluid.io.DataLoader.from_generator(loss, capacity=2)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a list of at least one variable"):
         fluid.layers.while_loop(lambda v: v, lambda v: v, loss, maximum_trip_count=2)  # type: ignore[arg-type]

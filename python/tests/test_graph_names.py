@@ -100,7 +100,7 @@ def test_names_of_optimizers_say_whose_variables_these_are(world: World) -> None
     begin(world)
     assert world.scope["learning_rate_d"].item() == 0.5
     assert {"@STEP@_d", "fc_0.w_0.moment1_d", "fc_0.w_0.moment2_d"} <= set(world.scope.names())
-    with pytest.raises(TypeError, match="name is a str"):
+    with pytest.raises(TypeError, match="name must be a str"):
         fluid.optimizer.SGD(0.1, name=3)  # type: ignore[arg-type]
 
 
@@ -171,7 +171,7 @@ def test_programs_that_share_a_parameter_say_the_same_of_how_it_begins(world: Wo
         net(trainable=False)
     for wrong in ({"initializer": fluid.initializer.Constant(0.25)}, {"size": 4}):
         with fluid.program_guard(another(world), world.startup):
-            with pytest.raises(fluid.ProgramError, match="`w` at .*must say the same") as caught:
+            with pytest.raises(fluid.ProgramError, match="`w` at .*must agree") as caught:
                 net(**wrong)
             assert caught.value.var == "w"
             assert fluid.default_main_program().all_parameters() == []
@@ -197,7 +197,7 @@ def test_the_seed_of_the_main_program_counts(world: World, devices: int) -> None
     assert len(set(masks)) == 3
     # That of the scope counts where the program says nothing.
     assert masks[0] == mask(3)
-    with pytest.raises(fluid.ProgramError, match="random_seed is a number"):
+    with pytest.raises(fluid.ProgramError, match="random_seed must be a number"):
         mask(-1)
     with pytest.raises(AttributeError, match="random_seed can"):
         world.main.seed = 3  # type: ignore[attr-defined]

@@ -159,7 +159,7 @@ def test_the_loss_must_be_the_one_that_was_minimized(world: World) -> None:
     for name, says in [
         (None, "no loss is named"),
         ("", "no loss is named"),
-        ("no_such", "no such variable"),
+        ("no_such", "no variable of that name"),
         (scores.name, "not one number|gradients of"),
         ("fc_0.w_0", "not one number|gradients of"),
     ]:

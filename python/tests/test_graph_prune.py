@@ -83,7 +83,7 @@ def test_a_program_that_grows_is_cut_anew_and_nonsense_is_refused(world: World, 
     scores, loss = classifier()
     begin(world)
     run = way(world, loss)
-    with pytest.raises(fluid.FetchError, match="nothing is fetched"):
+    with pytest.raises(fluid.FetchError, match="fetch_list is empty"):
         run(feed=batch(4), use_prune=True)
     with pytest.raises(fluid.FetchError, match="nobody"):
         run(feed=batch(4), fetch_list=["nobody"], use_prune=True)

@@ -187,7 +187,7 @@ def told(kind: str, at: int) -> list[str]:
         ("feed", "FeedError: ", r"could not run: `words` wants i64\[batch, 1\] .*got f32\[4, 1\]; nothing.*"),
         ("operation", "OpError: ", r"failed in this run: .*`embedding` at .*test_graph_ranks\.py:\d+ failed: .*"),
         ("type", "FeedTypeError: ", "failed in this run: FeedTypeError: `words` wants an array.*"),
-        ("end", "EOFException: ", "has no more batches, so the epoch ends for all.*"),
+        ("end", "EOFException: ", "has no more batches, so the epoch ends on all ranks.*"),
     ],
 )
 @pytest.mark.parametrize(("n", "at"), [(2, 0), (2, 1), (3, 1)])
@@ -333,7 +333,7 @@ def different() -> str:
 @pytest.mark.parametrize("n", [2, 4])
 def test_ranks_with_different_programs_are_told_at_once(n: int) -> None:
     for said in run_ranks(n, different):
-        assert re.search(r"ranks differ: rank 0 has line \d+: .*0\.1.*which rank 1 has not", said), said
+        assert re.search(r"ranks differ: rank 0 has line \d+: .*0\.1.*which rank 1 does not have", said), said
 
 
 def test_a_rank_that_was_started_with_others_does_not_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:

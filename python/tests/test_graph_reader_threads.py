@@ -115,7 +115,7 @@ def test_a_reader_that_blocks_stops_nobody(world: World) -> None:
     reader = loader(x, iterable=False, timeout_s=0.2).set_batch_generator(stuck)
     reader.start()
     assert exe.run(world.main, fetch_list=[y])[0].item() == 2
-    with pytest.raises(TimeoutError, match=r"gave nothing for 0\.2 s"):
+    with pytest.raises(TimeoutError, match=r"gave no batch for 0\.2 s"):
         exe.run(world.main, fetch_list=[y])
     thread = thread_of(reader._running)
     reader.reset()

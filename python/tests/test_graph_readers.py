@@ -199,7 +199,7 @@ def test_an_error_of_the_reader_comes_out_after_what_was_read(world: World) -> N
     exe = fluid.ParallelExecutor(main_program=world.main, devices=2)
     with pytest.raises(ZeroDivisionError, match="at one"):
         exe.run([y])
-    with pytest.raises(RuntimeError, match="has failed before"):
+    with pytest.raises(RuntimeError, match="has already failed"):
         exe.run([y])
     still.reset()
     still.set_batch_generator(numbers(2))
@@ -453,19 +453,19 @@ def test_wrong_loaders_are_refused_in_words(world: World) -> None:
         loader(x).start()
     with pytest.raises(fluid.FeedError, match="start\\(\\) it"):
         iter(loader(x, iterable=False))
-    with pytest.raises(TypeError, match="a function that gives a generator"):
+    with pytest.raises(TypeError, match="a function that returns a generator"):
         loader(x).set_batch_generator(iter([]))  # type: ignore[arg-type]
     with pytest.raises(fluid.FeedError, match="batch_size=0"):
         loader(x).set_sample_generator(list, 0)
     running = loader(x, iterable=False).set_batch_generator(numbers(2))
     running.start()
-    with pytest.raises(fluid.FeedError, match="running already"):
+    with pytest.raises(fluid.FeedError, match="already running"):
         running.start()
-    with pytest.raises(fluid.FeedError, match="reset\\(\\) it before it gets another"):
+    with pytest.raises(fluid.FeedError, match="reset\\(\\) before you set another"):
         running.set_batch_generator(numbers(2))
     with pytest.raises(fluid.FeedError, match="2 parts, but feed_list has 1: x"):
         next(loader(x).set_batch_generator(lambda: [(1, 2)])())
-    with pytest.raises(fluid.FeedError, match="not just these"):
+    with pytest.raises(fluid.FeedError, match="differs from feed_list"):
         next(loader(x).set_batch_generator(lambda: [{"z": 1}])())
 
 
@@ -504,7 +504,7 @@ def test_readers_can_be_batched_and_shuffled() -> None:
     near = list(fluid.shuffle(source, 5)())
     assert sorted(near[:5]) == [0, 1, 2, 3, 4]
     for wrong in (0, -1, 1.5, True):
-        with pytest.raises(fluid.FeedError, match="from 1 on"):
+        with pytest.raises(fluid.FeedError, match="from 1"):
             fluid.shuffle(source, wrong)  # type: ignore[arg-type]
 
 

@@ -211,8 +211,8 @@ def test_what_is_not_there_and_what_makes_no_sense_is_said(world: World, tmp_pat
         io.load_persistables(exe, tmp_path, world.main)
     cases: list[tuple[type[Exception], str, Any, Any]] = [
         (fluid.FeedError, "`x` is needed", [], [scores]),
-        (fluid.FeedError, "`label` shall be fed", ["x", "label"], [scores]),
-        (fluid.FeedError, "no such feed", ["y"], [scores]),
+        (fluid.FeedError, "`label` is a feed, but no result needs it", ["x", "label"], [scores]),
+        (fluid.FeedError, "no feed of that name", ["y"], [scores]),
         (fluid.FetchError, "empty", ["x"], []),
         (fluid.FetchError, "for tests", ["x"], [world.main.var("fc_0.w_0@GRAD")]),
         (TypeError, "variables", ["x"], ["scores"]),
@@ -223,7 +223,7 @@ def test_what_is_not_there_and_what_makes_no_sense_is_said(world: World, tmp_pat
     assert not (tmp_path / "none").exists()
     with pytest.raises(TypeError, match="Executor"):
         io.save_params(None, tmp_path, world.main)  # type: ignore[arg-type]
-    with pytest.raises(fluid.SavedError, match="nothing that could be saved"):
+    with pytest.raises(fluid.SavedError, match="no variables to save"):
         fluid.save(fluid.Program(), tmp_path / "none")
     with pytest.raises(IsADirectoryError):
         fluid.save(world.main, tmp_path)

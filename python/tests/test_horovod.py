@@ -145,4 +145,4 @@ def test_an_unmodified_training_script_runs_under_horovodrun(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 done" in done.stdout and "rank 1 done" in done.stdout
-    assert "note: --gloo has no effect: there is one controller" in done.stderr
+    assert "note: --gloo has no effect: Phalanx has one controller" in done.stderr

@@ -64,7 +64,7 @@ def test_ranks_know_themselves_at_once_and_settings_act_or_are_said_once(tmp_pat
     assert sorted(f.name for f in tmp_path.iterdir()) == ["out", "t.json", "t.rank1.json"]
     assert any(event.get("name") == "ALLREDUCE" for event in json.loads(timeline.read_text()))
     for remark in (
-        "HOROVOD_CYCLE_TIME has no effect: there are no cycles",
+        "HOROVOD_CYCLE_TIME has no effect: Phalanx has no cycles",
         "HOROVOD_GLOO_TIMEOUT_SECONDS has no effect: PHALANX_TIMEOUT",
         "HOROVOD_FUSION_TRESHOLD has no effect: Horovod has no such setting; did you mean HOROVOD_FUSION_THRESHOLD?",
     ):
@@ -134,14 +134,14 @@ def test_flags_are_translated() -> None:
 
 def test_flags_that_mean_nothing_good_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for line, says in {
-        "-np 2 --min-np 1 x": "elastic jobs are not there yet; write -np",
-        "-np 2 --blacklist-cooldown-range 1 2 x": "elastic jobs are not there yet",
+        "-np 2 --min-np 1 x": "elastic jobs are not supported yet; write -np",
+        "-np 2 --blacklist-cooldown-range 1 2 x": "elastic jobs are not supported yet",
         "-np 2 --jsrun x": "write -H with the hosts",
-        "-np 2": "a command is needed",
-        "x": "-np is needed",
+        "-np 2": "the command is missing",
+        "x": "-np is missing",
         "-np 0 x": "a whole number of ranks from 1",
         "-np 2 --no-such-flag x": "--no-such-flag",
-        "-np 2 --fusion-threshold-mb -1 x": "a number from 0 is needed, not '-1'",
+        "-np 2 --fusion-threshold-mb -1 x": "expected a number from 0, not '-1'",
         "-np 2 --cache-capacity 1.5 x": "a whole number from 0",
         "-np 2 --start-timeout 0 x": "a number of seconds",
         "-np 2 --log-level LOUD x": "'LOUD'",
@@ -178,11 +178,11 @@ def test_a_configuration_file_is_read_and_the_command_line_wins(
     for text, says in {
         "params:\n  fusion_treshold_mb: 3\n": "line 2: params has no 'fusion_treshold_mb'",
         "parms:\n  cache_capacity: 3\n": "line 1: there is no section 'parms'",
-        "params:\n  cache_capacity: -3\n": "a whole number from 0 is needed, not '-3'",
+        "params:\n  cache_capacity: -3\n": "expected a whole number from 0, not '-3'",
         "params: {cache_capacity: 3}\n": "line 1: 'params: {cache_capacity: 3}' is not understood",
-        "  cache_capacity: 3\n": "line 1: 'cache_capacity' stands in no section",
+        "  cache_capacity: 3\n": "line 1: 'cache_capacity' is not in a section",
         "controller: ring\n": "controller: gloo or mpi",
-        "autotune:\n  enabled: maybe\n": "line 2: enabled is true or false, not 'maybe'",
+        "autotune:\n  enabled: maybe\n": "line 2: enabled must be true or false, not 'maybe'",
     }.items():
         file.write_text(text)
         assert says in refused(f"-np 2 --config-file {file} x", capsys), text
@@ -229,7 +229,7 @@ def test_arguments_of_functions_that_mean_nothing_good_are_refused() -> None:
     for arguments, says in (
         ({"num_proc": 0}, "a whole number of ranks from 1"),
         ({"num_proc": 2, "np": 3}, "contradict each other"),
-        ({"min_num_proc": 1}, "elastic jobs are not there yet"),
+        ({"min_num_proc": 1}, "elastic jobs are not supported yet"),
         ({"hosts": "a:1", "hostfile": "f"}, "leave one of them out"),
         ({"use_gloo": True, "use_mpi": True}, "exclude each other"),
     ):

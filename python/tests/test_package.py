@@ -128,5 +128,5 @@ def test_timelines(tmp_path: Path) -> None:
 
 def test_timeline_needs_an_engine() -> None:
     phalanx.shutdown()
-    with pytest.raises(ValueError, match="in no world yet"):
+    with pytest.raises(ValueError, match="has not joined a world"):
         start_timeline("nowhere.json")

@@ -20,7 +20,7 @@ def sets() -> None:
     mine = odd if r % 2 else even
     assert (mine.included(), mine.size(), mine.rank()) == (True, n // 2, r // 2)
     other = even if r % 2 else odd
-    with pytest.raises(ValueError, match="ask included"):
+    with pytest.raises(ValueError, match="check included"):
         other.rank()
     with pytest.raises(ValueError, match="no member"):
         hvd.allreduce(torch.ones(1), process_set=other)

@@ -77,7 +77,7 @@ def test_a_stall_is_told_once_with_the_line_of_the_missing_rank(tmp_path: Path, 
     # Somewhere inside until(), or in the condition that it asks.
     line = line_of(path, "until(lambda: os.path.exists(reported))  # here")
     called = rf"    called from {re.escape(path)}:{line} in think"
-    report = lines.index("phalanx: some ranks have submitted tensors for which others keep them waiting:")
+    report = lines.index("phalanx: stalled: some ranks have not submitted these tensors:")
     assert re.fullmatch(r"  allreduce\.b: waiting \d+\.\d s for rank 1", lines[report + 1]), text
     assert any(re.fullmatch(called, line) for line in lines[report:]), text
     assert any(re.fullmatch(rf"  rank 1: is at {re.escape(path)}:\d+ in \S+", line) for line in lines[report:]), text
@@ -103,7 +103,7 @@ def test_a_rank_inside_native_code_is_said_to_be_there(tmp_path: Path, n: int) -
     os.mkfifo(tmp_path / "reported")
     code, lines, _ = job(tmp_path, n, NATIVE, PHALANX_STALL_WARN="1")
     assert code == 0, lines
-    assert "  rank 1: did not answer where it is: its Python is inside native code" in lines, lines
+    assert "  rank 1: did not say where it is: its Python is inside native code" in lines, lines
 
 
 # Ranks with one name for two operations: each waits for the other, and neither for itself.

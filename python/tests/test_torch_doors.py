@@ -30,12 +30,16 @@ def misspoken() -> None:
     net, x = torch.nn.Linear(2, 1), torch.ones(2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for root in (-1, hvd.size(), 0.5, "0", True, None):
-        refused("root_rank is one of the ranks 0", lambda root=root: hvd.broadcast(x, root))
-        refused("root_rank is one of the ranks 0", lambda root=root: hvd.broadcast_(x, root))
-        refused("root_rank is one of the ranks 0", lambda root=root: pn.broadcast(np.ones(1), root))
-        refused("root_rank is one of the ranks 0", lambda root=root: hvd.broadcast_object(1, root))
-        refused("root_rank is one of the ranks 0", lambda root=root: hvd.broadcast_parameters(net.state_dict(), root))
-        refused("root_rank is one of the ranks 0", lambda root=root: hvd.broadcast_optimizer_state(optimizer, root))
+        refused("root_rank must be one of the ranks 0", lambda root=root: hvd.broadcast(x, root))
+        refused("root_rank must be one of the ranks 0", lambda root=root: hvd.broadcast_(x, root))
+        refused("root_rank must be one of the ranks 0", lambda root=root: pn.broadcast(np.ones(1), root))
+        refused("root_rank must be one of the ranks 0", lambda root=root: hvd.broadcast_object(1, root))
+        refused(
+            "root_rank must be one of the ranks 0", lambda root=root: hvd.broadcast_parameters(net.state_dict(), root)
+        )
+        refused(
+            "root_rank must be one of the ranks 0", lambda root=root: hvd.broadcast_optimizer_state(optimizer, root)
+        )
     for bad in (5, [0, 1], None):
         for call in (
             lambda bad=bad: hvd.allreduce(x, process_set=bad),
@@ -51,9 +55,9 @@ def misspoken() -> None:
             lambda bad=bad: hvd.check_equal(net, process_set=bad),
             lambda bad=bad: pn.allreduce(np.ones(1), process_set=bad),
         ):
-            refused("process_set is a ProcessSet", call)
+            refused("process_set must be a ProcessSet", call)
     refused("not registered", lambda: hvd.DistributedOptimizer(optimizer, process_set=hvd.ProcessSet([0])))
-    refused("from 0 on", lambda: hvd.ProcessSet([-1, 0]))
+    refused("whole numbers from 0", lambda: hvd.ProcessSet([-1, 0]))
     refused(r"such as \[0, 1\]", lambda: hvd.add_process_set(5))
     refused("add_process_set", lambda: hvd.remove_process_set(5))
     refused("wraps a torch.optim.Optimizer, not a Linear", lambda: hvd.DistributedOptimizer(net))
@@ -69,8 +73,8 @@ def misspoken() -> None:
 
 def handles() -> None:
     for bad in (None, 12345678, -1, "0", True):
-        refused("is no handle", lambda bad=bad: hvd.synchronize(bad))
-        refused("is no handle", lambda bad=bad: hvd.poll(bad))
+        refused("is not a handle", lambda bad=bad: hvd.synchronize(bad))
+        refused("is not a handle", lambda bad=bad: hvd.poll(bad))
     grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2), check_invariants=False)
     assert hvd.synchronize(hvd.sparse_allreduce_async(grad, op=hvd.Sum)).to_dense()[1].tolist() == [hvd.size()] * 2
     early = hvd.allreduce_async(torch.ones(1), name="early")

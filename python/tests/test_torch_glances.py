@@ -36,7 +36,7 @@ def trained(kind: str, steps: int, broadcast: bool, drift_at: int = -1) -> tuple
             if step == drift_at and hvd.rank() == 1:
                 with torch.no_grad():
                     own.bias += 1
-    return [str(w.message) for w in caught if "drifted" in str(w.message)], [p.tolist() for p in own.parameters()]
+    return [str(w.message) for w in caught if "different values" in str(w.message)], [p.tolist() for p in own.parameters()]
 
 
 @pytest.mark.parametrize("kind", ["optimizer", "adasum"])

@@ -18,17 +18,17 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "python-api.md"
 MODULES = [
     ("phalanx", "Running functions, and what all front ends share"),
     ("phalanx.torch", "PyTorch"),
-    ("phalanx.torch.elastic", "Going on after a failure, with PyTorch"),
+    ("phalanx.torch.elastic", "Recovery from failures, with PyTorch"),
     ("phalanx.numpy", "NumPy"),
     ("phalanx.graph", "Static programs, with Paddle's names"),
     ("phalanx.graph.layers", "Layers of static programs"),
     ("phalanx.graph.optimizer", "Optimizers of static programs"),
     ("phalanx.graph.io", "Readers of static programs, and files"),
     ("phalanx.graph.saving", "Saving and loading static programs"),
-    ("phalanx.graph.initializer", "How parameters begin"),
+    ("phalanx.graph.initializer", "Initial values of parameters"),
     ("phalanx.graph.regularizer", "Decay of parameters"),
-    ("phalanx.graph.clip", "Gradients that are kept small"),
-    ("phalanx.graph.unique_name", "Names that nobody has given"),
+    ("phalanx.graph.clip", "Gradient clipping"),
+    ("phalanx.graph.unique_name", "Generated names"),
     ("phalanx.exceptions", "Errors"),
 ]
 HEAD = """\
@@ -141,7 +141,7 @@ def main() -> None:
     text = page()
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit(f"{PAGE.name} is not what the docstrings say: run python/tools/api_reference.py")
+            sys.exit(f"{PAGE.name} differs from the docstrings: run python/tools/api_reference.py")
         return
     PAGE.write_text(text)
     print(f"{PAGE.name}: {text.count(chr(10) + '### ')} entries")

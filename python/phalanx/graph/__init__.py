@@ -1,4 +1,4 @@
-"""Static training programs: written for one device, run by many, under the names of Paddle's ``fluid``.
+"""Static training programs: written for one device, run on many, with the names of Paddle's ``fluid``.
 
 >>> import numpy as np
 >>> import phalanx.graph as fluid

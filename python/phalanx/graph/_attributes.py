@@ -1,4 +1,4 @@
-"""What can be set of a variable, and what of it a script must say elsewhere."""
+"""The attributes of a variable that can be set; for the others, where to set them instead."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 # What the class itself sets.
 _OWN = ("program", "name", "_form")
 _REMEDIES = {
-    "persistable": "anything can be fetched; create_global_var makes what lives in the scope",
+    "persistable": "any variable can be fetched; create_global_var makes a variable in the scope",
     "trainable": "only parameters are learned",
-    "optimize_attr": "say ParamAttr(learning_rate=…) where it is declared",
-    "regularizer": "say ParamAttr(regularizer=…) where it is declared",
-    "gradient_clip_attr": "give the optimizer grad_clip=…",
-    "error_clip": "give the optimizer grad_clip=…",
-    "initializer": "say ParamAttr(initializer=…) where it is declared",
+    "optimize_attr": "pass ParamAttr(learning_rate=…) where it is declared",
+    "regularizer": "pass ParamAttr(regularizer=…) where it is declared",
+    "gradient_clip_attr": "pass grad_clip=… to the optimizer",
+    "error_clip": "pass grad_clip=… to the optimizer",
+    "initializer": "pass ParamAttr(initializer=…) where it is declared",
     "shape": "layers.reshape makes another variable",
     "dtype": "layers.cast makes another variable",
     "lod_level": "say layers.data(lod_level=1)",
@@ -28,7 +28,7 @@ _REMEDIES = {
 
 
 def check(var: Variable, name: str) -> None:
-    """Refuses an attribute that would change nothing."""
+    """Refuses an attribute that would have no effect."""
     if name in _OWN and name not in var.__dict__:
         return
     known = getattr(type(var), name, None)
@@ -84,7 +84,7 @@ def set_stops(var: Variable, value: Any) -> None:
 
 
 def check_flow(name: str, dtype: Any, stops: Any) -> None:
-    """Only of floating-point numbers there are gradients."""
+    """Refuses types without gradients: only floating-point numbers have them."""
     _check_bool("stop_gradient", stops)
     if not stops and _values.name(_values.code(dtype)) not in ("float32", "float64"):
         text = f"`{name}` is {_values.name(_values.code(dtype))}, which has no gradient"
@@ -93,13 +93,13 @@ def check_flow(name: str, dtype: Any, stops: Any) -> None:
 
 def _check_bool(what: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{what} is True or False, got {value!r}")
+        raise TypeError(f"{what} must be True or False, got {value!r}")
 
 
 def _check_early(var: Variable, what: str) -> None:
     if var.program._graph.has_gradient(var.name):
         raise ProgramError(
-            f"{what} of `{var.name}` is set too late: the program has its gradient already. Set it before minimize, or "
+            f"{what} of `{var.name}` is set too late: the program already has its gradient. Set it before minimize, or "
             "give minimize a parameter_list or a no_grad_set",
             var=var.name,
         )

@@ -1,6 +1,6 @@
-"""A thread that reads ahead: a bounded queue between it and whoever trains.
+"""A thread that reads ahead, with a bounded queue between it and the training thread.
 
-Nobody waits busily, and every wait can be ended: by the other side, by closing the queue, by Ctrl-C, by a time limit.
+No thread polls, and every wait can be ended: by the other side, by closing the queue, by Ctrl-C, by a time limit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NEVER = object()
 
 
 class Channel:
-    """What was read and not taken yet.
+    """The batches that were read and not taken yet.
 
-    It is closed by collected garbage, at any moment and in any thread, so it has no lock that one could wait for: two
-    queues go round, with items and with the room for them, and only whoever has nothing to do waits at one.
+    The garbage collector may close it at any moment and in any thread, so it must not wait for a lock. It has two
+    queues, one of items and one of free places; a side waits only if it has nothing to do.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -35,27 +35,27 @@ class Channel:
             self._room.put(None)
 
     def put(self, item: Any) -> bool:
-        """Adds an item once there is room; False if nobody wants it any more."""
+        """Adds an item once the queue has a free place; False if the queue was closed."""
         self._room.get()
         if not self._is_closed:
             self._items.put((True, item))
         return not self._is_closed
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing comes any more, because of this error or because that was all."""
+        """Ends the queue, with an error or because there are no more items."""
         # Twice: Ctrl-C may lose one.
         for _ in range(2):
             self._items.put((False, error))
 
     def close(self) -> None:
-        """Nobody takes any more. Whoever waits at either side is woken, and what was read is let go."""
+        """Closes the queue: wakes both sides and drops the items that were read."""
         self._is_closed = True
         items, self._items = self._items, SimpleQueue()
         items.put((False, None))
         self._room.put(None)
 
     def take(self, timeout_s: float | None) -> tuple[bool, Any]:
-        """The next item, with True; at the end False and the error, or nothing if it was given before."""
+        """The next item, with True; at the end False and the error, or ``None`` if that was already returned."""
         # Looked at in this order: what is seen after it was closed is not waited for.
         items = self._items
         if self._is_closed:
@@ -66,7 +66,7 @@ class Channel:
         try:
             (is_item, item), _ = next(zip(get, make_room))  # noqa: B905
         except Empty:
-            raise TimeoutError(f"the reader gave nothing for {timeout_s} s") from None
+            raise TimeoutError(f"the reader gave no batch for {timeout_s} s") from None
         if not is_item:
             # For whoever asks again. The room behind the end is for nobody.
             items.put((False, None))
@@ -74,7 +74,7 @@ class Channel:
 
 
 def _read(channel: Channel, make: Callable[[], Iterable[Any]]) -> None:
-    """The thread. It knows the queue and not who takes from it, so that it keeps nobody alive."""
+    """The thread. It refers only to the queue, not to its reader, so that it keeps no other object alive."""
     try:
         items = iter(make())
         try:
@@ -93,10 +93,10 @@ def _read(channel: Channel, make: Callable[[], Iterable[Any]]) -> None:
 
 
 class Prefetch(Iterator[Any]):
-    """What ``make`` gives, read ahead by a thread. The thread ends when this is closed, collected, or at exit.
+    """Reads ahead what ``make`` returns, in a thread. The thread ends when this is closed, collected, or at exit.
 
-    A thread cannot be ended in the middle of somebody's code: one whose reader blocks is left to itself and ends when
-    the reader comes back. It never keeps the process from ending.
+    A thread cannot be ended inside the user's code: if the reader blocks, the thread ends when the reader returns. It
+    never keeps the process from ending.
 
     >>> list(Prefetch(lambda: range(5), 2))
     [0, 1, 2, 3, 4]
@@ -119,7 +119,7 @@ class Prefetch(Iterator[Any]):
         if is_item:
             return item
         if self._has_failed:
-            raise RuntimeError("the reader has failed before; begin again")
+            raise RuntimeError("the reader has already failed; start it again")
         if item is None:
             raise StopIteration
         self._has_failed = True

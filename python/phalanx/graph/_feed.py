@@ -1,4 +1,4 @@
-"""What users feed and fetch, in one form. What has no form is refused here, before anything runs."""
+"""Converts what users feed and fetch into one form. Invalid values are refused here, before anything runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _array(program: Program, name: str, value: Any) -> Array:
     wanted = None if found is None else f"{_values.name(found[0])}{list(found[1])}"
     if isinstance(value, (bool, int, float)):
         if found is None:
-            unknown = FeedError(f"`{name}` is fed, but the program has no such feed", var=name)
+            unknown = FeedError(f"`{name}` is fed, but the program has no feed of that name", var=name)
             raise explained(program, unknown)
         dtype = np.dtype(_values.name(found[0]))
         if dtype.kind in "iu" and isinstance(value, float):
@@ -159,7 +159,7 @@ def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1, 
         with Taken() as taken:
             return feeds(program, feed, feed_dict, devices, taken=taken)
     if feed is not None and feed_dict is not None:
-        raise FeedError("feed and feed_dict are the same thing under two names; give one")
+        raise FeedError("feed and feed_dict are the same argument; pass one of them")
     given = from_readers(program, feed if feed is not None else feed_dict, devices, taken)
     if isinstance(given, Group) and given.places == 1 and len(given) == 1:
         given = given[0]
@@ -173,7 +173,7 @@ def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1, 
         return [_one(program, name, value) for name, value in given.items()]
     if isinstance(given, (list, tuple)):
         return _each(program, list(given))
-    raise FeedTypeError(f"feed is a dict, or a list with a dict for each device, not a {type(given).__name__}")
+    raise FeedTypeError(f"feed must be a dict, or a list with a dict for each device, not a {type(given).__name__}")
 
 
 def _each(program: Program, given: list[Any]) -> Feeds:
@@ -188,7 +188,7 @@ def _each(program: Program, given: list[Any]) -> Feeds:
             )
         _ragged.check_alike(program, each)
     if not dicts:
-        raise FeedError("feed: the list is empty; a dict for each device is needed")
+        raise FeedError("feed: the list is empty; pass a dict for each device")
     return [_one(program, name, PerDevice([each[name] for each in dicts])) for name in dicts[0]]
 
 
@@ -199,7 +199,7 @@ def fetches(fetch_list: Any, return_merged: bool) -> list[tuple[str, str]]:
     if isinstance(fetch_list, (str, Variable, Fetch)):
         fetch_list = [fetch_list]
     if not isinstance(fetch_list, (list, tuple)):
-        raise TypeError(f"fetch_list is a list of variables or names, not a {type(fetch_list).__name__}")
+        raise TypeError(f"fetch_list must be a list of variables or names, not a {type(fetch_list).__name__}")
     return [_fetch(one, return_merged) for one in fetch_list]
 
 
@@ -208,29 +208,28 @@ def _fetch(one: Any, return_merged: bool) -> tuple[str, str]:
     if isinstance(one, Fetch):
         one, merge = one.var, one.merge
         if merge not in MERGES:
-            raise FetchError(f"values cannot be merged by {merge!r}; there are {', '.join(MERGES)}")
+            raise FetchError(f"values cannot be merged by {merge!r}; choose one of {', '.join(MERGES)}")
     if isinstance(one, Variable):
         return one.name, merge
     if isinstance(one, str):
         return one, merge
     if isinstance(one, Operator) or (isinstance(one, (list, tuple)) and one and isinstance(one[0], (Operator, list))):
         raise TypeError(
-            "what minimize() gives is for Executor.run, with a Program or a CompiledProgram; a ParallelExecutor runs "
-            "all updates anyway"
+            "what minimize() returns can be fetched only with Executor.run; a ParallelExecutor runs all updates anyway"
         )
-    raise TypeError(f"variables and names can be fetched, not a {type(one).__name__}")
+    raise TypeError(f"only variables and names can be fetched, not a {type(one).__name__}")
 
 
 def check_fetched(program: Program, names: Iterable[str]) -> None:
-    """All of these are there. It is looked at before loaders are asked for anything."""
+    """Checks that all of these exist, before a batch is taken from a loader."""
     for name in names:
         if program._graph.var(name) is None:
-            unknown = FetchError(f"`{name}` is fetched, but the program has no such variable", var=name)
+            unknown = FetchError(f"`{name}` is fetched, but the program has no variable of that name", var=name)
             raise explained(program, unknown)
 
 
 def explained(program: Program, why: GraphError) -> GraphError:
-    """With what could be done about it, if a name is the trouble."""
+    """Adds what to do about it, if a name is wrong."""
     hint = _hint(program, why)
     if hint is None:
         return why
@@ -247,7 +246,7 @@ def _hint(program: Program, why: GraphError) -> str | None:
         return f"feed `{of}` as a list of sequences, or as a LoDTensor, or its lengths too"
     if isinstance(why, FetchError) and why.var in program._inside:
         where = program._inside[why.var]
-        return f"it lives inside the {where}: let the function there return it, and fetch what that gives"
+        return f"it exists only inside the {where}: return it from the function there, and fetch the result"
     found = program._graph.var(why.var)
     if found is not None:
         return _hint_of_known(program, why, _values.name(found[0]))
@@ -291,8 +290,8 @@ def _copied(program: Program, name: str) -> str | None:
         if earlier._graph.var(name) is None:
             continue
         if what == "executor":
-            return "it was added later: the executor has the program as it was when it was made; make it after that"
-        return "the program that was cloned has it: it was added after clone(), or is only for training"
+            return "it was added after the executor was made; make the executor after it"
+        return "only the program that was cloned has it: it was added after clone(), or is only for training"
     return None
 
 

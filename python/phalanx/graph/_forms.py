@@ -1,4 +1,4 @@
-"""The forms in which values are given to devices, where a plain array would be split."""
+"""Forms for values that should not be split over devices like a plain array."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Replicate:
-    """Feeds all of a value to every device, where it would be split."""
+    """Feeds the whole value to every device instead of splitting it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class PerDevice:
-    """Feeds each device a value of its own; one without samples leaves its device idle."""
+    """Feeds each device its own value; a device without samples is idle."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = list(values)

@@ -1,4 +1,4 @@
-"""Devices that learn without waiting for each other: ``BuildStrategy.async_mode``."""
+"""Devices that update without waiting for each other: ``BuildStrategy.async_mode``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.graph.errors import EOFException, FeedError, FeedTypeError, FetchEr
 from phalanx.graph.program import Program
 from phalanx.graph.strategy import BuildForm, BuildStrategy, ExecutionStrategy
 
-WHAT = "in async_mode feed is batches, one after another: an iterator or a list of dicts, or loader()"
+WHAT = "in async_mode feed must be a sequence of batches: an iterator or a list of dicts, or loader()"
 Lents = list[tuple[str, Lent]]
 Reader = Callable[[], "Lents | None"]
 
@@ -53,16 +53,14 @@ class Asynchronous:
             raise StrategyError("async_mode is for training: name the loss", var="async_mode")
         self._program = program
         self._loss = loss
-        self._exe = _phalanx.GraphHogwild(
-            program._graph, loss, BuildForm(build), execution, devices, program._seed()
-        )
+        self._exe = _phalanx.GraphHogwild(program._graph, loss, BuildForm(build), execution, devices, program._seed())
         self.devices = self._exe.devices
         self._most = self.devices * execution.num_iteration_per_run
         # An iterator that gave a group of which the last run has not taken all.
         self._rest: Batches | None = None
 
     def effective(self) -> dict[str, Any]:
-        """The strategies as they hold."""
+        """The strategies in effect."""
         return self._exe.effective()
 
     def prepare(self, store: _phalanx.GraphStore) -> None:
@@ -74,7 +72,9 @@ class Asynchronous:
             if name != self._loss:
                 raise FetchError(f"in async_mode only the loss `{self._loss}` can be fetched, not `{name}`", var=name)
             if merge == "unmerged":
-                raise FetchError("in async_mode devices have no steps in common, so nothing comes unmerged", var=name)
+                raise FetchError(
+                    "in async_mode devices have no common steps, so return_merged=False is not possible", var=name
+                )
         if feed is None and self._program._readers:
             updates = self._exe.run(store, self._of_loaders())
         else:
@@ -88,7 +88,9 @@ class Asynchronous:
 
     def _batches(self, feed: Any) -> Batches:
         if hasattr(feed, "set_batch_generator"):
-            raise FeedTypeError(f"{WHAT}; call the loader once for an epoch, and feed what it gives to all of its runs")
+            raise FeedTypeError(
+                f"{WHAT}; call the loader once per epoch, and feed the result to all runs of that epoch"
+            )
         if feed is None or isinstance(feed, (str, bytes, Mapping)) or not isinstance(feed, Iterable):
             raise FeedTypeError(f"{WHAT}, not a {type(feed).__name__}")
         if isinstance(feed, (list, tuple)):
@@ -102,7 +104,7 @@ class Asynchronous:
         if len(feed) > self._most:
             raise FeedError(
                 f"{len(feed)} batches are fed, but {self.devices} devices take {self._most} in a run; set "
-                "num_iteration_per_run, or feed an iterator, of which the rest is for the next run",
+                "num_iteration_per_run, or feed an iterator, which keeps the rest for the next run",
                 wanted=str(self._most),
                 got=str(len(feed)),
             )
@@ -142,12 +144,15 @@ class Asynchronous:
         found = []
         for name, kind, values in _feed.feeds(self._program, one):
             if kind == "each":
-                raise FeedError(f"`{name}` of batch {number} is fed for each device, but one takes it all", var=name)
+                raise FeedError(
+                    f"`{name}` of batch {number} is fed for each device, but in async_mode one device takes a whole batch",
+                    var=name,
+                )
             found.append((name, values[0]))
         return found
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise StrategyError(f"{name} is not there in async_mode: devices have no steps in common", var="async_mode")
+        raise StrategyError(f"{name} is not available in async_mode: devices have no common steps", var="async_mode")
 
 
 def _check_batch(number: int, one: Any) -> None:

@@ -1,6 +1,6 @@
-"""Where lengths of sequences go: which operations hand them on, and which would count what lies behind the ends.
+"""How lengths of sequences propagate: which operations pass them on, and which would count the padding.
 
-It knows operations in the form in which programs are written down, and of variables only shapes.
+It sees operations in their serialized form, and only the shapes of variables.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _remedy(kind: str, attrs: Any, x: Shaped) -> str | None:
         is_softmax = kind in ("BoundedSoftmax", "Softmax")
         return "take sequence_softmax" if is_softmax else "give elements a width, or take sequence_pool first"
     if kind == "LayerNorm" and attrs["axis"] < 2:
-        return "say begin_norm_axis=2, for each element by itself"
+        return "pass begin_norm_axis=2 to normalise each element by itself"
     if kind == "BatchNorm":
         return "take layer_norm(x, begin_norm_axis=2)"
     if kind == "Conv2d":
@@ -137,9 +137,9 @@ def check(kind: str, attrs: Any, inputs: Sequence[Shaped], ragged: Collection[st
     for x in inputs:
         if x.name not in ragged:
             continue
-        remedy, why = _remedy(kind, attrs, x), "what lies behind their ends would count"
+        remedy, why = _remedy(kind, attrs, x), "the padding would count"
         if remedy is None:
-            remedy, why = _lost(kind, attrs, x), "the result would not know where they end"
+            remedy, why = _lost(kind, attrs, x), "the result would have no lengths"
         if remedy is not None:
             text = f"{layer} at {site}: {x!r} holds padded sequences, and {why}; {remedy}"
             raise ProgramError(text, op=layer, var=x.name, site=site)
@@ -152,11 +152,11 @@ def read(given: Any, var: Callable[[str], Any]) -> tuple[dict[str, str], set[tup
         names = {*lengths, *lengths.values(), *(name for pair in pairs for name in pair)}
         forms = {name: var(name) for name in names}
     except (KeyError, TypeError, ValueError):
-        raise ProgramError("this is no program: it does not say where the lengths of sequences are") from None
+        raise ProgramError("this is not a program: the lengths of sequences are missing") from None
     for name in {*lengths.values(), *(name for pair in pairs for name in pair)}:
         if forms[name] is None or forms[name][2] != "feed" or len(forms[name][1]) != 1:
-            raise ProgramError(f"this is no program: `{name}` should be lengths of sequences that are fed", var=name)
+            raise ProgramError(f"this is not a program: `{name}` should be lengths of sequences that are fed", var=name)
     for name in lengths:
         if forms[name] is None or len(forms[name][1]) < 2:
-            raise ProgramError(f"this is no program: `{name}` should hold padded sequences", var=name)
+            raise ProgramError(f"this is not a program: `{name}` should hold padded sequences", var=name)
     return lengths, pairs

@@ -1,4 +1,4 @@
-"""What Python's operators make of variables: operations, or an error that says what to write instead."""
+"""Python's operators on variables: each adds an operation, or is an error that shows the replacement."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _LAYERS = {"Less": "less_than", "LessEqual": "less_equal", "Greater": "greater_t
 
 
 def no_truth(x: Variable) -> NoReturn:
-    """A script that asks is told what runs can ask."""
+    """Refuses ``bool(x)`` and names the layers that test a value in a run."""
     raise TypeError(
-        f"`{x.name}` has no truth while the program is written, only in a run: use layers.cond instead of `if`, "
+        f"`{x.name}` has no truth value while the program is built, only in a run: use layers.cond instead of `if`, "
         "layers.while_loop instead of `while`, layers.logical_and, logical_or and logical_not of conditions"
     )
 
 
 def no_equality(x: Variable) -> NoReturn:
     """Between variables, ``==`` says whether they are the same, as lists need it; of a number it would never hold."""
-    raise TypeError(f"`{x.name}` == a number compares nothing: use layers.equal(x, fill_constant(…)), in a run")
+    raise TypeError(f"`{x.name}` cannot be compared with a number by ==: use layers.equal(x, fill_constant(…))")
 
 
 def no_array(x: Variable) -> NoReturn:
     """Functions of numpy's need values."""
     raise TypeError(
-        f"`{x.name}` is a variable of a program and has no value that numpy could take: use a function of "
+        f"`{x.name}` is a variable of a program and has no value for numpy: use a function of "
         "phalanx.graph.layers, or fetch it and take the array"
     )
 
 
 @contextmanager
 def at_once(inputs: Sequence[Variable]) -> Iterator[None]:
-    """What is appended within it for these stays only if all of it could be."""
+    """A context in which either all operations are appended or none."""
     # Of inputs that are alike and no scalars, nothing is made before the one operation.
     shapes = {x.shape for x in inputs}
     if len(shapes) < 2 and () not in shapes:
@@ -164,7 +164,7 @@ def item(x: Variable, key: Any) -> Variable:
     """``x[2]``, ``x[:, 1:3]``: parts along axes, without those of which one place is taken."""
     keys = key if isinstance(key, tuple) else (key,)
     if len(keys) > len(x.shape):
-        raise ProgramError(f"{x!r} has no {len(keys)} axes to take parts of", op="slice", var=x.name)
+        raise ProgramError(f"{x!r} does not have {len(keys)} axes", op="slice", var=x.name)
     # All are looked at before anything is appended.
     parts = [_part(x, axis, one) for axis, one in enumerate(keys)]
     out, gone = x, []
@@ -187,11 +187,11 @@ def _part(x: Variable, axis: int, one: Any) -> tuple[int, int]:
     ends = [one.start, one.stop] if isinstance(one, slice) and one.step in (None, 1) else [one]
     if not all((end is None and isinstance(one, slice)) or _is_index(end) for end in ends):
         raise TypeError(
-            f"`{x.name}`[{one!r}]: numbers and slices without steps can stand here; use layers.gather for more"
+            f"`{x.name}`[{one!r}]: only numbers and slices without steps are supported; use layers.gather for more"
         )
     if size < 0:
         raise ProgramError(
-            f"axis {axis} of {x!r} is the batch, which cannot be cut; fetch it and cut the array",
+            f"axis {axis} of {x!r} is the batch, which cannot be sliced; fetch it and slice the array",
             op="slice",
             var=x.name,
         )

@@ -12,7 +12,7 @@ from phalanx.graph.errors import FetchError
 from phalanx.graph.program import Operator, Program
 
 MOST = 16
-"""So many parts of one program are kept; the oldest goes first."""
+"""The number of parts of one program that are cached; the oldest is dropped first."""
 
 
 def _is_update(one: Any) -> bool:
@@ -57,7 +57,7 @@ def targets(program: Program, fetch_list: Any, updates: list[Operator] | None) -
             _check_alone(program, name, updates or [])
             wanted.append(name)
     if not wanted:
-        raise FetchError("use_prune keeps only what is needed for fetch_list, and nothing is fetched")
+        raise FetchError("use_prune keeps only what fetch_list needs, but fetch_list is empty")
     return tuple(sorted(set(wanted)))
 
 
@@ -66,7 +66,7 @@ def _check_alone(program: Program, name: str, updates: list[Operator]) -> None:
     for op in program.global_block().ops:
         if op.role == "Optimize" and name in op.outputs and op not in updates:
             raise FetchError(
-                f"`{name}` is updated at {op.site}, too, and one of its updates cannot run without the other; fetch "
+                f"`{name}` is also updated at {op.site}, and one update cannot run without the other; fetch "
                 "both, or write a program for each",
                 var=name,
             )

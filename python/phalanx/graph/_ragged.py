@@ -1,4 +1,4 @@
-"""Sequences among what is fed: padded, and with their lengths beside them."""
+"""Pads the sequences among the feeds, and adds their lengths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def named(feed: Mapping[Any, Any]) -> dict[Any, Any]:
     for key, value in feed.items():
         name = key.name if isinstance(key, Variable) else key
         if name in made:
-            raise FeedError(f"`{name}` is fed twice, by its name and as a variable; feed it once", var=name)
+            raise FeedError(f"`{name}` is fed twice, by name and as a variable; feed it once", var=name)
         made[name] = value
     return made
 
@@ -35,7 +35,7 @@ def padded(program: Program, feed: Mapping[Any, Any]) -> dict[Any, Any]:
             made[name] = value
         elif _is_ragged(program, name):
             if lod.lengths_of(name) in given:
-                text = f"`{lod.lengths_of(name)}` is fed, but the sequences of `{name}` have lengths already"
+                text = f"`{lod.lengths_of(name)}` is fed, but the sequences of `{name}` already have lengths"
                 raise FeedError(f"{text}; feed `{name}` padded, or leave them out", var=lod.lengths_of(name))
             pairs = [_pad(program, name, part) for part in parts]
             both = [

@@ -1,4 +1,4 @@
-"""Where in the user's script something is asked for."""
+"""The line of the user's script that called this package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HERE = str(Path(__file__).parent)
 
 
 def caller() -> tuple[str, int]:
-    """File and line of the innermost call that does not lie in this package."""
+    """File and line of the innermost call outside of this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back

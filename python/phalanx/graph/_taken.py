@@ -1,4 +1,4 @@
-"""What loaders gave for a run. A run that did not happen hands it back, so that no batch is lost."""
+"""The batches that a run took from loaders. A run that fails before it starts returns them, so that no batch is lost."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def code(dtype: Any) -> int:
     """The code of an element type, given as numpy or Paddle names it."""
     name = dtype if isinstance(dtype, str) and dtype in _NAMES else np.dtype(dtype).name
     if name not in _NAMES:
-        raise TypeError(f"programs have no variables of {dtype!r}; there are {', '.join(_NAMES)}")
+        raise TypeError(f"programs have no variables of {dtype!r}; choose one of {', '.join(_NAMES)}")
     return _NAMES.index(name)
 
 
@@ -69,7 +69,7 @@ def _holds(dtype: Any, one: Any) -> bool:
 
 
 def misfit(array: Array, dtype: Any) -> str | None:
-    """Why an array is not taken for this type: nothing to add to its own type, or the number that does not fit."""
+    """Why an array does not fit this type: the number that does not fit, or nothing if the type itself is the reason."""
     kind = np.dtype(dtype).kind
     if array.dtype.kind not in "iub" if kind in "iu" else not np.can_cast(array.dtype, dtype, "same_kind"):
         return ""

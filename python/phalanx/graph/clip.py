@@ -1,4 +1,4 @@
-"""How gradients are kept small: the ``grad_clip`` of an optimizer.
+"""Gradient clipping: the ``grad_clip`` of an optimizer.
 
 >>> GradientClipByGlobalNorm(1.0)
 GradientClipByGlobalNorm(clip_norm=1.0)
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class GradientClip:
-    """The base of them all."""
+    """The base class."""
 
     def _form(self) -> tuple[str, dict[str, float]]:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Programs that are run in parallel by an :class:`Executor`.
+"""Programs that an :class:`Executor` runs in parallel.
 
 >>> from phalanx import graph
 >>> compiled = graph.CompiledProgram(graph.Program())
@@ -52,14 +52,14 @@ class CompiledProgram:
     ) -> CompiledProgram:
         """On these places; without them on ``CPU_NUM``, or one for each core."""
         if self._parallel:
-            raise StrategyError("with_data_parallel was called for this program already")
+            raise StrategyError("with_data_parallel was already called for this program")
         if share_vars_from is not None and not isinstance(share_vars_from, CompiledProgram):
-            raise TypeError(f"share_vars_from is a CompiledProgram, not a {type(share_vars_from).__name__}")
+            raise TypeError(f"share_vars_from must be a CompiledProgram, not a {type(share_vars_from).__name__}")
         source = share_vars_from
         while source is not None:
             if source is self:
                 raise StrategyError(
-                    "share_vars_from: the program would take its variables from itself; name one that does not share",
+                    "share_vars_from: the program would share its variables with itself; name another program",
                     var="share_vars_from",
                 )
             source = source._from
@@ -71,9 +71,9 @@ class CompiledProgram:
 
     @property
     def effective(self) -> dict[str, Any]:
-        """The strategies as they hold, once it has run."""
+        """The strategies in effect, once it has run."""
         if self._exe is None:
-            raise StrategyError("the program has not run yet")
+            raise StrategyError("the program has not run yet: call Executor.run first")
         return self._exe.effective
 
     def _executor(self, scope: Scope) -> ParallelExecutor:
@@ -114,7 +114,7 @@ class CompiledProgram:
 
     def _check_scope(self, scope: Scope) -> None:
         if self._scope is not None and scope is not self._scope:
-            raise StrategyError("the program was compiled for another scope")
+            raise StrategyError("the program was compiled for another scope: make another CompiledProgram for this one")
 
 
 class _Numbered(ParallelExecutor):
@@ -141,7 +141,7 @@ def count(places: Any) -> int | None:
         return 1
     odd = [place for place in places if not isinstance(place, CPUPlace)]
     if odd or not places:
-        raise StrategyError(f"places is a list of CPUPlace, got {places!r}")
+        raise StrategyError(f"places must be a list of CPUPlace, got {places!r}")
     return len(places)
 
 

@@ -1,4 +1,4 @@
-"""What Paddle's scripts look for in ``fluid.core``."""
+"""The names of ``fluid.core`` that Paddle's scripts use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples, as readers give them, become arrays that can be fed.
+"""Converts samples from readers to arrays that can be fed.
 
 >>> from phalanx import graph
 >>> with graph.program_guard(graph.Program()):
@@ -34,7 +34,7 @@ class Slot(NamedTuple):
     @classmethod
     def of(cls, var: Variable) -> Slot:
         if not isinstance(var, Variable):
-            raise FeedTypeError(f"feed_list has variables, not a {type(var).__name__}")
+            raise FeedTypeError(f"feed_list must hold variables, not a {type(var).__name__}")
         if not var.is_data:
             raise FeedError(f"`{var.name}` is computed, not fed ({var.site})", var=var.name, site=var.site)
         return cls(var.name, var.dtype, var.shape, var.site, var.lod_level > 0)
@@ -106,9 +106,7 @@ def of_batch(slots: Sequence[Slot], batch: Any) -> dict[str, Any]:
     if isinstance(batch, Mapping):
         odd = sorted(batch.keys() ^ {slot.name for slot in slots})
         if odd:
-            raise FeedError(
-                f"the reader gives {sorted(batch)}, but feed_list has not just these: {odd}", var=str(odd[0])
-            )
+            raise FeedError(f"the reader gives {sorted(batch)}, which differs from feed_list in {odd}", var=str(odd[0]))
         batch = [batch[slot.name] for slot in slots]
     made: dict[str, Any] = {}
     for slot, value in zip(slots, _fields(slots, batch, "the batch"), strict=True):

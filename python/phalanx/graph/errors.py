@@ -1,6 +1,6 @@
-"""What is wrong with a program, with what it is fed, or with a run, as classes.
+"""The errors of programs, feeds and runs, as classes.
 
-All are a :class:`GraphError`; most are also the :class:`ValueError` or :class:`TypeError` that they would be elsewhere.
+All are a :class:`GraphError`; most are also a :class:`ValueError` or a :class:`TypeError`.
 
 >>> issubclass(FeedError, ValueError), issubclass(OpError, RuntimeError)
 (True, True)
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 
 class GraphError(Exception):
-    """The base of them all.
+    """The base class.
 
-    Attributes say what it was about, as far as that is known: ``var`` and ``op`` by name, ``site`` as ``file:line``
-    of the script, ``wanted`` and ``got``, and the ``replica``.
+    Attributes, where known: ``var`` and ``op`` by name, ``site`` as ``file:line`` of the script, ``wanted`` and
+    ``got``, and the ``replica``.
     """
 
     def __init__(
@@ -37,31 +37,31 @@ class GraphError(Exception):
 
 
 class ProgramError(GraphError, ValueError):
-    """The program makes no sense; ``site`` is the line that wrote it."""
+    """The program is not valid; ``site`` is the line of the script."""
 
 
 class ControlFlowError(ProgramError, NotImplementedError):
-    """Something stands within a loop or a branch that cannot: an optimizer, or statistics that a layer keeps."""
+    """A loop or a branch contains something that is not allowed there: an optimizer, or a layer that keeps statistics."""
 
 
 class LossError(GraphError, ValueError):
-    """The loss is not named, not in the program, not one number, or learns nothing."""
+    """The loss is not named, not in the program, not one number, or depends on no parameter."""
 
 
 class StrategyError(GraphError, ValueError):
-    """Strategies contradict each other or what they are used with. All conflicts are in the message."""
+    """Strategies contradict each other or the program. The message lists all conflicts."""
 
 
 class FeedError(GraphError, ValueError):
-    """Something is fed that is missing, unknown, or of the wrong type or shape. Nothing has run."""
+    """A feed is missing, unknown, or has the wrong type or shape. Nothing has run."""
 
 
 class FeedTypeError(FeedError, TypeError):
-    """Something is fed that is no dict, no list of dicts, or holds no arrays. Nothing has run."""
+    """The feed is not a dict or a list of dicts, or does not hold arrays. Nothing has run."""
 
 
 class FetchError(GraphError, ValueError):
-    """Something is fetched that is not there, or cannot be merged. Nothing has run."""
+    """A fetched variable does not exist or cannot be merged. Nothing has run."""
 
 
 class UninitialisedError(GraphError, RuntimeError):
@@ -77,18 +77,18 @@ class OpError(GraphError, RuntimeError):
 
 
 class NotFiniteError(OpError):
-    """An operation gave a number that is not finite, and ``check_nan_inf`` is on."""
+    """An operation computed a number that is not finite, and ``check_nan_inf`` is on."""
 
 
 class ProcessError(GraphError, RuntimeError):
-    """Another rank failed in this run, or is lost. If it was only this run, all can go on with the next."""
+    """Another rank failed in this run, or is lost. If only this run failed, all ranks can continue with the next one."""
 
     #: It is not the first failure.
     follows = True
 
 
 class SavedError(GraphError, ValueError):
-    """A file is damaged, not ours, or does not fit the program; all that does not fit is named. Nothing has changed."""
+    """A file is damaged, not ours, or does not fit the program; the message lists all misfits. Nothing has changed."""
 
 
 class EOFException(GraphError, EOFError):

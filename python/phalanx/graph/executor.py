@@ -1,4 +1,4 @@
-"""A program on one device, one operation after the other; and startup programs.
+"""Runs a program on one device, one operation after the other; also runs startup programs.
 
 >>> import numpy as np
 >>> from phalanx import graph
@@ -27,17 +27,17 @@ from phalanx.graph.program import Program, default_main_program
 from phalanx.graph.scope import Scope, global_scope
 
 ALONE = (
-    "rank {} of {} trains this program alone: an Executor runs a Program on one device and tells other ranks nothing; "
+    "rank {} of {} trains this program alone: an Executor runs a Program on one device, without the other ranks; "
     "use ParallelExecutor(loss_name=…), or CompiledProgram(…).with_data_parallel(loss_name=…), to train together"
 )
 
 
 class Executor:
-    """Runs programs. One without operations is a startup program: it gives what it declares its first values."""
+    """Runs programs. A program without operations is a startup program: it initializes the variables that it declares."""
 
     def __init__(self, place: CPUPlace | None = None, *, check_nan_inf: bool = False) -> None:
         if place is not None and not isinstance(place, CPUPlace):
-            raise TypeError(f"place is a CPUPlace, not a {type(place).__name__}")
+            raise TypeError(f"place must be a CPUPlace, not a {type(place).__name__}")
         self._check = check_nan_inf
         self._made: WeakKeyDictionary[Program, tuple[tuple[int, int], _phalanx.GraphExecutor]] = WeakKeyDictionary()
         self._parts = _prune.Parts()
@@ -53,11 +53,11 @@ class Executor:
         return_merged: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """Runs the program once and gives what is fetched, in that order.
+        """Runs the program once and returns the fetched values, in the order of ``fetch_list``.
 
-        With ``use_prune`` only what is needed for that runs, and only that must be fed: fetching the loss alone changes
-        no parameter. What ``minimize`` has given may be fetched, too; it turns ``use_prune`` on and keeps the updates,
-        and nothing comes back for it.
+        With ``use_prune`` only the operations that the fetched values need run, and only their feeds are needed:
+        fetching the loss alone changes no parameter. What ``minimize`` returned may be fetched, too: this turns
+        ``use_prune`` on and keeps the updates, and returns no value.
         """
         scope = scope or global_scope()
         fetch_list, updates = _prune.split(fetch_list)
@@ -71,7 +71,7 @@ class Executor:
             return exe.run(fetch_list, feed, return_numpy=return_numpy, return_merged=return_merged)
         program = default_main_program() if program is None else program
         if not isinstance(program, Program):
-            raise TypeError(f"a Program or a CompiledProgram can be run, not a {type(program).__name__}")
+            raise TypeError(f"only a Program or a CompiledProgram can be run, not a {type(program).__name__}")
         if use_prune:
             whole = program
             program = self._parts.part(whole, _prune.targets(whole, fetch_list, updates))
@@ -121,7 +121,7 @@ class Executor:
         return known[1]
 
     def _warn_alone(self, program: Program) -> None:
-        """A rank that trains beside others without a word to them is most often a mistake."""
+        """Warns about a rank that trains alone beside other ranks, which is most often a mistake."""
         if self._has_warned or not _phalanx.is_initialized() or _phalanx.place()[1] == 1:
             return
         if any(op.role == "Optimize" for op in program.global_block().ops):
@@ -129,7 +129,7 @@ class Executor:
             warnings.warn(ALONE.format(*_phalanx.place()), stacklevel=5)
 
     def close(self) -> None:
-        """Lets go of everything that was made for programs."""
+        """Frees everything that was made for programs."""
         self._made.clear()
         self._parts.clear()
 

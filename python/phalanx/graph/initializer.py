@@ -1,4 +1,4 @@
-"""How parameters begin: the ``initializer`` of a ``ParamAttr``. Those with ``Initializer`` at the end are the same.
+"""Initial values of parameters: the ``initializer`` of a ``ParamAttr``. Names that end in ``Initializer`` are aliases.
 
 >>> Normal(scale=0.1)
 Normal(loc=0.0, scale=0.1)
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Initializer:
-    """The base of them all."""
+    """The base class."""
 
     def _form(self) -> Any:
         raise NotImplementedError
@@ -29,7 +29,7 @@ class Constant(Initializer):
 
 @dataclass(frozen=True)
 class Uniform(Initializer):
-    """Evenly between two numbers."""
+    """Uniformly distributed between two numbers."""
 
     low: float = -1.0
     high: float = 1.0
@@ -40,7 +40,7 @@ class Uniform(Initializer):
 
 @dataclass(frozen=True)
 class Normal(Initializer):
-    """Around ``loc`` with deviation ``scale``."""
+    """Normally distributed with mean ``loc`` and standard deviation ``scale``."""
 
     loc: float = 0.0
     scale: float = 1.0
@@ -51,7 +51,7 @@ class Normal(Initializer):
 
 @dataclass(frozen=True)
 class Xavier(Initializer):
-    """Evenly within ``sqrt(6 / (fan in + fan out))``."""
+    """Uniformly distributed within ``sqrt(6 / (fan in + fan out))``."""
 
     def _form(self) -> Any:
         return "Xavier"
@@ -59,7 +59,7 @@ class Xavier(Initializer):
 
 @dataclass(frozen=True)
 class MSRA(Initializer):
-    """Normal with deviation ``sqrt(2 / fan in)``."""
+    """Normally distributed with standard deviation ``sqrt(2 / fan in)``."""
 
     def _form(self) -> Any:
         return "Msra"
@@ -67,7 +67,7 @@ class MSRA(Initializer):
 
 @dataclass(frozen=True)
 class Given(Initializer):
-    """Not by the program: the value must be set in the scope before the first run."""
+    """Not set by the program: set the value in the scope before the first run."""
 
     def _form(self) -> Any:
         return "Given"

@@ -1,4 +1,4 @@
-"""Readers that run ahead of training in a thread of their own, and files (:mod:`phalanx.graph.saving`).
+"""Loaders, which read ahead of training in a thread, and files (:mod:`phalanx.graph.saving`).
 
 >>> import numpy as np
 >>> from phalanx import graph
@@ -41,7 +41,7 @@ Batches = Callable[[], Iterator[dict[str, Any]]]
 
 
 def grouped(batches: Iterable[dict[str, Any]], places: int, drop_last: bool) -> Iterator[Group]:
-    """A batch for each place; at the end fewer, or none of them."""
+    """A batch for each place; the last group may be smaller, or is dropped."""
     group = Group(places)
     for each in batches:
         group.append(each)
@@ -71,10 +71,10 @@ def _groups(batches: Batches, places: int, drop_last: bool, as_lists: list[str] 
 class GeneratorLoader:
     """A reader in a thread, made by :meth:`DataLoader.from_generator`.
 
-    One that is ``iterable`` gives feeds: a list with a dict for each place. One that is not belongs to the program of
-    its variables: after ``start()`` every run that is not fed takes the next batches, one for each device, until
-    ``EOFException``; then, or at any time, ``reset()`` and ``start()`` begin again. A run that did not happen, because
-    of a wrong name for example, takes nothing: the next one gets the same batches.
+    An ``iterable`` loader yields feeds: a list with a dict for each place. Any other belongs to the program of its
+    variables: after ``start()`` every run without a feed takes the next batches, one for each device, until
+    ``EOFException``; then, or at any time, ``reset()`` and ``start()`` begin again. A run that fails before it starts,
+    because of a wrong name for example, takes no batch: the next run gets the same batches.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class GeneratorLoader:
         timeout_s: float | None = None,
     ) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-            raise StrategyError(f"capacity={capacity!r}; it must be a number from 1 on", var="capacity")
+            raise StrategyError(f"capacity={capacity!r}; it must be a whole number from 1", var="capacity")
         if timeout_s is not None and not timeout_s > 0:
             raise StrategyError(f"timeout_s={timeout_s!r}; it must be more than 0, or None", var="timeout_s")
         if isinstance(feed_list, Variable):
-            raise TypeError("feed_list is a list of variables, not one of them")
+            raise TypeError("feed_list must be a list of variables, not one variable")
         if not feed_list:
-            raise FeedError("feed_list is empty; a loader gives values to variables")
+            raise FeedError("feed_list is empty; name the variables that the loader feeds")
         variables = list(feed_list)
         self._slots = [Slot.of(v) for v in variables]
         odd = next((v for v in variables if v.program is not variables[0].program), None)
@@ -130,7 +130,7 @@ class GeneratorLoader:
 
     def _set(self, batches: Batches, places: Any) -> GeneratorLoader:
         if self._running is not None:
-            raise FeedError("the loader is running; reset() it before it gets another reader")
+            raise FeedError("the loader is running; call reset() before you set another reader")
         self._batches = batches
         # Without iteration the executor knows the places.
         self._places = (count(places) or 1) if self.iterable else 1
@@ -138,12 +138,12 @@ class GeneratorLoader:
 
     def _source(self) -> Batches:
         if self._batches is None:
-            raise FeedError("the loader has no reader yet: call set_batch_generator, or one of its kind")
+            raise FeedError("the loader has no reader yet: call set_batch_generator, or a similar function")
         return self._batches
 
     def __iter__(self) -> Iterator[Any]:
         if not self.iterable:
-            raise FeedError("the loader was made with iterable=False: start() it, and run without a feed")
+            raise FeedError("the loader was made with iterable=False: call start(), and run without a feed")
         groups = partial(_groups, self._source(), self._places, self._drop_last, self._as_lists)
         # The thread reads groups ahead, of which so many are `capacity` batches.
         return Prefetch(groups, max(1, self.queue_capacity // self._places), self._timeout_s)
@@ -157,11 +157,11 @@ class GeneratorLoader:
         if self.iterable:
             raise FeedError("the loader is iterable: write `for data in loader():`")
         if self._running is not None:
-            raise FeedError("the loader is running already; reset() it before it starts again")
+            raise FeedError("the loader is already running; call reset() before start()")
         self._running = Prefetch(self._source(), self.queue_capacity, self._timeout_s)
 
     def reset(self) -> None:
-        """Ends the epoch here, however far it got."""
+        """Ends the epoch, even if it is not complete."""
         if self._running is not None:
             self._running.close()
         self._running = None
@@ -182,19 +182,19 @@ class GeneratorLoader:
         group = Group(places, self._waiting[:places])
         if len(group) < places and (self._drop_last or not group):
             raise EOFException(
-                f"the loader of {', '.join(self._names)} has no more batches: reset() it, and start() it again"
+                f"the loader of {', '.join(self._names)} has no more batches: call reset(), then start()"
             )
         del self._waiting[:places]
         return group
 
     def _give_back(self, group: Group) -> None:
-        """Takes batches back that no run has used; the next one gets them."""
+        """Takes back batches that no run has used; the next run gets them."""
         self._waiting[:0] = group
 
 
 def _callable(reader: Any) -> Reader:
     if not callable(reader):
-        raise TypeError(f"a reader is a function that gives a generator, not a {type(reader).__name__}")
+        raise TypeError(f"a reader must be a function that returns a generator, not a {type(reader).__name__}")
     made: Reader = reader
     return made
 
@@ -204,7 +204,7 @@ def _batched(given: Reader, batch_size: int, drop_last: bool) -> Reader:
 
 
 class DataLoader:
-    """Where loaders are made."""
+    """Makes loaders."""
 
     @staticmethod
     def from_generator(
@@ -219,16 +219,16 @@ class DataLoader:
         *,
         timeout_s: float | None = None,
     ) -> GeneratorLoader:
-        """A loader that reads ``capacity`` batches ahead; both this and ``feed_list`` must be given.
+        """A loader that reads ``capacity`` batches ahead; ``capacity`` and ``feed_list`` are required.
 
         * ``feed_list``: the variables that a batch has values for, in the order of the reader's.
-        * ``capacity``: batches that wait at most.
-        * ``iterable``: whether it gives feeds (``for data in loader():``), or belongs to the program and is started.
-        * ``return_list``: whether it gives lists of arrays, in the order of ``feed_list``, and no dicts.
-        * ``drop_last`` is about devices: whether the last batches, fewer than devices, are dropped or leave some idle.
-        * ``use_double_buffer`` and ``keep_order`` change nothing: there is one thread, and order is always kept.
-        * ``use_multiprocess`` must be ``False``: processes are the reader's own affair.
-        * ``timeout_s`` is ours: how long a run waits for the reader; ``None`` is for ever.
+        * ``capacity``: the most batches in the queue.
+        * ``iterable``: whether it yields feeds (``for data in loader():``), or belongs to the program and is started.
+        * ``return_list``: whether it yields lists of arrays, in the order of ``feed_list``, instead of dicts.
+        * ``drop_last``: whether the last batches, if there are fewer than devices, are dropped; otherwise some devices are idle.
+        * ``use_double_buffer`` and ``keep_order`` have no effect: there is one thread, and order is always kept.
+        * ``use_multiprocess`` must be ``False``: a reader may start processes itself.
+        * ``timeout_s`` (not in Paddle): how long a run waits for the reader; ``None``: without limit.
         """
         if use_multiprocess:
             raise StrategyError(

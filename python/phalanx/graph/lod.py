@@ -1,4 +1,4 @@
-"""Sequences of different lengths, which programs take padded, together with their lengths.
+"""Sequences of different lengths; programs take them padded, together with their lengths.
 
 >>> import numpy as np
 >>> two = create_lod_tensor(np.arange(5), [[3, 2]])
@@ -21,11 +21,11 @@ from phalanx.graph._values import Array
 from phalanx.graph.errors import FeedError
 from phalanx.graph.places import only_cpu
 
-LEVELS = "sequences of sequences are not supported; one level of lengths is"
+LEVELS = "sequences of sequences are not supported; use one level of lengths"
 
 
 def lengths_of(name: str) -> str:
-    """What the lengths of a variable with sequences are called."""
+    """The name of the lengths of a variable with sequences."""
     return f"{name}@LENGTHS"
 
 
@@ -44,12 +44,12 @@ class LoDTensor:
             raise FeedError(f"sequences of the lengths {self._lengths} are not {n_rows} rows", got=str(self._lengths))
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Gives it other rows."""
+        """Sets other rows."""
         only_cpu(place)
         self._rows = np.asarray(array)
 
     def set_recursive_sequence_lengths(self, recursive_seq_lens: Sequence[Sequence[int]]) -> None:
-        """Says how long each sequence is."""
+        """Sets the length of each sequence."""
         self._lengths = _one_level(recursive_seq_lens)
         self._check()
 
@@ -117,7 +117,7 @@ def create_random_int_lodtensor(
 def pad(
     name: str, sequences: Sequence[Any], time: int, row: tuple[int, ...], dtype: Any, site: str
 ) -> tuple[Array, Array]:
-    """The sequences in one array ``[n, time, *row]``, zero behind their ends, and their lengths."""
+    """The sequences in one array ``[n, time, *row]``, padded with zeros, and their lengths."""
     padded = np.zeros([len(sequences), time, *row], dtype)
     lengths = np.zeros(len(sequences), "int64")
     wanted = f"sequences of {np.dtype(dtype)}{list(row)}, of {time} at most"
@@ -126,7 +126,7 @@ def pad(
         if len(own) > time:
             raise FeedError(
                 f"`{name}`: sequence {i} has the length {len(own)}, but max_length is {time} (declared at {site}); "
-                "cut it, or declare more",
+                "shorten it, or declare a larger max_length",
                 var=name,
                 site=site,
                 wanted=f"{time} at most",
@@ -150,10 +150,10 @@ def pad(
 
 
 def unpad(padded: Any, lengths: Any) -> list[Array]:
-    """Each sequence of a fetched array ``[n, time, …]`` without what lies behind its end."""
+    """Each sequence of a fetched array ``[n, time, …]`` without its padding."""
     rows, ends = np.asarray(padded), np.asarray(lengths).reshape(-1)
     if rows.ndim < 2 or len(rows) != len(ends) or (len(ends) and not 0 <= ends.min() <= ends.max() <= rows.shape[1]):
-        raise FeedError(f"{list(rows.shape)} are no padded sequences of the lengths {ends.tolist()}")
+        raise FeedError(f"{list(rows.shape)} are not padded sequences of the lengths {ends.tolist()}")
     return [each[:end] for each, end in zip(rows, ends, strict=True)]
 
 

@@ -9,12 +9,12 @@
 >>> [(p.name, g.name) for p, g in pairs]
 [('fc_0.w_0', 'fc_0.w_0@GRAD'), ('fc_0.b_0', 'fc_0.b_0@GRAD')]
 
-A rate that is a number is a variable in the scope: set it there, or feed it. Each optimizer has its own, and counts its
-own steps: the first of a process has ``learning_rate``, the next ``learning_rate_1``; with ``name="d"`` it is
-``learning_rate_d``, and ``optimizer.rate_name(program)`` tells.
+A rate that is a number is a variable in the scope: set it there, or feed it. Each optimizer has its own rate and counts
+its own steps. The first of a process has ``learning_rate``, the next ``learning_rate_1``; with ``name="d"`` it is
+``learning_rate_d``. ``optimizer.rate_name(program)`` returns the name.
 
-A program may have several losses and optimizers. Each ``minimize`` has gradients of its own loss, with the parameters
-with which that loss was computed, also where an optimizer before it has updated them meanwhile.
+A program may have several losses and optimizers. Each ``minimize`` uses gradients of its own loss, with the parameters
+with which that loss was computed, even if an earlier optimizer has updated them since.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Form:
 
 
 class Optimizer:
-    """The base of them all. Each takes these by name, too:
+    """The base class. Every optimizer also takes these keyword arguments:
 
     * ``regularization``: an ``L2Decay`` for parameters that have none of their own in ``ParamAttr``. As in Paddle and
       in PyTorch it is added to gradients that were clipped.
     * ``grad_clip``: one of :mod:`phalanx.graph.clip`.
-    * ``name``: what its variables in the scope are called after.
+    * ``name``: the suffix of its variables' names in the scope.
     """
 
     _rule = ""
@@ -81,21 +81,21 @@ class Optimizer:
         name: str | None = None,
     ) -> None:
         if regularization is not None and not isinstance(regularization, L2Decay):
-            raise TypeError(f"regularization is L2Decay or nothing, not {type(regularization).__name__}")
+            raise TypeError(f"regularization must be L2Decay or None, not {type(regularization).__name__}")
         if grad_clip is not None and not isinstance(grad_clip, GradientClip):
-            raise TypeError(f"grad_clip is a GradientClip or nothing, not {type(grad_clip).__name__}")
+            raise TypeError(f"grad_clip must be a GradientClip or None, not {type(grad_clip).__name__}")
         self._rate = schedule(learning_rate)
         self._numbers = {key: float(value) for key, value in numbers.items()}
         self._decay = None if regularization is None else float(regularization.regularization_coeff)
         self._clip = grad_clip
         if name is not None and (not isinstance(name, str) or not name):
-            raise TypeError(f"name is a str or nothing, not {name!r}")
+            raise TypeError(f"name must be a str or None, not {name!r}")
         self._name = name
         # What its rate is called in each program.
         self._rates: WeakKeyDictionary[Program, str] = WeakKeyDictionary()
 
     def rate_name(self, program: Program) -> str:
-        """The variable that is its learning rate in a program that it was used in."""
+        """The name of its learning rate in a program in which it was used."""
         if program not in self._rates:
             raise ProgramError("the optimizer was not used in this program: minimize first")
         return self._rates[program]
@@ -116,9 +116,9 @@ class Optimizer:
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Sequence[Any] | None = None,
     ) -> Pairs:
-        """Only the gradients; gives each parameter with its gradient. Updates, not gradients, go to a startup program."""
+        """Adds only the gradients; returns each parameter with its gradient. ``startup_program`` is used by updates only."""
         if startup_program is not None and not isinstance(startup_program, Program):
-            raise TypeError(f"startup_program is a Program, not {type(startup_program).__name__}")
+            raise TypeError(f"startup_program must be a Program, not {type(startup_program).__name__}")
         return append_backward(loss, parameter_list, no_grad_set)
 
     def minimize(
@@ -128,13 +128,13 @@ class Optimizer:
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Sequence[Any] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Adds gradients and updates; gives the updates, and parameters with gradients.
+        """Adds gradients and updates; returns the updates, and the parameters with their gradients.
 
-        Of the parameters in ``parameter_list``, or all that are trainable. Nothing goes to what is in ``no_grad_set``,
-        or through it.
+        They are those of the parameters in ``parameter_list``, by default all that are trainable. Gradients stop at the
+        variables in ``no_grad_set``.
         """
         if not isinstance(loss, Variable):
-            raise TypeError(f"the loss is a variable, not {type(loss).__name__}")
+            raise TypeError(f"the loss must be a variable, not {type(loss).__name__}")
         program = _program_of([loss], "minimize")
         only, without = chosen(program, parameter_list, no_grad_set)
         with _Updating(program, startup_program) as updating:
@@ -147,10 +147,10 @@ class Optimizer:
     def apply_gradients(
         self, params_grads: Sequence[tuple[Variable, Variable]], startup_program: Program | None = None
     ) -> list[Operator]:
-        """Adds updates by gradients that ``backward`` has given, or by what was made of them; gives the updates."""
+        """Adds updates from the gradients that ``backward`` returned, or from values computed from them; returns the updates."""
         pairs = [_pair(one) for one in params_grads]
         if not pairs:
-            raise ProgramError("apply_gradients: there are no parameters with gradients; call backward first")
+            raise ProgramError("apply_gradients: the list has no parameters with gradients; call backward first")
         program = _program_of([v for pair in pairs for v in pair], "apply_gradients")
         with _Updating(program, startup_program) as updating:
             form = self._form(program)
@@ -172,7 +172,7 @@ class Optimizer:
 def _pair(one: Any) -> tuple[Variable, Variable]:
     if isinstance(one, (tuple, list)) and len(one) == 2 and all(isinstance(v, Variable) for v in one):
         return one[0], one[1]
-    raise TypeError(f"params_grads is a list of pairs of a parameter and its gradient, and has {one!r}")
+    raise TypeError(f"params_grads must be a list of pairs of a parameter and its gradient, but has {one!r}")
 
 
 def _label(program: Program, name: str | None) -> str:
@@ -230,8 +230,8 @@ class SGD(Optimizer):
 class Momentum(Optimizer):
     """``v = momentum * v + g``, ``p -= rate * v``.
 
-    Of a table with sparse gradients (``embedding(is_sparse=True)``) only the rows that a run has used move, and only
-    their velocities shrink. In Paddle all rows go on with their velocity; with ``is_sparse=False`` they do so here.
+    For a table with sparse gradients (``embedding(is_sparse=True)``), only the rows that a run has used are updated, and
+    only their velocities decay. In Paddle all rows continue with their velocity, as they do here with ``is_sparse=False``.
     """
 
     _rule = "momentum"
@@ -243,9 +243,9 @@ class Momentum(Optimizer):
 
 
 class Adam(Optimizer):
-    """Of sparse gradients it sees only the rows that were used, as Paddle does with ``lazy_mode``.
+    """Adam. With sparse gradients it updates only the rows that were used, as Paddle does with ``lazy_mode``.
 
-    With ``embedding(is_sparse=False)`` the moments of all rows shrink in every run.
+    With ``embedding(is_sparse=False)`` the moments of all rows decay in every run.
     """
 
     _rule = "adam"
@@ -262,7 +262,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Optimizer):
-    """Adam whose decay does not pass through the moments."""
+    """Adam with decoupled weight decay, which does not enter the moments."""
 
     _rule = "adamw"
 
@@ -280,7 +280,7 @@ class AdamW(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Rates that shrink with the squares seen so far."""
+    """Rates that decrease with the sum of squared gradients."""
 
     _rule = "adagrad"
 
@@ -291,8 +291,8 @@ class Adagrad(Optimizer):
 class RMSProp(Optimizer):
     """Rates by a running mean of squares: ``p -= rate * g / sqrt(mean + epsilon)``, as in Paddle.
 
-    PyTorch adds epsilon to the root, so there the first steps are longer where gradients are small. Of sparse gradients
-    it sees only the rows that were used.
+    PyTorch adds epsilon to the root, so its first steps are longer where gradients are small. With sparse gradients it
+    updates only the rows that were used.
     """
 
     _rule = "rmsprop"
@@ -312,9 +312,9 @@ class RMSProp(Optimizer):
 
 
 class LarsMomentum(Optimizer):
-    """Momentum with a rate for each parameter, by its norm and that of its gradient.
+    """Momentum with a rate for each parameter, computed from its norm and that of its gradient.
 
-    Of sparse gradients it sees only the rows that were used.
+    With sparse gradients it updates only the rows that were used.
     """
 
     _rule = "lars"
@@ -332,7 +332,7 @@ class LarsMomentum(Optimizer):
 
 
 class RecomputeOptimizer:
-    """Another optimizer, with less memory: what lies between checkpoints is computed again for the backward part.
+    """Wraps an optimizer to use less memory: values between checkpoints are computed again for the backward part.
 
     ``checkpoints`` are the variables that are kept. They can also be set later, before ``minimize``; Paddle's name for
     that is ``_set_checkpoints``, and it works too.
@@ -351,7 +351,7 @@ class RecomputeOptimizer:
         self.set_checkpoints(checkpoints)
 
     def set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
-        """Sets what is kept: variables, or their names."""
+        """Sets the variables to keep, by variable or name."""
         if isinstance(checkpoints, (str, Variable)):
             checkpoints = [checkpoints]
         odd = next((v for v in checkpoints if not isinstance(v, (str, Variable))), None)
@@ -369,9 +369,9 @@ class RecomputeOptimizer:
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Sequence[Any] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Adds gradients and updates, and what is computed again."""
+        """Adds gradients and updates, and the operations that are computed again."""
         if not self._checkpoints:
-            raise ProgramError("RecomputeOptimizer needs checkpoints: give them to it, or call set_checkpoints first")
+            raise ProgramError("RecomputeOptimizer needs checkpoints: pass them, or call set_checkpoints first")
         # A name that is not there is found before anything is added.
         for name in self._checkpoints:
             loss.program.var(name)
@@ -382,18 +382,18 @@ class RecomputeOptimizer:
 
 
 class GradientMergeOptimizer:
-    """Another optimizer that acts in every ``k_steps``-th run only, on the mean of the gradients since it last did.
+    """Wraps an optimizer to update only in every ``k_steps``-th run, with the mean of the gradients since the last update.
 
-    Large batches in small memory: ``k_steps`` runs learn what one with all of their samples would. ``accumulate`` of a
-    ``BuildStrategy`` does that within one run.
+    This gives large batches with little memory: ``k_steps`` runs have the effect of one run with all of their samples.
+    ``accumulate`` of a ``BuildStrategy`` does that within one run.
     """
 
     def __init__(self, inner_optimizer: Optimizer | RecomputeOptimizer, k_steps: int = 1, avg: bool = True) -> None:
         if isinstance(k_steps, bool) or not isinstance(k_steps, int) or k_steps < 1:
-            raise ProgramError(f"k_steps={k_steps!r}; it must be a number from 1 on", got=repr(k_steps))
+            raise ProgramError(f"k_steps={k_steps!r}; it must be a whole number from 1", got=repr(k_steps))
         if not avg:
             raise ProgramError(
-                "avg=False is not supported: it takes the mean; multiply the loss by k_steps for the sum"
+                "avg=False is not supported: gradients are averaged; multiply the loss by k_steps for the sum"
             )
         self._optimizer = inner_optimizer
         self._k_steps = k_steps

@@ -1,4 +1,4 @@
-"""A program on several devices at once.
+"""Runs a program on several devices at once.
 
 >>> import numpy as np
 >>> from phalanx import graph
@@ -50,8 +50,8 @@ def explained(why: UninitialisedError) -> UninitialisedError:
 class ParallelExecutor:
     """Runs a program on several devices; each gets its share of what is fed.
 
-    ``devices`` says how many; without it ``CPU_NUM`` does, or there is one for each core. ``loss_name`` names what was
-    minimized. With ``share_vars_from``, it sees what that executor has learned at the end of its last run.
+    ``devices`` is their number; the default is ``CPU_NUM``, or one for each core. ``loss_name`` names the variable that
+    was minimized. With ``share_vars_from``, it uses the parameters that the other executor has after its last run.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class ParallelExecutor:
         if num_trainers != 1 or trainer_id != 0:
             build.num_trainers, build.trainer_id = num_trainers, trainer_id
         if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
-            raise StrategyError(f"devices={devices!r}; it must be a number from 1 on", var="devices", got=repr(devices))
+            raise StrategyError(
+                f"devices={devices!r}; it must be a whole number from 1", var="devices", got=repr(devices)
+            )
         loss = loss_name.name if isinstance(loss_name, Variable) else loss_name
         if loss:
             _check_ranks()
@@ -115,7 +117,7 @@ class ParallelExecutor:
             self._accord = Accord("a program that ranks train together", self._described)
 
     def _described(self) -> list[str]:
-        """What ranks must have alike."""
+        """What must be equal on all ranks."""
         lines = [f"line {i}: {line.strip()}" for i, line in enumerate(str(self._program).splitlines(), 1)]
         own = ("trainer_id", "num_threads", "debug_graphviz_path")
         settings = [f"{name}={value}" for name, value in self.effective.items() if name not in own]
@@ -133,12 +135,12 @@ class ParallelExecutor:
 
     @property
     def device_count(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return self._exe.devices
 
     @property
     def effective(self) -> dict[str, Any]:
-        """The strategies as they hold, with everything that was left open filled in."""
+        """The strategies in effect, with all defaults filled in."""
         return self._exe.effective()
 
     def run(
@@ -149,18 +151,18 @@ class ParallelExecutor:
         return_numpy: bool = True,
         return_merged: bool = True,
     ) -> list[Any]:
-        """Runs the program once and gives what is fetched, in that order.
+        """Runs the program once and returns the fetched values, in the order of ``fetch_list``.
 
         ``feed`` is a dict of arrays, which are split over the devices (shares differ by one sample at most), or a list
-        with a dict for each device. :class:`Replicate` and :class:`PerDevice` say otherwise for single values; numbers
-        of Python's go to all devices. Values of devices come one after the other, or with ``return_merged=False`` as a
-        list; :class:`Fetch` says how for single ones. What all devices have alike, like parameters, comes once.
-        What is not fed comes from the loaders of the program that were started.
+        with a dict for each device. :class:`Replicate` and :class:`PerDevice` change that for single values; Python
+        numbers go to all devices. The values of devices are concatenated, or with ``return_merged=False`` returned as a
+        list; :class:`Fetch` changes that for single ones. Values that all devices share, such as parameters, are
+        returned once. Variables that are not fed come from the loaders of the program that were started.
 
-        With ``BuildStrategy.async_mode``, ``feed`` is an iterator or a list of dicts, or an epoch of a loader: batches
-        that devices take one by one, each at its own pace, ``num_iteration_per_run`` each, and only the loss can be
-        fetched: of every update, in the order of updates; none if there are no more batches. The iterator is asked
-        whenever a device is free; what it raises comes out as it is, and updates that were made stay.
+        With ``BuildStrategy.async_mode``, ``feed`` is an iterator or a list of dicts, or an epoch of a loader. Each
+        device takes ``num_iteration_per_run`` batches, one by one, without waiting for the others. Only the loss can be
+        fetched: one value per update, in the order of updates; none if there are no more batches. The iterator is called
+        whenever a device is free. Its exceptions are raised unchanged, and updates that were made stay.
         """
         if isinstance(self._exe, Asynchronous):
             fetch = _feed.fetches(fetch_list, return_merged)
@@ -205,15 +207,15 @@ class ParallelExecutor:
         return out
 
     def drop_local_exe_scopes(self) -> None:
-        """Gives the memory of temporaries back; the next run takes it anew."""
+        """Frees the memory of temporaries; the next run allocates it again."""
         self._exe.drop_scopes()
 
     def arena_bytes(self) -> int:
-        """Bytes of memory that runs use beside the scope, now."""
+        """Bytes of memory that runs currently use besides the scope."""
         return self._exe.arena_bytes()
 
     def dry_run(self, n_runs: int = 1) -> tuple[int, int, float]:
-        """Visits everything and computes nothing: tasks of one run, tasks visited, nanoseconds for each."""
+        """Visits all tasks without computing: returns tasks of one run, tasks visited, nanoseconds for each."""
         return self._exe.dry_run(self._scope._store, n_runs)
 
     def record(self, on: bool = True) -> None:
@@ -245,11 +247,12 @@ def _explained_loss(program: Program, why: LossError) -> GraphError:
 
 
 def _check_ranks() -> None:
-    """A rank that was started with others shall not train alone by mistake."""
+    """Refuses a rank that was started with others and would train alone by mistake."""
     others = os.environ.get("PHALANX_SIZE", "1")
     if others not in ("", "1") and not _phalanx.is_initialized():
         raise StrategyError(
-            f"this process was started as one of {others} ranks, but would train alone: call phalanx.init() before", got=others
+            f"this process was started as one of {others} ranks, but would train alone: call phalanx.init() first",
+            got=others,
         )
 
 
@@ -263,7 +266,7 @@ def _shared_scope(share_vars_from: ParallelExecutor | None, scope: Scope | None)
     if share_vars_from is None:
         return scope or global_scope()
     if scope is not None and scope is not share_vars_from._scope:
-        raise StrategyError("share_vars_from: that executor has another scope than the one that is given")
+        raise StrategyError("share_vars_from: that executor has another scope; pass the same scope")
     return share_vars_from._scope
 
 

@@ -1,4 +1,4 @@
-"""What a layer's parameter is called, how it begins and how it learns."""
+"""Name, initial value and learning options of a layer's parameter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.graph.regularizer import L2Decay
 
 @dataclass(frozen=True)
 class ParamAttr:
-    """A parameter with a name that the program has already is shared; what is said of it twice must be the same."""
+    """A parameter whose name the program already has is shared; attributes that are given twice must be equal."""
 
     name: str | None = None
     initializer: Initializer | None = None
@@ -33,7 +33,7 @@ class ParamAttr:
             return ParamAttr(name=given)
         if isinstance(given, Initializer):
             return ParamAttr(initializer=given)
-        raise TypeError(f"a ParamAttr, a name or an initializer is needed, not {type(given).__name__}")
+        raise TypeError(f"expected a ParamAttr, a name or an initializer, not {type(given).__name__}")
 
 
 def parameter(
@@ -45,7 +45,7 @@ def parameter(
         shared = program.var(attr.name)
         if not isinstance(shared, Parameter) or shared.shape != tuple(shape) or shared.dtype != dtype:
             raise ProgramError(
-                f"`{attr.name}` is {shared!r} already; as a parameter of {dtype}{list(shape)} it cannot be shared",
+                f"`{attr.name}` is already {shared!r}; as a parameter of {dtype}{list(shape)} it cannot be shared",
                 var=attr.name,
                 wanted=f"{dtype}{list(shape)}",
                 got=f"{shared.dtype}{list(shared.shape)}",
@@ -83,7 +83,7 @@ def _check_alike(shared: Parameter, attr: ParamAttr) -> None:
         if now is not None and now != before:
             raise ProgramError(
                 f"`{shared.name}` is shared, but {what} is {now!r} here and {before!r} in the layer at {shared.site}; "
-                "say it in one place, or alike in both",
+                "set it in one place, or to the same value in both",
                 var=shared.name,
                 wanted=repr(before),
                 got=repr(now),

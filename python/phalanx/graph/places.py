@@ -1,4 +1,4 @@
-"""Devices. There are CPUs: each device is a replica of the program, run by a few threads.
+"""Devices. All are CPUs: each device is a replica of the program, run by a few threads.
 
 >>> cpu_places(2)
 [CPUPlace(0), CPUPlace(1)]
@@ -10,7 +10,7 @@ import os
 
 from phalanx.graph.errors import StrategyError
 
-_CUDA = "this is not built for CUDA; use CPUPlace() and use_cuda=False"
+_CUDA = "CUDA is not supported; use CPUPlace() and use_cuda=False"
 
 
 class CPUPlace:
@@ -24,7 +24,7 @@ class CPUPlace:
 
 
 class CUDAPlace:
-    """A GPU, which there is none of: making one is an error."""
+    """A GPU. GPUs are not supported, so making one is an error."""
 
     def __init__(self, id: int = 0) -> None:
         raise StrategyError(f"CUDAPlace({id}): {_CUDA}")
@@ -36,19 +36,19 @@ def is_compiled_with_cuda() -> bool:
 
 
 def no_cuda(use_cuda: bool) -> None:
-    """Refuses what cannot be had."""
+    """Refuses CUDA."""
     if use_cuda:
         raise StrategyError(f"use_cuda=True: {_CUDA}")
 
 
 def only_cpu(place: object) -> None:
-    """Refuses what is no place."""
+    """Refuses values that are not a place."""
     if place is not None and not isinstance(place, CPUPlace):
-        raise StrategyError(f"place is CPUPlace() or left out, not {place!r}", var="place", got=repr(place))
+        raise StrategyError(f"place must be CPUPlace() or left out, not {place!r}", var="place", got=repr(place))
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """So many devices; as many as ``CPU_NUM`` says, or one for each core."""
+    """A list of this many devices; by default ``CPU_NUM``, or one for each core."""
     if device_count is None:
         text = os.environ.get("CPU_NUM")
         try:
@@ -56,7 +56,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
         except ValueError:
             device_count = 0
         if device_count < 1:
-            raise StrategyError(f"CPU_NUM is `{text}`; it must be a number from 1 on", var="CPU_NUM", got=text)
+            raise StrategyError(f"CPU_NUM is `{text}`; it must be a whole number from 1", var="CPU_NUM", got=text)
     return [CPUPlace(i) for i in range(device_count)]
 
 

@@ -30,7 +30,7 @@ SEQUENCES = "sequences"
 
 
 class Operator(NamedTuple):
-    """An operation of a program, to look at."""
+    """An operation of a program, read-only."""
 
     type: str
     kind: str
@@ -89,7 +89,7 @@ class Variable:
 
     @property
     def block(self) -> Block:
-        """The program as a block, as Paddle has it."""
+        """The program as a block, as in Paddle."""
         return self.program.global_block()
 
     def astype(self, dtype: Any) -> Variable:
@@ -98,7 +98,7 @@ class Variable:
 
     @property
     def stop_gradient(self) -> bool:
-        """Whether gradients end here. Set it before ``minimize``; by itself it is true for what is fed."""
+        """Whether gradients stop here. Set it before ``minimize``; the default is True for feeds."""
         return _attributes.stops(self)
 
     @stop_gradient.setter
@@ -175,7 +175,7 @@ class Variable:
 
 
 class Parameter(Variable):
-    """A variable that is learned."""
+    """A trainable variable."""
 
     @property
     def trainable(self) -> bool:
@@ -188,7 +188,7 @@ class Parameter(Variable):
 
 
 class Block:
-    """A program, as Paddle's scripts look into it."""
+    """A program with the interface of Paddle's blocks."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -208,19 +208,19 @@ class Block:
         return self.program.var(name)
 
     def has_var(self, name: str) -> bool:
-        """Whether there is one."""
+        """Whether it exists."""
         return self.program._graph.var(name) is not None
 
     def all_parameters(self) -> list[Parameter]:
-        """All variables that are learned."""
+        """All trainable variables."""
         return self.program.all_parameters()
 
 
 class Program:
-    """What is computed, written for one device. ``print`` shows it as text.
+    """A computation written for one device. ``print`` shows it as text.
 
-    ``random_seed`` is where its random numbers come from: the first values of parameters, if this is the startup
-    program; dropout and ``uniform_random`` in its runs, if it is the main one. If it is 0, the scope's seed counts there.
+    ``random_seed`` is the seed of its random numbers: the initial values of parameters, if this is the startup program;
+    dropout and ``uniform_random``, if it is the main one. 0 means the scope's seed.
     """
 
     def __init__(self) -> None:
@@ -260,7 +260,7 @@ class Program:
         return str(self)
 
     def global_block(self) -> Block:
-        """All of it: programs have no other blocks."""
+        """The only block of the program."""
         return Block(self)
 
     def var(self, name: str) -> Variable:
@@ -273,11 +273,11 @@ class Program:
         return [self.var(name) for name, _ in self._graph.vars()]
 
     def all_parameters(self) -> list[Parameter]:
-        """All variables that are learned."""
+        """All trainable variables."""
         return [cast(Parameter, self.var(name)) for name, kind in self._graph.vars() if kind == "parameter"]
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy. One for testing has no backward and no updates, and drops nothing; statistics are as learned."""
+        """A copy. With ``for_test`` it has no backward part, no updates and no dropout, and uses the learned statistics."""
         twin = self._with(self._graph.clone_for_test() if for_test else self._graph.copy())
         twin._readers, twin._origin = list(self._readers), (ref(self), "test" if for_test else "copy")
         return twin
@@ -308,7 +308,7 @@ class Program:
 
     @staticmethod
     def parse_from_string(binary_str: bytes) -> Program:
-        """What :meth:`serialize_to_string` has written; it is verified."""
+        """Reads what :meth:`serialize_to_string` has written, and verifies it."""
         try:
             program = Program._of(_phalanx.GraphProgram.from_json(binary_str))
         except ValueError as why:
@@ -335,7 +335,7 @@ class Program:
         """Where the random numbers of its runs come from, if it says so."""
         seed = self.random_seed
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ProgramError(f"random_seed is a number from 0 on, got {seed!r}", got=repr(seed))
+            raise ProgramError(f"random_seed must be a number from 0, got {seed!r}", got=repr(seed))
         return seed or None
 
     def _prefix(self, layer: str) -> str:
@@ -348,7 +348,7 @@ class Program:
 
 
 class _Defaults:
-    """What is written to where no program is named."""
+    """The programs that are used where none is named."""
 
     main = Program()
     startup = Program()
@@ -360,13 +360,13 @@ def default_main_program() -> Program:
 
 
 def default_startup_program() -> Program:
-    """The program that gives parameters their first values."""
+    """The program that initializes parameters."""
     return _Defaults.startup
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Within it, layers are added to these programs."""
+    """A context in which layers are added to these programs."""
     for program in (main_program, startup_program or main_program):
         if not isinstance(program, Program):
             raise TypeError(f"program_guard takes a Program, got {type(program).__name__}")
@@ -391,11 +391,11 @@ def _program_of(inputs: Sequence[Variable], what: str) -> Program:
 
 
 def outside(x: Variable, what: str) -> None:
-    """A variable of a body that is written is gone for all others."""
+    """Refuses a variable of a finished body, which no other code can use."""
     if x.name in x.program._inside:
         at = "{}:{}".format(*caller())
-        text = f"{what} at {at}: `{x.name}` lives inside the {x.program._inside[x.name]}"
-        raise ProgramError(f"{text}; let its function return it, and use what that gives", var=x.name, site=at)
+        text = f"{what} at {at}: `{x.name}` exists only inside the {x.program._inside[x.name]}"
+        raise ProgramError(f"{text}; return it from that function, and use the result", var=x.name, site=at)
 
 
 def append_all(
@@ -405,7 +405,11 @@ def append_all(
     program = _program_of(inputs, layer)
     at = caller()
     if name is not None and program._graph.var(name) is not None:
-        raise ProgramError(f"`{name}` at {at[0]}:{at[1]} is declared twice", var=name, site=f"{at[0]}:{at[1]}")
+        raise ProgramError(
+            f"`{name}` at {at[0]}:{at[1]} is declared twice; give one of them another name",
+            var=name,
+            site=f"{at[0]}:{at[1]}",
+        )
     _lengths.check(kind, attrs, inputs, program._lengths, layer, f"{at[0]}:{at[1]}")
     outputs = name if name is not None else f"{prefix or program._prefix(layer)}.tmp_0"
     made = program._graph.append(json.dumps({kind: attrs}), [x.name for x in inputs], outputs, at)
@@ -461,8 +465,8 @@ def _same_begin(name: str, dtype: Any, shape: Sequence[int], kind: Any) -> None:
     at = "{}:{}".format(*caller())
     before, now = (f"{was[0]}{was[1]}, {had}", f"{wants[0]}{wants[1]}, {begins}")
     raise ProgramError(
-        f"`{name}` at {at} is to be {now}, but {known[3]} has declared it as {before}; programs that share it "
-        "must say the same, so give it another name, or say it alike",
+        f"`{name}` at {at} is declared as {now}, but {known[3]} has declared it as {before}; programs that share it "
+        "must agree, so give it another name, or declare it in the same way",
         var=name,
         site=at,
         wanted=before,
@@ -485,9 +489,9 @@ def data(
     max_length: int | None = None,
     stop_gradient: bool = True,
 ) -> Variable:
-    """What is fed with every run; ``None`` or ``-1`` is the batch.
+    """Declares a variable that is fed in every run; ``None`` or ``-1`` is the batch.
 
-    With ``stop_gradient=False`` losses have a gradient of it, too, which can be fetched as ``<name>@GRAD``.
+    With ``stop_gradient=False`` its gradient is computed, too, and can be fetched as ``<name>@GRAD``.
 
     With ``lod_level=1`` it holds sequences of ``max_length`` at most, padded to ``[n, max_length, …]``; its
     ``lengths`` are fed with it.
@@ -499,11 +503,11 @@ def data(
     if lod_level not in (0, 1):
         raise ProgramError(f"`{name}`, lod_level={lod_level}: {LEVELS}", var=name)
     if lod_level == 0 and max_length is not None:
-        raise ProgramError(f"`{name}`: max_length is for sequences; say lod_level=1 too", var=name)
+        raise ProgramError(f"`{name}`: max_length is for sequences; pass lod_level=1, too", var=name)
     dims = [-1 if d is None else int(d) for d in shape]
     if any(d < -1 for d in dims):
         raise ProgramError(
-            f"`{name}`: {list(shape)} has a negative dimension; only -1 or None, the batch, may be", var=name
+            f"`{name}`: {list(shape)} has a negative dimension; only -1 or None, the batch, is allowed", var=name
         )
     if dims.count(-1) > 1:
         text = f"`{name}`: {list(shape)} has {dims.count(-1)} dimensions that are -1 or None"
@@ -511,7 +515,11 @@ def data(
             f"{text}; one batch dimension only: give the others a size, or lod_level=1 for sequences", var=name
         )
     _attributes.check_flow(name, dtype, stop_gradient)
-    made = _sequences(name, dims, dtype, max_length) if lod_level else declare(default_main_program(), name, dtype, dims, "Feed")
+    made = (
+        _sequences(name, dims, dtype, max_length)
+        if lod_level
+        else declare(default_main_program(), name, dtype, dims, "Feed")
+    )
     if not stop_gradient:
         made.stop_gradient = False
     return made
@@ -533,10 +541,10 @@ def _sequences(name: str, dims: list[int], dtype: Any, max_length: int | None) -
 def append_backward(
     loss: Variable, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> list[tuple[Parameter, Variable]]:
-    """Appends the gradients of a loss; gives each parameter with its gradient.
+    """Appends the gradients of a loss; returns each parameter with its gradient.
 
-    Those of the parameters in ``parameter_list``, or all. Nothing goes to what is in ``no_grad_set``, or through it.
-    Each loss has gradients of its own.
+    They are those of the parameters in ``parameter_list``, by default all. Gradients stop at the variables in
+    ``no_grad_set``. Each loss has its own gradients.
     """
     program = _program_of([loss], "append_backward")
     only, without = chosen(program, parameter_list, no_grad_set)
@@ -562,7 +570,7 @@ def chosen(
     for name in only:
         found = program.var(name)
         if not isinstance(found, Parameter):
-            raise ProgramError(f"`{name}` in parameter_list is no parameter of the program", var=name)
+            raise ProgramError(f"`{name}` in parameter_list is not a parameter of the program", var=name)
         if found.stop_gradient or name in without:
             text = f"`{name}` in parameter_list gets no gradient: it is not trainable, or stops gradients"
             raise ProgramError(f"{text}, or is in no_grad_set; leave it out of the one or the other", var=name)
@@ -572,13 +580,13 @@ def chosen(
 def _named(v: Any, what: str) -> str:
     if isinstance(v, (str, Variable)):
         return v if isinstance(v, str) else v.name
-    raise TypeError(f"{what} is a list of variables or names, not of {type(v).__name__}")
+    raise TypeError(f"{what} must be a list of variables or names, not of {type(v).__name__}")
 
 
 def paired(
     loss: Variable, pairs: Sequence[tuple[str, str]], only: list[str] | None
 ) -> list[tuple[Parameter, Variable]]:
-    """Parameters and gradients. Whoever names a parameter wants it to be learned."""
+    """Parameters and gradients. A parameter that is named in ``parameter_list`` must have a gradient."""
     missing = sorted(set(only or ()) - {p for p, _ in pairs})
     if missing:
         raise LossError(

@@ -1,4 +1,4 @@
-"""Readers: functions that give something to iterate over, anew with every call.
+"""Readers: functions that return a new iterable with every call.
 
 >>> numbers = lambda: iter(range(7))
 >>> list(batch(numbers, 3)())
@@ -19,9 +19,9 @@ Reader = Callable[[], Iterable[Any]]
 
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
-    """Lists of so many samples; what is left at the end is a shorter one, or dropped."""
+    """Groups samples into lists of ``batch_size``; the last list may be shorter, or is dropped."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise FeedError(f"batch_size={batch_size!r}; it must be a number from 1 on", got=repr(batch_size))
+        raise FeedError(f"batch_size={batch_size!r}; it must be a whole number from 1", got=repr(batch_size))
 
     def batches() -> Iterator[list[Any]]:
         samples: list[Any] = []
@@ -37,9 +37,9 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[
 
 
 def shuffle(reader: Reader, buf_size: int, *, seed: int | None = None) -> Callable[[], Iterator[Any]]:
-    """The samples in another order, mixed within stretches of ``buf_size``; a seed makes all epochs alike."""
+    """Shuffles samples within windows of ``buf_size``; with a seed all epochs have the same order."""
     if isinstance(buf_size, bool) or not isinstance(buf_size, int) or buf_size < 1:
-        raise FeedError(f"buf_size={buf_size!r}; it must be a number from 1 on", got=repr(buf_size))
+        raise FeedError(f"buf_size={buf_size!r}; it must be a whole number from 1", got=repr(buf_size))
 
     def mixed() -> Iterator[Any]:
         dice = random.Random(seed) if seed is not None else random

@@ -1,4 +1,4 @@
-"""Programs and what they have learned, as files.
+"""Saves and loads programs and their variables.
 
 >>> import numpy as np, tempfile
 >>> from phalanx import graph
@@ -16,9 +16,9 @@
 >>> feeds, (got == wanted).item()
 (['x'], True)
 
-Files are written beside their place and put there when they are complete, so whoever reads one sees the old or the new
-one. They have a checksum: what is damaged, or not ours, is a :class:`SavedError`, and nothing has changed. Paddle's own
-files cannot be read.
+A file is written under another name and renamed when it is complete, so a reader sees the old or the new file. Files
+have a checksum: a damaged or foreign file is a :class:`SavedError`, and nothing has changed. Paddle's own files cannot
+be read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _write(path: Path, content: bytes) -> None:
     """The whole file, or the one that was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "a file is to be written, but this is a directory", str(path))
+        raise IsADirectoryError(errno.EISDIR, "this is a directory, not a file; name a file", str(path))
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -72,7 +72,7 @@ def _read(path: Path, writer: str) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as why:
-        text = f"there is nothing to load; {writer} writes it"
+        text = f"the file does not exist; {writer} writes it"
         raise FileNotFoundError(errno.ENOENT, text, str(path)) from why
 
 
@@ -80,13 +80,13 @@ def _program(given: Any) -> Program:
     program = given._program if isinstance(given, CompiledProgram) else given
     program = default_main_program() if program is None else program
     if not isinstance(program, Program):
-        raise TypeError(f"main_program is a Program or a CompiledProgram, not a {type(program).__name__}")
+        raise TypeError(f"main_program must be a Program or a CompiledProgram, not a {type(program).__name__}")
     return program
 
 
 def _check_executor(executor: Any) -> None:
     if not isinstance(executor, Executor):
-        raise TypeError(f"executor is an Executor, not a {type(executor).__name__}")
+        raise TypeError(f"executor must be an Executor, not a {type(executor).__name__}")
 
 
 def _file(dirname: Any, filename: str | None, default: str) -> Path:
@@ -95,7 +95,7 @@ def _file(dirname: Any, filename: str | None, default: str) -> Path:
 
 def _save_values(program: Program, path: Path, only_parameters: bool) -> None:
     if not any(kind == "parameter" or (kind == "state" and not only_parameters) for _, kind in program._graph.vars()):
-        raise SavedError("the program has nothing that could be saved; is it the one that you meant?")
+        raise SavedError("the program has no variables to save; pass the program that was trained")
     try:
         content = _phalanx.graph_save_values(global_scope()._store, program._graph, only_parameters)
     except UninitialisedError as why:
@@ -120,11 +120,13 @@ def _take_notes(program: Program, notes: str, path: Path) -> None:
         lengths = {str(name): str(of) for name, of in form["lengths"].items()}
         alike = {(str(a), str(b)) for a, b in form["alike"]}
     except (ValueError, TypeError, KeyError, AttributeError) as why:
-        raise SavedError(f"{path}: the file is damaged: its notes on sequences make no sense") from why
+        raise SavedError(f"{path}: the file is damaged: its entries about sequences are not valid") from why
     named = [*lengths, *lengths.values(), *(name for pair in alike for name in pair)]
     odd = next((name for name in named if program._graph.var(name) is None), None)
     if odd is not None:
-        raise SavedError(f"{path}: the file is damaged: it has sequences in `{odd}`, which is not there", var=odd)
+        raise SavedError(
+            f"{path}: the file is damaged: it names sequences in `{odd}`, which the program does not have", var=odd
+        )
     program._lengths, program._alike = lengths, alike
 
 
@@ -137,30 +139,30 @@ def save_inference_model(
     model_filename: str | None = None,
     params_filename: str | None = None,
 ) -> list[str]:
-    """Writes what predicts these variables, with its parameters, and gives their names.
+    """Writes the program that predicts these variables, with its parameters, and returns their names.
 
-    Of the program only what they need is kept, as for a test. ``feeded_var_names`` must be exactly what that is fed.
-    Unlike Paddle's it is one file, ``model_filename`` or ``__model__``, so ``params_filename`` changes nothing.
+    Only the operations that they need are kept, as for testing. ``feeded_var_names`` must be exactly the feeds of these.
+    Unlike Paddle's it is one file, ``model_filename`` or ``__model__``, so ``params_filename`` has no effect.
     """
     _check_executor(executor)
     program = _program(main_program)
     names = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"feeded_var_names are strings, not a {type(name).__name__}")
+            raise TypeError(f"feeded_var_names must be strings, not a {type(name).__name__}")
         found = program._graph.var(name)
         if found is None or found[2] != "feed":
-            raise FeedError(f"`{name}` is in feeded_var_names, but the program has no such feed", var=name)
+            raise FeedError(f"`{name}` is in feeded_var_names, but the program has no feed of that name", var=name)
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
     for target in targets:
         if not isinstance(target, Variable):
-            raise TypeError(f"target_vars are variables, not a {type(target).__name__}")
+            raise TypeError(f"target_vars must be variables, not a {type(target).__name__}")
     if not targets:
-        raise FetchError("target_vars is empty; a model gives something")
+        raise FetchError("target_vars is empty; name the variables to predict")
     whole = program._graph.clone_for_test()
     for target in targets:
         if whole.var(target.name) is None:
-            raise FetchError(f"`{target.name}` is not there in the program for tests", var=target.name)
+            raise FetchError(f"`{target.name}` does not exist in the program for testing", var=target.name)
     part = {name for name, _ in whole.pruned([target.name for target in targets]).vars()}
     # Lengths are fed together with their sequences.
     fed = [*names, *(lengths_of(name) for name in names if lengths_of(name) in part)]
@@ -199,10 +201,10 @@ def save_persistables(
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
 ) -> None:
-    """Writes all that the program has in the scope: parameters, statistics, and what the optimizer keeps.
+    """Writes all variables of the program in the scope: parameters, statistics, and the optimizer's state.
 
     Unlike Paddle's it is one file, ``filename`` or ``__values__``. It also has the number of the run, and the seed of
-    the scope. Of what each device has for itself, like statistics that are not synchronized, the mean is written.
+    the scope. For variables that differ between devices, such as statistics that are not synchronized, it has the mean.
     """
     _check_executor(executor)
     _save_values(_program(main_program), _file(dirname, filename, VALUES), False)
@@ -214,10 +216,10 @@ def load_persistables(
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
 ) -> None:
-    """Reads what :func:`save_persistables` has written; training goes on as if it had never stopped.
+    """Reads what :func:`save_persistables` has written; training continues as if it had not been interrupted.
 
-    The file may have more than the program wants. What is missing or does not fit is named all at once in a
-    ``SavedError``, and nothing has changed.
+    The file may have more variables than the program. A ``SavedError`` lists all variables that are missing or do not
+    fit; then nothing has changed.
     """
     _check_executor(executor)
     _load_values(_program(main_program), _file(dirname, filename, VALUES), False, "save_persistables")
@@ -246,7 +248,7 @@ def load_params(
 
 
 def save(program: Program | CompiledProgram, model_path: str | os.PathLike[str]) -> None:
-    """Writes what :func:`save_persistables` does into this very file, with no suffix added."""
+    """Writes what :func:`save_persistables` writes, to exactly this path."""
     _save_values(_program(program), Path(os.fspath(model_path)), False)
 
 

@@ -28,7 +28,7 @@ from phalanx.graph.places import only_cpu
 
 
 class ScopeTensor:
-    """A variable of a scope, as Paddle's scripts reach it."""
+    """A variable of a scope, with Paddle's interface."""
 
     def __init__(self, scope: Scope, name: str) -> None:
         self._scope = scope
@@ -39,7 +39,7 @@ class ScopeTensor:
         return self
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Gives it another value."""
+        """Sets the value."""
         only_cpu(place)
         self._scope[self._name] = array
 
@@ -52,9 +52,9 @@ class ScopeTensor:
 
 
 class Scope:
-    """Parameters and states by name; arrays go in and come out as copies.
+    """Parameters and states by name; arrays are copied in and out.
 
-    Everything random in the runs on it, dropout for example, comes from ``seed``.
+    ``seed`` is the seed of all random numbers in its runs, dropout for example.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -86,14 +86,14 @@ class Scope:
         self._store.set(name, _values.lend(array))
 
     def of_device(self, name: str, device: int) -> Array:
-        """The value that one device has, where they differ: statistics, or parameters that are not reduced."""
+        """The value of one device, for variables that differ between devices: statistics, or parameters that are not reduced."""
         given = self._store.get_copy(name, device)
         if given is None:
             raise StateError(f"device {device} has no `{name}` in this scope", var=name)
         return _values.receive(given)
 
     def find_var(self, name: str) -> ScopeTensor | None:
-        """The variable of this name, or nothing."""
+        """The variable of this name, or ``None``."""
         return ScopeTensor(self, name) if name in self else None
 
 
@@ -102,13 +102,13 @@ class _Default:
 
 
 def global_scope() -> Scope:
-    """The scope that is used where none is named."""
+    """The default scope."""
     return _Default.scope
 
 
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Within it, this is the global scope."""
+    """A context in which this is the global scope."""
     if not isinstance(scope, Scope):
         raise TypeError(f"scope_guard takes a Scope, got {type(scope).__name__}")
     before, _Default.scope = _Default.scope, scope

@@ -1,4 +1,4 @@
-"""What graph is built, and how it is run. Executors never change a strategy; what holds is their ``effective``.
+"""Which graph is built, and how it is run. Executors never change a strategy; ``effective`` is what they use.
 
 >>> strategy = BuildStrategy()
 >>> strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce
@@ -25,7 +25,7 @@ _NONE = type(None)
 
 
 class _Reduce(enum.Enum):
-    """What becomes of gradients."""
+    """How gradients are reduced."""
 
     def __repr__(self) -> str:
         return f"ReduceStrategy.{self.name}"
@@ -36,10 +36,10 @@ class _Reduce(enum.Enum):
 
 
 class _Scale(enum.Enum):
-    """What the gradient of the loss begins with on each device.
+    """The initial gradient of the loss on each device.
 
     ``CoeffNumDevice``: 1 / devices that have samples. ``One``: 1. ``Customized``: what every run is fed as ``<loss>@GRAD``.
-    ``BySamples`` is ours: with it, n devices learn what one would learn from the whole batch, also from uneven shares.
+    ``BySamples`` (not in Paddle): n devices learn what one device would learn from the whole batch, even if shares are uneven.
     """
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ def _choices(kind: type) -> str:
 
 
 class _Strategy:
-    """Fields with defaults; setting one to another type, or one that is not there, is an error."""
+    """Fields with defaults; setting a wrong type or an unknown field is an error."""
 
     _fields: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[dict[str, tuple[Any, str]]] = {}
@@ -115,8 +115,8 @@ _CUDA = "is for CUDA only"
 class BuildStrategy(_Strategy):
     """Which graph is built, with Paddle's names and defaults.
 
-    ``bucket_bytes``, ``check_nan_inf`` and ``accumulate`` are ours. With the last, each device takes its share
-    in so many pieces, one after another in the same memory.
+    ``bucket_bytes``, ``check_nan_inf`` and ``accumulate`` are not in Paddle. With ``accumulate=k``, each device processes
+    its share in k pieces, one after another in the same memory.
     """
 
     ReduceStrategy = _Reduce
@@ -169,21 +169,21 @@ class BuildStrategy(_Strategy):
 
     _meanings: ClassVar[dict[str, str]] = {
         "reduce_strategy": "whether sums of gradients go to each device's parameters, to one copy for all, or nowhere",
-        "gradient_scale_strategy": "what the gradient of the loss begins with",
+        "gradient_scale_strategy": "the initial gradient of the loss on each device",
         "fuse_all_reduce_ops": "whether gradients are reduced in buckets; `None` is yes",
         "bucket_bytes": "about how large a bucket is",
-        "accumulate": "pieces in which a device takes its share, one after another in the same memory",
+        "accumulate": "pieces in which a device processes its share, one after another in the same memory",
         "fuse_all_optimizer_ops": "whether updates of one kind are one operation",
         "fuse_elewise_add_act_ops": "whether an addition and the activation after it are one operation",
         "enable_sequential_execution": "whether operations run in the order of the program",
         "sync_batch_norm": "whether statistics are those of the batches of all devices",
-        "async_mode": "whether devices learn without waiting for each other",
-        "memory_optimize": "whether variables share memory that are not needed at the same time; `None` is yes",
+        "async_mode": "whether devices update without waiting for each other",
+        "memory_optimize": "whether variables that are not needed at the same time share memory; `None` is yes",
         "enable_inplace": "whether an operation may write where it reads",
-        "num_trainers": "ranks; 1 leaves it to the world",
-        "trainer_id": "the number of this rank; 0 leaves it to the world",
-        "debug_graphviz_path": "how names of files begin that show the graph after each pass; empty is none",
-        "check_nan_inf": "whether NaN and infinity are looked for after every operation",
+        "num_trainers": "number of ranks; 1: that of the world",
+        "trainer_id": "this rank's number; 0: that in the world",
+        "debug_graphviz_path": "prefix of the files that show the graph after each pass; empty: none",
+        "check_nan_inf": "whether every operation's results are checked for NaN and infinity",
     }
 
     def all_passes(self) -> list[str]:
@@ -193,12 +193,12 @@ class BuildStrategy(_Strategy):
     def remove_pass(self, name: str) -> None:
         """Takes a pass out."""
         if name not in self.all_passes():
-            raise StrategyError(f"there is no pass {name!r}; there are {', '.join(self.all_passes())}", var=name)
+            raise StrategyError(f"there is no pass {name!r}; known passes: {', '.join(self.all_passes())}", var=name)
         self._without = (*self._without, name)
 
 
 class ExecutionStrategy(_Strategy):
-    """How the graph is run, with Paddle's names and defaults. No ``num_threads`` means one for each device and core."""
+    """How the graph is run, with Paddle's names and defaults. By default ``num_threads`` is one per device, at most one per core."""
 
     num_threads: int
     num_iteration_per_drop_scope: int
@@ -217,10 +217,10 @@ class ExecutionStrategy(_Strategy):
         "use_thread_barrier": (False, "is for parameter servers"),
     }
     _meanings: ClassVar[dict[str, str]] = {
-        "num_threads": "threads of all devices together; 0 is one for each device, but not more than cores",
-        "num_iteration_per_drop_scope": "runs after which the memory of temporaries is given back; 0 is never",
+        "num_threads": "threads of all devices together; 0: one per device, at most one per core",
+        "num_iteration_per_drop_scope": "runs after which the memory of temporaries is freed; 0: never",
         "num_iteration_per_run": "how often a run goes through the program; in `async_mode`, batches for each device",
-        "dry_run": "whether runs visit everything and compute nothing",
+        "dry_run": "whether runs visit all tasks without computing",
     }
 
 

@@ -1,11 +1,11 @@
-"""Names that nobody has given: unique in the process, so that programs may meet in one scope.
+"""Generated names: unique in the process, so that several programs may use one scope.
 
 >>> with guard():
 ...     generate("fc"), generate("fc"), generate("mean")
 ('fc_0', 'fc_1', 'mean_0')
 
-Within a :func:`guard` they begin anew: the same layers, written in two guards, have the same names and so share their
-parameters, as in Paddle. A ``ParamAttr(name=…)`` says so more clearly.
+Within a :func:`guard` numbering starts again: the same layers in two guards have the same names and so share their
+parameters, as in Paddle. A ``ParamAttr(name=…)`` states that more clearly.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def number(key: str) -> str:
 
 @contextmanager
 def guard(new_generator: str | None = None) -> Iterator[None]:
-    """Within it, names begin anew, after ``new_generator`` if that is given."""
+    """A context in which numbering starts again, with ``new_generator`` as prefix if given."""
     if new_generator is not None and not isinstance(new_generator, str):
-        raise TypeError(f"guard takes what names begin with, a str, got {type(new_generator).__name__}")
+        raise TypeError(f"guard takes the prefix of names, a str, got {type(new_generator).__name__}")
     before, _Current.names = _Current.names, _Names(new_generator or "")
     try:
         yield
@@ -59,7 +59,7 @@ def _counted() -> dict[str, int]:
 
 
 def _restore(counts: dict[str, int]) -> None:
-    """Gives the names back that were taken since."""
+    """Frees the names that were generated since."""
     _Current.names.counts = counts
 
 

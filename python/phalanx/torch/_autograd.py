@@ -16,17 +16,17 @@ from phalanx.torch._handles import synchronize
 
 
 def is_wanted(*tensors: torch.Tensor) -> bool:
-    """Whether anybody will ask for the gradient."""
+    """Whether autograd will compute the gradient."""
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
 
 def refuse_in_place(tensors: Iterable[torch.Tensor], leaves: bool = True) -> None:
-    """Autograd would not see a change in place, and compute wrong gradients."""
+    """Refuses tensors that require grad: autograd does not see a change in place and would compute wrong gradients."""
     for tensor in tensors:
         if is_wanted(tensor) and (leaves or not tensor.is_leaf):
             raise ValueError(
-                "a tensor that requires grad is changed in place, which autograd does not see: use the form without "
-                "the final underscore, which can be differentiated, or tensor.detach(), or do it in torch.no_grad()"
+                "a tensor that requires grad cannot be changed in place, because autograd does not see it: use the form without "
+                "the final underscore, which can be differentiated, or tensor.detach(), or call it in torch.no_grad()"
             )
 
 

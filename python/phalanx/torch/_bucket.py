@@ -1,15 +1,15 @@
-"""Dense gradients of several parameters in one piece of memory, in which they travel.
+"""A bucket: the dense gradients of several parameters in one buffer, which is reduced as a whole.
 
-The memory is a tensor that ranks of one host reduce where it is. Large gradients are views of it: they are copied once, when the
-bucket is sent, and never back. Small gradients stay where they are and get their results copied, because looking after a view takes
-longer than copying them.
+The buffer is a tensor that ranks of one host reduce in place. Large gradients are views of it: they are copied once, when the bucket
+is sent, and never back. Small gradients keep their own memory and get their results copied, because managing a view costs more than
+the copy.
 
 From ``load`` to ``arrive`` the memory belongs to the engine.
 
-* BUCKET-2: a gradient that the program holds stays what it is: if it is the parameter's, it gets the result; if it is of an earlier
-  step, the bucket takes new memory and leaves the old one alone.
-* BUCKET-3: a parameter whose gradient nobody has keeps the gradient that it has.
-* BUCKET-4: what travels is the memory that gradients are in: one that was given other memory is copied back into the bucket.
+* BUCKET-2: a gradient that the program holds stays valid: if it is the parameter's current one, it gets the result; if it is of an
+  earlier step, the bucket allocates new memory and does not write to the old one.
+* BUCKET-3: a parameter whose gradient no rank has keeps its gradient.
+* BUCKET-4: a gradient that was given other memory is copied back into the bucket, so that its current values are reduced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALIGN = 64
 
 
 def _n_users(tensor: torch.Tensor) -> int:
-    """How many tensors share its memory; 0 where torch does not tell."""
+    """The number of tensors that share its memory; 0 if torch does not provide it."""
     return 0 if _use_count is None else int(_use_count(tensor.untyped_storage()._cdata))
 
 
@@ -73,7 +73,7 @@ class Bucket:
         self._held = []
 
     def load(self, places: Sequence[int] | None = None) -> torch.Tensor:
-        """The memory with this rank's gradients; zeros where it has none, and where the place is not among these."""
+        """The memory with this rank's gradients; zeros for those that it does not have, and for places not in the list."""
         self._held = []
         grads = list(map(_GRAD, self.ps))
         if self._is_small:
@@ -144,7 +144,7 @@ class Bucket:
         self._back = []
 
     def _is_moved(self) -> bool:
-        """Whether somebody gave a gradient other memory, as ``p.grad.data = ...`` and ``model.half()`` do (BUCKET-4)."""
+        """Whether a gradient was given other memory, as ``p.grad.data = ...`` and ``model.half()`` do (BUCKET-4)."""
         return [view.data_ptr() for view in self._views] != self._addresses
 
     def _is_old_one_held(self, grads: list[torch.Tensor | None]) -> bool:
@@ -155,7 +155,7 @@ class Bucket:
         return any(grads[i] is not self._views[i] for i in held)
 
     def _others_spared(self, places: Sequence[int]) -> Sequence[int]:
-        """These places. The others' gradients leave the memory, and nothing of them travels (BUCKET-3)."""
+        """These places. All other gradients are moved out of the memory and are not sent (BUCKET-3)."""
         for place in set(range(len(self.ps))).difference(places):
             p, view = self.ps[place], self._views[place]
             if p.grad is view:
@@ -179,7 +179,7 @@ class Bucket:
         self._age, self._n_users = _world.age(), _n_users(self._flat)
 
     def is_loadable(self, takes_sparse: bool) -> bool:
-        """Whether every member has a gradient, and none of a kind that does not travel here."""
+        """Whether every member has a gradient, and all of them can be sent in this bucket."""
         grads = list(map(_GRAD, self.ps))
         return _are_all_there(grads) and (takes_sparse or not any(map(_IS_SPARSE, grads)))
 
@@ -190,11 +190,11 @@ class Bucket:
                 p.grad = view.clone()
 
     def abandon(self) -> None:
-        """Leaves the memory to whoever may still write to it."""
+        """Gives up the memory, because the engine may still write to it."""
         self._age = -1
 
     def arrive(self) -> None:
-        """The results are gradients."""
+        """Makes the results the parameters' gradients."""
         if self._is_small:
             self._arrive_small()
             return

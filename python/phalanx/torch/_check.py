@@ -1,4 +1,4 @@
-"""Whether ranks still have the same parameters, to the bit.
+"""Checks that all ranks have the same parameters, bit for bit.
 
 >>> import torch
 >>> import phalanx.torch as hvd
@@ -34,11 +34,11 @@ def check_equal(
     model_or_optimizer: torch.nn.Module | torch.optim.Optimizer | Mapping[str, torch.Tensor],
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Returns if all ranks have the same bits; otherwise :class:`MismatchError` on every rank says where they differ.
+    """Returns if all ranks have the same bits; otherwise every rank raises :class:`MismatchError`, which says where they differ.
 
-    Of a model the parameters are compared, of an optimizer its parameters and its state, of a mapping, such as a
-    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` does it with the parameters after every N-th step; without it
-    the first and every 100th backward pass do it, and a difference is a warning.
+    For a model, the parameters are compared; for an optimizer, its parameters and its state; for a mapping, such as a
+    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` checks the parameters after every N-th step. Without it, the first and every
+    100th backward pass check them, and a difference is a warning.
     """
     set_id(process_set)
     if len(process_set.ranks) > 1:
@@ -47,14 +47,14 @@ def check_equal(
 
 
 class Checks:
-    """Compares parameters after every N-th step, as `PHALANX_CHECK` says."""
+    """Compares parameters after every N-th step; `PHALANX_CHECK` sets N."""
 
     def __init__(self, what: str, process_set: ProcessSet) -> None:
         self._what, self._set = what, process_set
         self._age, self._n_steps = -1, 0
 
     def step(self, named: Callable[[], _Named]) -> None:
-        """Another step was made."""
+        """Counts a step."""
         if self._age != _world.age():
             # Ranks that were apart before count together again.
             self._age, self._n_steps = _world.age(), 0
@@ -121,7 +121,7 @@ def _of_group(optimizer: torch.optim.Optimizer, i: int, group: dict[str, Any]) -
 
 
 def _settings(of: Any) -> list[str]:
-    """What an optimizer was told beside its tensors, such as learning rates."""
+    """The options of an optimizer, such as learning rates."""
     if not isinstance(of, torch.optim.Optimizer):
         return []
     return [
@@ -187,14 +187,14 @@ def _raise(what: str, blocks: dict[int, list[tuple[str, str]]]) -> None:
                 )
                 text += "" if len(unlike) == 1 else f" ({listed} differ from rank {a})"
             raise MismatchError(
-                f"{what}: ranks have drifted apart: {text}. Look for what only some ranks do: other random numbers, changes "
+                f"{what}: ranks have different values: {text}. Look for code that runs differently on some ranks: random numbers, changes "
                 "of parameters outside of the optimizer, or parameters that were not broadcast at the start (broadcast_parameters).",
                 ranks=(a, b),
                 tensor=name,
             )
     longer = next(b for b in others if len(blocks[b]) > len(blocks[a]))
     kind = blocks[longer][len(blocks[a])][1]
-    text = f"{what}: rank {longer} has {kind}, which rank {a} has not. Build the same on every rank."
+    text = f"{what}: rank {longer} has {kind}, which rank {a} does not have. Build the same on every rank."
     raise MismatchError(text, ranks=(a, longer), tensor=kind.split(" [")[0])
 
 

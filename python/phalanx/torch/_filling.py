@@ -1,4 +1,4 @@
-"""Which parameters share a bucket: a decision without communication, the same wherever the same is known."""
+"""Which parameters share a bucket. The decision needs no communication: ranks with the same inputs decide the same."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def filled(
 ) -> list[list[torch.Tensor]]:
     """Groups as they are; the rest of these parameters in the order in which gradients are computed, up to ``cap`` bytes together.
 
-    Those of which the order says nothing are apart, because nobody may ever compute them. A bucket has one type and one device.
-    Parameters in ``alone`` are in none.
+    Parameters that are not in the order get buckets of their own, because they may never be computed. A bucket has one type and one device.
+    Parameters in ``alone`` are in no bucket.
     """
     kind = _kind
     lists = []
@@ -44,7 +44,7 @@ def _kind(p: torch.Tensor) -> tuple[torch.dtype, torch.device]:
 
 
 def _cut(ps: Sequence[torch.Tensor], cap: int) -> list[list[torch.Tensor]]:
-    """Neighbours together, at most so many bytes of them; a larger one is alone."""
+    """Groups neighbours up to ``cap`` bytes; a larger parameter is alone."""
     lists: list[list[torch.Tensor]] = []
     n_bytes = 0
     for p in ps:

@@ -1,4 +1,4 @@
-"""A gradient, or a bucket of them, on its way through an allreduce."""
+"""A gradient, or a bucket of gradients, that is being reduced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Manner:
 
 
 class Travel:
-    """Gradients of parameters with these numbers under way. :meth:`wait` any number of times; then they are where they belong."""
+    """A pending reduction of the gradients with these numbers. :meth:`wait` may be called repeatedly; it puts the results in place."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Travel:
         return got
 
     def forget(self) -> None:
-        """Nobody is interested any more."""
+        """Drops the operation without its result."""
         self._result = None
         if self._handle is not None:
             _handles.forget(self._handle)
 
 
 def wait_for_all(travels: Iterable[Travel]) -> None:
-    """Waits for all of them, also after one has failed; then raises what failed first."""
+    """Waits for all of them, even if one fails; then raises the first error."""
     _each(Travel.wait, travels)
 
 
@@ -97,7 +97,7 @@ def gradient_of(p: torch.Tensor) -> torch.Tensor:
 
 
 def send_sparse(p: torch.Tensor, index: int, name: str, manner: Manner) -> Travel:
-    """Sends a sparse gradient as rows of which everybody gets all."""
+    """Sends a sparse gradient as rows; every rank gets the rows of all ranks."""
     grad = p.grad
     if grad is None or not grad.is_sparse:
         # Nothing was computed for it this time, while other ranks may have rows.

@@ -1,4 +1,4 @@
-"""Numbers for operations that are under way, as Horovod has them."""
+"""Handles: numbers for pending operations, as in Horovod."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(operation: _phalanx.Operation, finish: Finish) -> int:
 
 
 def forget(handle: int) -> None:
-    """Nobody will ask for it any more."""
+    """Drops the handle; its result is not needed."""
     _under_way.pop(handle, None)
 
 
@@ -35,15 +35,15 @@ def poll(handle: int) -> bool:
     """Whether the operation is done, so that :func:`synchronize` would not wait."""
     if _entry(handle) is None:
         raise ValueError(
-            f"the operation with handle {handle} is done and its result was given: poll() before synchronize()"
+            f"the operation with handle {handle} is done and its result was already returned: call poll() before synchronize()"
         )
     return _under_way[handle][0].poll()
 
 
 def synchronize(handle: int | Callable[[], Any]) -> Any:
-    """Waits for the operation and gives its result; ``None`` if that was given before, as with Horovod.
+    """Waits for the operation and returns its result; ``None`` if it was already returned, as in Horovod.
 
-    Also takes what :func:`sparse_allreduce_async` returns.
+    It also accepts what :func:`sparse_allreduce_async` returns.
     """
     if callable(handle):
         return handle()
@@ -61,9 +61,9 @@ def synchronize(handle: int | Callable[[], Any]) -> Any:
 
 
 def _entry(handle: int) -> tuple[_phalanx.Operation, Finish] | None:
-    """The operation with this handle; nothing if its result was given."""
+    """The operation with this handle; ``None`` if its result was already returned."""
     if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _next:
-        raise ValueError(f"{handle!r} is no handle: pass what an _async function returned")
+        raise ValueError(f"{handle!r} is not a handle: pass what an _async function returned")
     if handle < _first:
         raise ValueError(f"the operation with handle {handle} ended with shutdown(): submit it again")
     return _under_way.get(handle)

@@ -1,4 +1,4 @@
-"""Being told when the gradient of a parameter is there."""
+"""Hooks that run when the gradient of a parameter has been computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def on_gradient(p: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Any:
-    """Calls whenever a backward pass has added to ``p.grad``, also if ``p`` is frozen now and not later."""
+    """Calls the function whenever a backward pass has added to ``p.grad``, also if ``p`` is unfrozen later."""
     is_frozen = not p.requires_grad
     # torch takes hooks only where a gradient is wanted, and keeps them when it no longer is.
     if is_frozen:
@@ -35,13 +35,13 @@ _owners: dict[int, tuple[weakref.ref[torch.Tensor], str, Any]] = {}
 def own_gradient(p: torch.Tensor, what: str, call: Callable[[torch.Tensor], None]) -> Any:
     """As :func:`on_gradient`, for one at a time: a model or optimizer that is wrapped again belongs to the new wrapper.
 
-    Two kinds of wrappers would reduce one gradient at the same time: refused.
+    Wrappers of different kinds are refused, because both would reduce the same gradient.
     """
     known = _owners.get(id(p))
     if known is not None and known[0]() is p:
         if known[1] != what:
             raise ValueError(
-                f"a parameter of shape {list(p.shape)} belongs to a {known[1]} already: use that or {what}, not both"
+                f"a parameter of shape {list(p.shape)} already belongs to a {known[1]}: use that or {what}, not both"
             )
         known[2].remove()
     key = id(p)

@@ -1,4 +1,4 @@
-"""Torch tensors as memory that the engine understands, and back."""
+"""Converts torch tensors to memory for the engine, and back."""
 
 from __future__ import annotations
 
@@ -16,19 +16,15 @@ _increment_version = getattr(torch.autograd.graph, "increment_version", None)
 def check(tensor: torch.Tensor) -> None:
     """Refuses what cannot be communicated."""
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(
-            f"a torch.Tensor travels here, not a {type(tensor).__name__}: torch.as_tensor() makes one of it"
-        )
+        raise ValueError(f"expected a torch.Tensor, not a {type(tensor).__name__}: torch.as_tensor() makes one")
     if tensor.layout is not torch.strided:
         raise ValueError(
-            f"dense tensors travel here, not {tensor.layout}: use sparse_allreduce_async or tensor.to_dense()"
+            f"expected a dense tensor, not {tensor.layout}: use sparse_allreduce_async or tensor.to_dense()"
         )
     if tensor.dtype not in CODES:
-        raise ValueError(f"elements of type {tensor.dtype} cannot travel: convert the tensor with .to() first")
+        raise ValueError(f"tensors of {tensor.dtype} are not supported: convert the tensor with .to() first")
     if tensor.device.type == "meta":
-        raise ValueError(
-            "a tensor on the meta device has no elements that could travel: give it memory with to_empty()"
-        )
+        raise ValueError("a tensor on the meta device has no elements to send: give it memory with to_empty()")
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,7 +53,7 @@ def device_of(tensor: torch.Tensor) -> int:
 
 
 def back(host: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Puts a result that was written to `host` where it belongs: into `tensor`."""
+    """Copies a result from `host` into `tensor`."""
     if host is not tensor:
         with torch.no_grad():
             tensor.copy_(host)

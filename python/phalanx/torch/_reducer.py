@@ -1,12 +1,12 @@
-"""Gradients of many parameters, reduced while a backward pass computes more of them; complete when it ends.
+"""Reduces the gradients of many parameters while a backward pass computes more of them; all are reduced when it ends.
 
-Dense gradients travel in buckets (`_bucket`), each as soon as all of its members are there; sparse ones travel alone. When a pass ends,
-ranks tell each other in one small allreduce (`_round`) which gradients they have; what any of them has is reduced on all, and a rank
+Dense gradients are sent in buckets (`_bucket`), each as soon as all of its members are computed; sparse ones are sent alone. When a pass
+ends, one small allreduce (`_round`) compares which gradients each rank has. A gradient that any rank has is reduced on all ranks; a rank
 without it sends zeros. Buckets are filled in the order in which the first pass computed gradients.
 
-* REDUCE-1: when ``backward()`` returns, no gradient is under way, and each is the same on all ranks that end the same pass, or
-  nobody has computed it. So whoever clips, unscales or looks at gradients then does it with everybody's.
-* REDUCE-2: all ranks have the same set of reduced parameters at any round; so they agree on whether a step needs another one.
+* REDUCE-1: when ``backward()`` returns, no reduction is pending, and each gradient is the same on all ranks that end the same pass, or
+  no rank has computed it. So a program that clips, unscales or reads gradients then uses the reduced ones.
+* REDUCE-2: all ranks have the same set of reduced parameters at any round; so they agree on whether a step needs another round.
 * REDUCE-3: ranks whose parameters, frozen parameters or steps differ get an error, all of them, in the next round.
 * REDUCE-4: all ranks have the same buckets, or get an error, all of them, in the next round.
 """
@@ -65,7 +65,7 @@ _made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 
 def _forget_all() -> None:
-    """What was under way ended with the engine."""
+    """Drops pending reductions, which ended with the engine."""
     for reducer in _alive:
         reducer.forget()
 
@@ -74,7 +74,7 @@ _world._at_shutdown.append(_forget_all)
 
 
 class _Member:
-    """A parameter's number and bucket, which change when others come."""
+    """A parameter's number and bucket, which change when parameters are added."""
 
     __slots__ = ("bucket", "index")
 
@@ -94,15 +94,15 @@ class _Seen:
         self.versions: list[int] = []
 
     def is_touched(self) -> bool:
-        """Whether somebody wrote to a gradient, or replaced one."""
+        """Whether the program wrote to a gradient or replaced one."""
         return any(map(is_not, [p.grad for p in self.ps], self.grads)) or self.versions != [*map(_version, self.grads)]
 
 
 class Reducer:
     """The gradients of one optimizer or model.
 
-    ``cap``: how many bytes a bucket may have. ``passes``: how many backward passes add up before gradients travel. ``again``: whether
-    passes may follow each other without a step in between; then each one reduces what is there.
+    ``cap``: the most bytes of a bucket. ``passes``: the number of backward passes that add up before gradients are reduced. ``again``:
+    whether passes may follow each other without a step in between; then each pass reduces the gradients so far.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Reducer:
         self._is_known = False
 
     def _renumber(self, new: list[int | None]) -> None:
-        """Parameters have other numbers now, or none."""
+        """Numbers the parameters again, after some were added or removed."""
 
         def moved(indices: Iterable[int]) -> Iterator[int]:
             return (i for i in map(new.__getitem__, indices) if i is not None)
@@ -192,7 +192,7 @@ class Reducer:
             travel.indices = list(moved(travel.indices))
 
     def _look(self) -> None:
-        """Notices what was frozen, unfrozen or adopted since the last time."""
+        """Finds parameters that were frozen, unfrozen or adopted since the last call."""
         if self._layout_age != _world.age():
             # Ranks that had joined have learned nothing meanwhile.
             self._layout_age, self._is_known, self._order, self._sparse = _world.age(), False, {}, set()
@@ -247,7 +247,7 @@ class Reducer:
         return self._grouping([p for p in self._names if p in wanted])
 
     def agree(self) -> None:
-        """Waits until all ranks were seen to have the same parameters."""
+        """Waits until all ranks are known to have the same parameters."""
         self._accord.wait()
 
     # What a backward pass does.
@@ -259,7 +259,7 @@ class Reducer:
             self._notice(member)
 
     def _notice(self, member: _Member) -> None:
-        """As :meth:`_is_born`, for the first gradient of a pass, and for those that do not travel at once."""
+        """As :meth:`_is_born`, for the first gradient of a pass, and for gradients that are not sent immediately."""
         i = member.index
         if not self.is_syncing:
             if not self._again and self._state[i] == _REDUCED:
@@ -294,7 +294,7 @@ class Reducer:
             raise
 
     def _is_born(self, member: _Member) -> None:
-        """A gradient is there."""
+        """Called when a gradient has been computed."""
         self._state[member.index] = _BORN
         if self._due:
             self._send_due()
@@ -308,7 +308,7 @@ class Reducer:
                 self._due.append(bucket)
 
     def _send_due(self) -> None:
-        """Sends what is complete. Not when its last gradient comes but when the next one does: hooks of the program come after ours."""
+        """Sends complete buckets. A bucket is sent when the next gradient comes, because the program's hooks run after ours."""
         due, self._due = self._due, []
         try:
             for what in due:
@@ -333,7 +333,7 @@ class Reducer:
         torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
 
     def _count(self) -> None:
-        """How many gradients a pass that begins now has to compute."""
+        """The number of gradients that a pass beginning now has to compute."""
         for bucket in self._buckets:
             # The rest of one that was sent already is sent by the round, one by one.
             bucket.n_missing = -1 if bucket.is_sent or self._has_reduced(bucket) else len(bucket.ps)
@@ -342,20 +342,20 @@ class Reducer:
         return _REDUCED in self._state and any(self._state[i] == _REDUCED for i in bucket.indices)
 
     def is_abandoned(self) -> bool:
-        """Whether a pass has begun and ended with an exception; asked outside of passes."""
+        """Whether a pass has begun and ended with an exception; called outside of passes."""
         return bool(self._open) and _task_id() == -1
 
     def _refuse(self, i: int) -> None:
         name, passes = self._names[self._ps[i]], self.passes
         if self._again:
             raise AssertionError(
-                f"the gradient of {name} was computed again while it was under way: it is used both inside and outside of "
+                f"the gradient of {name} was computed again while it was being reduced: it is used both inside and outside of "
                 "a checkpoint; write checkpoint(..., use_reentrant=False)"
             )
         raise AssertionError(
             f"a further backward pass computed the gradient of {name} before step(), although gradients are reduced after "
             f"{passes} of them: raise backward_passes_per_step, put the passes before the last into no_sync(), or call "
-            "optimizer.zero_grad() where a step is left out. A checkpoint with use_reentrant=True counts as a pass of its own."
+            "optimizer.zero_grad() where a step is skipped. A checkpoint with use_reentrant=True counts as a pass of its own."
         )
 
     def _end(self, task: int) -> None:
@@ -374,7 +374,7 @@ class Reducer:
             self._state[i] = _SENT
 
     def _send_alone(self, i: int) -> None:
-        """Sends a gradient without a bucket, unless it is of a kind that nobody expects: the round tells which."""
+        """Sends a gradient without a bucket, unless the other ranks do not expect its kind: the round decides that."""
         p = self._ps[i]
         if p.grad is not None and p.grad.is_sparse and not self._manner.sparse_as_dense:
             self._send_rows(i)
@@ -394,7 +394,7 @@ class Reducer:
         self._state[i] = _SENT
 
     def _send_rest(self, view: View) -> None:
-        """Sends what somebody has and this rank has not sent: its own, or zeros."""
+        """Sends the gradients that some rank has and this rank has not sent yet: its own, or zeros."""
         if view.in_both() is None and view.kinds() == self._state.translate(_IS_SENT):
             return
         for i in (i for i, has in enumerate(view.sparse) if has and i not in self._rows):
@@ -435,7 +435,7 @@ class Reducer:
         self._asked = (handle, report)
 
     def _largest(self, tensor: torch.Tensor, of: str) -> int:
-        """Begins to replace the tensor by the largest elements that ranks have."""
+        """Starts to replace each element by the largest one of all ranks."""
         return _submit.reduce(
             [tensor],
             in_place=True,
@@ -467,7 +467,7 @@ class Reducer:
         return view
 
     def _settle(self, is_at_step: bool, end: Callable[[Iterable[Travel]], None] = wait_for_all) -> bool:
-        """One round: afterwards everybody's gradients so far are complete. Whether all ranks are at their step."""
+        """One round: afterwards all gradients so far are reduced. Returns whether all ranks are at their step."""
         self._task = _NO_TASK
         self._send_due()
         try:
@@ -500,12 +500,12 @@ class Reducer:
             name = self._names[self._ps[i]]
             raise MismatchError(
                 f"{name} has a sparse gradient on some ranks and a dense one on others: pass sparse_as_dense=True, or "
-                "make it sparse everywhere",
+                "make it sparse on every rank",
                 tensor=name,
             )
 
     def _learn(self, view: View) -> None:
-        """Takes the kinds of gradients, and after the first pass their order, as they are everywhere (REDUCE-4)."""
+        """Stores the kinds of gradients that all ranks agreed on, and after the first pass their order (REDUCE-4)."""
         sparse = {self._ps[i] for i, has in enumerate(view.sparse) if has} if any(view.sparse) else set()
         dense = {p for p in self._sparse if view.dense[self._members[p].index]}
         is_new = not sparse <= self._sparse or bool(dense)
@@ -524,7 +524,7 @@ class Reducer:
     # What optimizers and models call.
 
     def complete(self) -> None:
-        """Waits until all gradients are everybody's, also those that the program has set itself."""
+        """Waits until all gradients are reduced, including those that the program has set itself."""
         self._open.clear()
         self._look()
         while not self.is_complete():
@@ -532,7 +532,7 @@ class Reducer:
                 break
 
     def is_complete(self) -> bool:
-        """Whether every gradient that is wanted was reduced since the last step. The same on all ranks (REDUCE-2)."""
+        """Whether every needed gradient was reduced since the last step. The same on all ranks (REDUCE-2)."""
         if self._travels:
             return False
         state = self._state
@@ -547,7 +547,7 @@ class Reducer:
         self._reset()
 
     def _mark(self) -> None:
-        """Remembers what the gradients that just came are, for the step to look at."""
+        """Stores which gradients were just reduced, for the check in the step."""
         if self._again:
             return
         reduced = [self._ps[i] for travel in self._travels for i in travel.indices]
@@ -559,7 +559,7 @@ class Reducer:
     def look_at_gradients(self) -> None:
         """Counts the step if the program changed gradients after they were reduced: clipped them, or unscaled them.
 
-        A rank whose gradients were reduced only by its step could not, and would go its own way; the next round tells.
+        A rank whose gradients are reduced only in its step cannot do that and would diverge; the next round reports it.
         """
         self._n_touched += self._seen.is_touched()
         self._seen = _Seen()
@@ -570,7 +570,7 @@ class Reducer:
         self._reset()
 
     def leave_out(self) -> None:
-        """The gradients so far are thrown away without a step."""
+        """Discards the gradients so far without a step."""
         if self._travels or self._open:
             # A pass that ended with an exception: ranks may have sent different parts of it. All get all of it, so that
             # names are free again, and nobody keeps it.
@@ -592,7 +592,7 @@ class Reducer:
         self._state = bytearray(len(self._ps))
 
     def _begin_anew(self, open_tasks: set[int]) -> None:
-        """Waits for what is under way, so that its names are free again, and forgets it."""
+        """Waits for pending reductions, so that their names are free again, and drops them."""
         travels, asked, state = self._travels, self._asked, self._state.translate(_ANEW)
         self._reset()
         self._open, self._state, self._n_passes = open_tasks, state, len(open_tasks)
@@ -607,7 +607,7 @@ class Reducer:
             raise
 
     def forget(self) -> None:
-        """Begins anew without waiting: after a failure, or a shutdown."""
+        """Resets without waiting: after a failure or a shutdown."""
         for travel in self._travels:
             travel.forget()
         for bucket in self._buckets:
@@ -636,7 +636,7 @@ class Reducer:
 
     @contextmanager
     def no_sync(self) -> Any:
-        """In it, gradients are only accumulated; the first pass after it reduces their sum."""
+        """A context in which gradients are only accumulated; the first pass after it reduces their sum."""
         before, self.is_syncing = self.is_syncing, False
         try:
             yield

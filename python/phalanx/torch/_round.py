@@ -1,7 +1,7 @@
-"""What ranks tell each other at the end of a backward pass: which gradients each of them has, and where it is.
+"""What ranks exchange at the end of a backward pass: which gradients each of them has, and which step it is at.
 
-All ranks send bytes of the same layout, and the largest of each place comes back to all. Ranks that have joined send zeros,
-which say nothing.
+All ranks send bytes of the same layout; every rank gets the maximum of each byte. Ranks that have joined send zeros,
+which have no effect.
 
 >>> own = written(dense=b"\\1\\0\\0", sparse=b"\\0\\0\\0", is_at_step=True, compares=False, identity=b"8 bytes.")
 >>> other = written(dense=b"\\0\\0\\0", sparse=b"\\0\\0\\1", is_at_step=False, compares=True, identity=b"8 bytes.")
@@ -29,7 +29,7 @@ def written(dense: bytes, sparse: bytes, is_at_step: bool, compares: bool, ident
 
 @dataclass(frozen=True)
 class View:
-    """What all ranks said together."""
+    """What all ranks sent, combined."""
 
     dense: bytes
     sparse: bytes
@@ -38,7 +38,7 @@ class View:
     are_alike: bool
 
     def kinds(self) -> bytes:
-        """The gradients that anybody has, of either kind."""
+        """The gradients that any rank has, of either kind."""
         return bytes(map(max, self.dense, self.sparse)) if any(self.sparse) else self.dense
 
     def in_both(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Submissions of torch tensors: each gives a handle."""
+"""Submits torch tensors to the engine; each submission returns a handle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.torch._memory import CODES, back, check, device_of, host_like, lend
 
 
 def full_name(kind: str, name: str | None) -> str | None:
-    """The name under which ranks find each other; without one, the engine counts."""
+    """The name of the operation on all ranks; without one, the engine numbers operations."""
     return None if name is None else f"{kind}.{name}"
 
 
@@ -25,12 +25,12 @@ def chosen_op(op: int | None, average: bool | None) -> int:
     """The reduction, from the new argument or the old one."""
     if op is not None:
         if average is not None:
-            raise ValueError("average and op say the same thing: pass op alone, such as op=Sum")
+            raise ValueError("average and op are the same argument: pass op alone, such as op=Sum")
         return checked_op(op)
     if average is not None and not isinstance(average, bool):
-        raise ValueError(f"average is True or False, not {average!r}: pass op=, and a name as name=")
+        raise ValueError(f"average must be True or False, not {average!r}: pass op=, and a name as name=")
     if average is not None:
-        warnings.warn("average is called op now: pass op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+        warnings.warn("average is deprecated: pass op=Average or op=Sum", DeprecationWarning, stacklevel=3)
         return Average if average else Sum
     return Average
 
@@ -115,7 +115,7 @@ def scatter(
     op = checked_op(op)
     if op not in (Average, Sum):
         raise UnsupportedError(
-            "reducescatter knows sum and average only: use allreduce for other reductions, and take your share"
+            "reducescatter supports only Sum and Average: for other reductions, use allreduce and take this rank's rows"
         )
     tensors = _check_group(tensors)
     operation = _phalanx.submit(
@@ -173,7 +173,7 @@ def alltoall(
     name: str | None,
     process_set: ProcessSet,
 ) -> int:
-    """Alltoall; the result is what was received, and how many rows came from each rank."""
+    """Alltoall; the result is the received rows, and how many came from each rank."""
     check(tensor)
     operation = _phalanx.submit(
         "alltoall",

@@ -1,4 +1,4 @@
-"""What optimizers have in common that were wrapped by giving them another class."""
+"""What all wrapped optimizers share; wrapping gives an optimizer another class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_COPY = (
 
 
 class Uncopied(torch.optim.Optimizer):
-    """An optimizer of which there is one."""
+    """An optimizer that cannot be copied or pickled."""
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError(_NO_COPY)
@@ -27,7 +27,7 @@ class Uncopied(torch.optim.Optimizer):
 
 @contextmanager
 def same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """What is loaded in it goes into the groups and the state that are there: schedulers and programs hold them."""
+    """Loads into the existing groups and state, because schedulers and programs hold references to them."""
     groups, state = optimizer.param_groups, optimizer.state
     dicts = list(groups)
     yield

@@ -1,4 +1,4 @@
-"""Adasum: every rank makes its own step, and what the steps changed is combined."""
+"""Adasum: every rank makes its own step, and the changes of all ranks are combined."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AdasumOptimizer(Uncopied):
         if self._passes[p] > self.backward_passes_per_step:
             raise AssertionError(
                 f"backward pass {self._passes[p]} before step(), although a step is made of {self.backward_passes_per_step}: "
-                "raise backward_passes_per_step, use no_sync(), or call optimizer.zero_grad() where a step is left out"
+                "raise backward_passes_per_step, use no_sync(), or call optimizer.zero_grad() where a step is skipped"
             )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -61,17 +61,20 @@ class AdasumOptimizer(Uncopied):
         self._hooks += [on_gradient(p, self._on_gradient) for p in added if can_have_gradient(p)]
 
     def synchronize(self) -> None:
-        """Nothing is under way between steps."""
+        """Does nothing: no operation is pending between steps."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Has no meaning here."""
-        raise AssertionError("with Adasum the step itself communicates and cannot leave that out: call step() as it is")
+        """Is an error: with Adasum the step itself communicates."""
+        raise AssertionError(
+            "with Adasum the step itself communicates, so synchronize() cannot be skipped: call step() outside of "
+            "skip_synchronize()"
+        )
         yield
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Passes in it do not count; gradients never travel, so there is nothing else to leave out."""
+        """Backward passes inside do not count; Adasum never reduces gradients, so nothing else is skipped."""
         before, self._is_counting = self._is_counting, False
         try:
             yield
@@ -79,7 +82,7 @@ class AdasumOptimizer(Uncopied):
             self._is_counting = before
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes may add up to one step."""
+        """Sets how many backward passes may add up to one step."""
         self.backward_passes_per_step = checked_passes(passes)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -93,7 +96,7 @@ class AdasumOptimizer(Uncopied):
             super().load_state_dict(*args, **kwargs)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of this rank's own, combined with everybody's."""
+        """Makes this rank's own step and combines the changes of all ranks."""
         # Frozen ones, too: momentum may still move them.
         ps = [p for p in self._ps() if can_have_gradient(p)]
         if self.sparse_as_dense:

@@ -1,4 +1,4 @@
-"""Collectives of torch tensors: at once, asynchronous, in place, grouped."""
+"""Collectives of torch tensors: blocking, asynchronous, in place, grouped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """As :func:`allreduce`, without waiting: gives a handle for :func:`poll` and :func:`synchronize`."""
+    """As :func:`allreduce`, without waiting: returns a handle for :func:`poll` and :func:`synchronize`."""
     return _submit.reduce(
         [tensor],
         in_place=False,
@@ -51,7 +51,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Everybody's tensors as one: their average unless ``op`` says otherwise. Can be differentiated.
+    """Reduces the tensors of all ranks; ``op`` is ``Average`` by default. Can be differentiated.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -169,7 +169,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduces several tensors together: all of them, or none.
+    """Reduces several tensors as one operation: all of them, or none.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -234,13 +234,13 @@ def sparse_allreduce_async(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], torch.Tensor]:
-    """Sums or averages a sparse tensor: everybody's rows are gathered. Call what it returns for the result."""
+    """Sums or averages a sparse tensor by gathering the rows of all ranks. Call the returned function for the result."""
     if op not in (Average, Sum):
-        raise ValueError("sparse tensors are summed or averaged; no other reduction is defined for them")
+        raise ValueError("sparse tensors can only be summed or averaged: use op=Sum or op=Average")
     if tensor.layout is not torch.sparse_coo:
-        raise ValueError(f"a sparse COO tensor is required, not one with layout {tensor.layout}")
+        raise ValueError(f"expected a sparse COO tensor, not layout {tensor.layout}: tensor.to_sparse() makes one")
     if op == Average and not tensor.dtype.is_floating_point:
-        raise ValueError(f"rows of {tensor.dtype} have no averages: convert the tensor, or use op=Sum")
+        raise ValueError(f"rows of {tensor.dtype} cannot be averaged: convert the tensor, or use op=Sum")
     own_form = torch.tensor([[op, *tensor.size()]])
     form = _submit.gather([own_form], grouped=False, name=_part(name, "form"), process_set=process_set)
     indices, values = tensor._indices().t().contiguous(), tensor._values().contiguous()
@@ -251,7 +251,7 @@ def sparse_allreduce_async(
         all_indices, all_values = synchronize(handle)
         if not bool((forms == own_form).all()):
             raise MismatchError(
-                f"sparse_allreduce of {name or 'a tensor'}: ranks have other sizes or another op: "
+                f"sparse_allreduce of {name or 'a tensor'}: ranks have different sizes or ops: "
                 f"{sorted({(SPARSE_OPS[row[0]], tuple(row[1:])) for row in forms.tolist()})}. Pass the same on every rank.",
                 tensor=name,
             )
@@ -271,7 +271,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Everybody's rows, one rank's after the other's; ranks may have differently many. Can be differentiated.
+    """Concatenates the rows of all ranks in rank order; ranks may have different numbers of rows. Can be differentiated.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -296,7 +296,7 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Gathers several tensors together: all of them, or none."""
+    """Gathers several tensors as one operation: all of them, or none."""
     tensors = list(tensors)
     if _autograd.is_wanted(*tensors):
         options = {"grouped": True, "name": name, "process_set": process_set}
@@ -315,7 +315,7 @@ def broadcast_async(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The tensor of ``root_rank``, which is a rank of the world, on every rank. Can be differentiated.
+    """Returns the tensor of ``root_rank``, a rank of the world, on every rank. Can be differentiated.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -353,7 +353,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """As :func:`alltoall`, without waiting; :func:`synchronize` gives both, what was received and the splits."""
+    """As :func:`alltoall`, without waiting; :func:`synchronize` returns both the received rows and their splits."""
     return _submit.alltoall(tensor, splits, name=name, process_set=process_set)
 
 
@@ -363,7 +363,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Sends ``splits[r]`` rows to each rank r, or equally many; with splits, also gives those received.
+    """Sends ``splits[r]`` rows to each rank r, by default equal shares; with splits, also returns the received splits.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -408,7 +408,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """Reduces the rows and leaves each rank with its share of them. Can be differentiated.
+    """Reduces the rows and returns to each rank its share of them. Can be differentiated.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -448,7 +448,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Reduces and scatters several tensors together: all of them, or none."""
+    """Reduces and scatters several tensors as one operation: all of them, or none."""
     return _scattered(list(tensors), True, name, compression, op, process_set, prescale_factor, postscale_factor)
 
 
@@ -481,15 +481,15 @@ def _scattered(
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data, and waits until all say so; gives the rank that was last.
+    """Declares that this rank has no more data, and waits until all ranks have; returns the rank that was last.
 
-    Meanwhile this rank takes part in the others' allreduces with zeros. ``device`` has no meaning here.
+    Until then this rank takes part in the others' allreduces with zeros. ``device`` is ignored.
     """
     return _world.join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until every rank is here."""
+    """Waits until every rank of the set has called it."""
     _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
 
 

@@ -1,4 +1,4 @@
-"""Gradients that travel in fewer bits.
+"""Compression: gradients are sent in fewer bits.
 
 >>> import torch
 >>> import phalanx.torch as hvd
@@ -15,24 +15,24 @@ import torch
 
 
 class Compressor:
-    """How a tensor is made smaller before it travels, and as it was afterwards. Programs may have their own."""
+    """Makes a tensor smaller before it is sent, and restores its type afterwards. Programs may define their own."""
 
     #: The type in which floating-point elements travel, where the engine itself converts them.
     wire: torch.dtype | None = None
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor to communicate, and what :meth:`decompress` needs."""
+        """Returns the tensor to send, and what :meth:`decompress` needs."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor as it was, with the values that came back."""
+        """Returns the received values in the tensor's original type."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """Leaves everything as it is."""
+    """No compression."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -57,19 +57,19 @@ class _Narrow(Compressor):
 
 
 class FP16Compressor(_Narrow):
-    """Floating-point elements travel as float16."""
+    """Floating-point elements are sent as float16."""
 
     wire = torch.float16
 
 
 class BF16Compressor(_Narrow):
-    """Floating-point elements travel as bfloat16: less exact than float16, but without overflow."""
+    """Floating-point elements are sent as bfloat16: less precise than float16, but without overflow."""
 
     wire = torch.bfloat16
 
 
 class Compression:
-    """What can be passed as ``compression``."""
+    """The values for ``compression``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -77,12 +77,12 @@ class Compression:
 
 
 def is_native(compression: type[Compressor]) -> bool:
-    """Whether the engine does it, so that tensors are passed as they are."""
+    """Whether the engine compresses, so that tensors are passed unchanged."""
     return compression in (NoneCompressor, FP16Compressor, BF16Compressor)
 
 
 def narrows(tensor: torch.Tensor, compression: type[Compressor]) -> bool:
-    """Whether elements of this tensor travel as another type."""
+    """Whether elements of this tensor are sent as another type."""
     return compression.wire is not None and tensor.dtype in (torch.float32, torch.float64)
 
 

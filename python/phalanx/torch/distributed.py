@@ -1,4 +1,4 @@
-"""A model whose gradients are everybody's, as torch users know it.
+"""A model whose gradients are averaged over all ranks, with the interface of torch's class.
 
 >>> import torch
 >>> import phalanx.torch as hvd
@@ -30,15 +30,15 @@ from phalanx.torch.functions import broadcast_parameters, broadcast_tensors, des
 
 #: Words of torch's class for which there is nothing here, and why.
 _ELSEWHERE = {
-    "batched_grad_copy": "gradients are not copied one by one",
+    "batched_grad_copy": "gradients are always views of bucket memory",
     "bucket_cap_mb_list": "all buckets have one limit: pass bucket_cap_mb",
-    "delay_all_reduce_named_params": "gradients travel when they are there",
+    "delay_all_reduce_named_params": "gradients are reduced as soon as they are computed",
     "device_mesh": "pass process_set",
     "forward_sync_buffers": "pass broadcast_buffers",
-    "lazy_bucket_allocation": "buckets take their memory when the first pass ends",
-    "mixed_precision": "use torch.autocast, or compression=Compression.fp16 for what travels",
-    "param_to_hook_all_reduce": "gradients travel when they are there",
-    "skip_all_reduce_unused_params": "what nobody has computed never travels",
+    "lazy_bucket_allocation": "buckets allocate their memory when the first pass ends",
+    "mixed_precision": "use torch.autocast, or compression=Compression.fp16 to send fewer bits",
+    "param_to_hook_all_reduce": "gradients are reduced as soon as they are computed",
+    "skip_all_reduce_unused_params": "gradients that no rank has computed are never sent",
 }
 
 
@@ -56,7 +56,7 @@ torch.nn.modules.module.register_module_module_registration_hook(_count_registra
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """Wraps a model: all ranks begin with rank 0's parameters, and every backward pass ends with averaged gradients.
+    """Wraps a model: all ranks start with rank 0's parameters, and every backward pass ends with averaged gradients.
 
     Gradients travel in buckets of at most ``bucket_cap_mb`` (default 8, or less by ``PHALANX_FUSION_BYTES``), in the order in which the
     first pass computed them, while others are still computed. Large gradients are parts of their bucket's memory; one that the program
@@ -97,18 +97,20 @@ class DistributedDataParallel(torch.nn.Module):
         _refuse(others)
         _check_devices(module, device_ids, output_device)
         if dim != 0:
-            raise ValueError(f"dim={dim}: batches are not cut here, every rank has its own: leave dim out")
+            raise ValueError(
+                f"dim={dim} is not supported: every rank has its own batch, which is not split; leave dim out"
+            )
         if process_group is not None:
-            raise ValueError("process groups of torch mean nothing here: pass process_set, see add_process_set()")
+            raise ValueError("process groups of torch are not supported: pass process_set, see add_process_set()")
         if not isinstance(find_unused_parameters, bool):
-            raise ValueError(f"find_unused_parameters is True or False, not {find_unused_parameters!r}")
+            raise ValueError(f"find_unused_parameters must be True or False, not {find_unused_parameters!r}")
         without_effect = {
             "check_reduction": check_reduction,
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "static_graph": static_graph,
         }
         for word in (word for word, is_set in without_effect.items() if is_set):
-            warnings.warn(f"{word}=True changes nothing here: leave it out", stacklevel=2)
+            warnings.warn(f"{word}=True has no effect: leave it out", stacklevel=2)
         set_id(process_set)
         self.module = module
         cap = default_cap() if bucket_cap_mb is None else _checked_cap(bucket_cap_mb)
@@ -146,7 +148,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._reducer.is_syncing = bool(is_syncing)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
-        """A model of its own that is reduced, too, once all ranks use their copies. Does not communicate."""
+        """An independent copy, whose gradients are reduced once all ranks use their copies. Does not communicate."""
         copy = DistributedDataParallel.__new__(DistributedDataParallel)
         torch.nn.Module.__init__(copy)
         memo[id(self)] = copy
@@ -181,12 +183,12 @@ class DistributedDataParallel(torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In it, gradients are only accumulated; the first backward pass after it averages their sum."""
+        """A context in which gradients are only accumulated; the first backward pass after it averages their sum."""
         with self._reducer.no_sync():
             yield
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's result. In training, ranks begin with rank 0's buffers."""
+        """Runs the model. In training, rank 0's buffers are broadcast first."""
         if self._is_alone:
             return self.module(*args, **kwargs)
         if self._n_registered != _n_registered:
@@ -211,13 +213,13 @@ class DistributedDataParallel(torch.nn.Module):
 def _refuse(others: dict[str, Any]) -> None:
     for word, value in others.items():
         if word not in _ELSEWHERE:
-            raise TypeError(f"DistributedDataParallel knows no argument {word!r}")
+            raise TypeError(f"DistributedDataParallel has no argument {word!r}")
         if value not in (None, False):
-            raise ValueError(f"{word} is of no use here: {_ELSEWHERE[word]}")
+            raise ValueError(f"{word} is not supported: {_ELSEWHERE[word]}")
 
 
 def _check_devices(module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
-    """One device is what every model has; torch's class can cut batches over several."""
+    """Refuses several devices: a model is on one device here; torch's class can split batches over several."""
     named = list(device_ids or []) + ([] if output_device is None else [output_device])
     if not named:
         return
@@ -225,7 +227,7 @@ def _check_devices(module: torch.nn.Module, device_ids: Any, output_device: Any)
     have = {p.device for p in module.parameters()}
     if wanted != have:
         raise ValueError(
-            f"device_ids and output_device name {_listed(wanted)}, and the model is on {_listed(have)}: every rank has one "
+            f"device_ids and output_device name {_listed(wanted)}, but the model is on {_listed(have)}: every rank has one "
             "device, that of its model; move the model there and leave both out"
         )
 
@@ -236,7 +238,7 @@ def _listed(devices: set[torch.device]) -> str:
 
 def _checked_cap(megabytes: float) -> int:
     if isinstance(megabytes, bool) or not isinstance(megabytes, (int, float)) or not megabytes > 0:
-        raise ValueError(f"bucket_cap_mb is a number of megabytes > 0, not {megabytes!r}")
+        raise ValueError(f"bucket_cap_mb must be a number of megabytes > 0, not {megabytes!r}")
     return int(megabytes * (1 << 20))
 
 

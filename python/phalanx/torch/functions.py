@@ -1,4 +1,4 @@
-"""Making ranks equal: parameters, optimizer state, objects."""
+"""Makes ranks equal: broadcasts parameters, optimizer state and objects."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def _only_tensors(named: Sequence[tuple[str | None, Any]]) -> list[tuple[str | N
     for i, (name, value) in enumerate(named):
         if value is not None and not isinstance(value, torch.Tensor):
             raise ValueError(
-                f"broadcast_parameters changes tensors in place, and entry {name or i} is a {type(value).__name__}: leave it "
+                f"broadcast_parameters changes tensors in place, but entry {name or i} is a {type(value).__name__}: leave it "
                 "out, and send it with broadcast_object()"
             )
     return [(name, value) for name, value in named if value is not None]
 
 
 def described(name: object, tensor: torch.Tensor) -> str:
-    """A tensor in the words in which ranks compare them."""
+    """A tensor as text, which ranks compare."""
     return f"{name} {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def broadcast_tensors(
     named: Sequence[tuple[str | None, torch.Tensor]], root_rank: int, process_set: ProcessSet
 ) -> None:
-    """Gives every rank the tensors of one, in place; they have the same names everywhere."""
+    """Gives every rank the tensors of one rank, in place; they have the same names on all ranks."""
     under_way = []
     for name, tensor in named:
         contiguous = tensor.detach().contiguous()
@@ -80,7 +80,7 @@ def broadcast_tensors(
 
 @dataclass
 class _Hole:
-    """Where a tensor of the state belongs."""
+    """A placeholder for a tensor of the state."""
 
     index: int
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Gives every rank the state and the options of the optimizer of ``root_rank``. ``model`` is not needed.
+    """Gives every rank the state and the options of ``root_rank``'s optimizer. ``model`` is not needed.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -106,7 +106,7 @@ def broadcast_optimizer_state(
             "the state of LBFGS belongs to one line search and is not broadcast: broadcast the parameters before the first step"
         )
     if model is not None and not isinstance(model, torch.nn.Module):
-        raise ValueError(f"model is the model of the optimizer, or left out, not a {type(model).__name__}")
+        raise ValueError(f"model must be the model of the optimizer, or left out, not a {type(model).__name__}")
     is_root = _phalanx.place()[0] == checked_root(root_rank, process_set)
     if len(process_set.ranks) > 1:
         Accord("broadcast_optimizer_state", lambda: _groups(optimizer), process_set).wait()
@@ -137,7 +137,7 @@ def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
 
 
 def _hollow(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The value with holes instead of tensors, which are put on the list."""
+    """The value with placeholders instead of tensors, which are appended to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return _Hole(len(tensors) - 1, tuple(value.shape), value.dtype)

@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are everybody's.
+"""An optimizer whose gradients are reduced over all ranks.
 
 >>> import torch
 >>> import phalanx.torch as hvd
@@ -55,7 +55,7 @@ class _DistributedOptimizer(Uncopied):
             self._follow()
 
     def _follow(self) -> None:
-        """Takes charge of all parameters, those that were added just now, too."""
+        """Registers all parameters, including those that were just added."""
         self._followed = self._ids()
         own = [(i, j, p) for i, group in enumerate(self.param_groups) for j, p in enumerate(group["params"])]
         for i, j, p in own:
@@ -70,23 +70,23 @@ class _DistributedOptimizer(Uncopied):
         return [id(p) for group in self.param_groups for p in group["params"]]
 
     def _follow_changes(self) -> None:
-        """Programs also write to the lists of parameter groups."""
+        """Follows changes in the parameter groups: programs also write to these lists."""
         if not self._is_alone and self._ids() != self._followed:
             self._follow()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the wrapped optimizer's: from the next pass on their gradients are everybody's, too. All ranks add the same."""
+        """As the wrapped optimizer's; their gradients are reduced from the next pass on. All ranks add the same."""
         super().add_param_group(param_group)
         if not self._is_alone:
             self._follow()
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes add up to one step."""
+        """The number of backward passes that add up to one step."""
         return self._reducer.passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes add up to one step."""
+        """The number of backward passes that add up to one step."""
         self._reducer.passes = checked_passes(passes)
 
     @property
@@ -98,9 +98,9 @@ class _DistributedOptimizer(Uncopied):
         return dict(self._reducer.under_way())
 
     def synchronize(self) -> None:
-        """Waits until all gradients are everybody's. They are when ``backward()`` returns, unless it used only some of them.
+        """Waits until all gradients are reduced. They are when ``backward()`` returns, unless it used only some parameters.
 
-        :meth:`step` calls it, unless it is in :meth:`skip_synchronize`.
+        :meth:`step` calls it, except inside :meth:`skip_synchronize`.
         """
         if not self._is_alone:
             self._follow_changes()
@@ -109,7 +109,7 @@ class _DistributedOptimizer(Uncopied):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In it, :meth:`step` does not synchronize, because the program did."""
+        """A context in which :meth:`step` does not synchronize, because the program has called :meth:`synchronize`."""
         self._should_synchronize = False
         try:
             yield
@@ -118,15 +118,15 @@ class _DistributedOptimizer(Uncopied):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In it, gradients are only accumulated; the first backward pass after it reduces their sum."""
+        """A context in which gradients are only accumulated; the first backward pass after it reduces their sum."""
         with self._reducer.no_sync():
             yield
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step with everybody's gradients.
+        """One step with the reduced gradients.
 
-        The loss that a ``closure`` returns is reduced as gradients are, so that an optimizer that decides by it, such as
-        LBFGS, decides the same on all ranks.
+        The loss that a ``closure`` returns is reduced like the gradients, so that an optimizer that uses it, such as LBFGS,
+        decides the same on all ranks.
         """
         if closure is not None:
             result: Any = super().step(self._synchronizing(closure))
@@ -169,7 +169,7 @@ class _DistributedOptimizer(Uncopied):
         return reduced if isinstance(loss, torch.Tensor) else reduced.item()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the wrapped optimizer's. After a backward pass without a step it throws the pass away: on all ranks, or none."""
+        """As the wrapped optimizer's. After a backward pass without a step it discards the pass; all ranks must do so, or none."""
         if not self._is_alone:
             self._follow_changes()
             self._reducer.leave_out()
@@ -177,7 +177,7 @@ class _DistributedOptimizer(Uncopied):
         super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the wrapped optimizer's; forgets gradients that are under way."""
+        """As the wrapped optimizer's; drops pending reductions."""
         if self._handles:
             self._reducer.forget()
         self._synchronized, self._should_synchronize = False, True
@@ -201,21 +201,21 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Wraps an optimizer: gradients are reduced over all ranks as they are computed, while others still are.
+    """Wraps an optimizer: gradients are reduced over all ranks while the backward pass computes others.
 
     The result is an instance of the wrapped optimizer's class and shares its state and its parameters. When ``backward()``
-    returns, gradients are everybody's, whichever parameters each rank has used: clip them, unscale them, look at them.
-    Parameters that are unfrozen or added later are followed.
+    returns, all gradients are reduced, whichever parameters each rank has used, and can be clipped, unscaled or read.
+    Parameters that are unfrozen or added later are included.
 
-    Dense gradients travel in buckets of at most 8 MB or ``PHALANX_FUSION_BYTES``, in the order in which the first pass computed
-    them; a bucket has the name of its first parameter and the number of the others. Each gradient is a part of its bucket's
-    memory; one that the program holds stays what it is. Sparse gradients travel as rows.
+    Dense gradients are reduced in buckets of at most 8 MB or ``PHALANX_FUSION_BYTES``, in the order in which the first pass
+    computed them; a bucket has the name of its first parameter and the number of the others. Each gradient is a view of its
+    bucket's memory; one that the program holds stays valid. Sparse gradients are sent as rows.
 
-    * ``compression``: how dense gradients travel; sparse ones travel as they are.
-    * ``backward_passes_per_step``: gradients of so many passes are added up before they travel; see also ``no_sync()``.
-    * ``gradient_predivide_factor``: averages divide by it before the sum, and by the rest after it.
-    * ``groups``: number of groups, or lists of parameters, whose gradients travel together.
-    * ``sparse_as_dense``: sparse gradients are made dense before they travel.
+    * ``compression``: the type in which dense gradients are sent; sparse ones are not compressed.
+    * ``backward_passes_per_step``: the number of passes whose gradients are added up before they are reduced; see also ``no_sync()``.
+    * ``gradient_predivide_factor``: for averages, gradients are divided by it before the sum and by size / factor after it.
+    * ``groups``: number of groups, or lists of parameters, whose gradients are reduced together.
+    * ``sparse_as_dense``: sparse gradients are made dense before they are reduced.
     * ``op=Adasum``: reduces the change that each rank's own step makes, instead of gradients.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -227,12 +227,12 @@ def DistributedOptimizer(
     op = checked_op(op)
     set_id(process_set)
     if not 0.0 < gradient_predivide_factor < math.inf:
-        raise ValueError(f"gradient_predivide_factor is a number > 0, not {gradient_predivide_factor!r}")
+        raise ValueError(f"gradient_predivide_factor must be a number > 0, not {gradient_predivide_factor!r}")
     if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor divides averages: leave it out, or use op=Average")
+        raise ValueError("gradient_predivide_factor works only with averages: leave it out, or use op=Average")
     names = _names(optimizer, named_parameters)
     if num_groups:
-        warnings.warn("num_groups is called groups now: pass groups=", DeprecationWarning, stacklevel=2)
+        warnings.warn("num_groups is deprecated: pass groups=", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     own = {p for group in optimizer.param_groups for p in group["params"]}
     grouping = _grouping(groups, own)
@@ -260,9 +260,9 @@ def DistributedOptimizer(
 
 
 def _wrapped(optimizer: torch.optim.Optimizer, addition: type) -> Any:
-    """The same optimizer as an instance of its class with an addition."""
+    """The same optimizer as an instance of a subclass of its class."""
     if isinstance(optimizer, (_DistributedOptimizer, AdasumOptimizer)):
-        raise ValueError("the optimizer is distributed already: use it as it is")
+        raise ValueError("the optimizer is already distributed: do not wrap it again")
     kind = optimizer.__class__
     made: Any = type(kind.__name__, (addition, kind), {"__module__": kind.__module__})
     wrapped = made.__new__(made)
@@ -298,7 +298,7 @@ def _names(
     twice = sorted(name for name, n in counts.items() if n > 1)
     if twice:
         raise ValueError(
-            f"named_parameters has these names more than once: {', '.join(twice)}. Names tell parameters apart: give "
+            f"named_parameters has these names more than once: {', '.join(twice)}. Every parameter needs its own name: give "
             "those of a second model a prefix"
         )
     names = {p: name for name, p in named}
@@ -312,7 +312,7 @@ def _names(
 
 
 def _grouping(groups: int | Sequence[Sequence[torch.Tensor]] | None, own: set[_Parameter]) -> Grouping:
-    """Which of the parameters that are trained travel together."""
+    """Which trainable parameters are reduced together."""
     if groups is None:
         return lambda _: ()
     if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
@@ -324,7 +324,7 @@ def _grouping(groups: int | Sequence[Sequence[torch.Tensor]] | None, own: set[_P
 
         return parts
     if isinstance(groups, (int, str)) or not isinstance(groups, Sequence):
-        raise ValueError(f"groups is a positive number of groups or a list of lists of parameters, not {groups!r}")
+        raise ValueError(f"groups must be a positive number of groups or a list of lists of parameters, not {groups!r}")
     lists = [list(group) for group in groups]
     seen: set[_Parameter] = set()
     for p in (p for group in lists for p in group):
@@ -335,7 +335,7 @@ def _grouping(groups: int | Sequence[Sequence[torch.Tensor]] | None, own: set[_P
                 f"groups holds a tensor of shape {list(p.shape)} that the optimizer does not have: leave it out"
             )
         if p in seen:
-            raise ValueError(f"a parameter of shape {list(p.shape)} is in groups more than once: each travels once")
+            raise ValueError(f"a parameter of shape {list(p.shape)} is in groups more than once: list it once")
         seen.add(p)
 
     def listed(ps: Sequence[_Parameter]) -> Sequence[Sequence[_Parameter]]:

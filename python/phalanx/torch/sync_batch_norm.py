@@ -21,7 +21,7 @@ from phalanx.torch.collectives import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """As :class:`torch.nn.BatchNorm2d` and its kin; in training, with mean and variance of everybody's batches."""
+    """As :class:`torch.nn.BatchNorm2d` and similar classes; in training, with mean and variance over the batches of all ranks."""
 
     process_set: ProcessSet = global_process_set
 
@@ -29,14 +29,14 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(
         cls, module: torch.nn.Module, process_group: Any = None, process_set: ProcessSet = global_process_set
     ) -> torch.nn.Module:
-        """The model with layers of this class in the place of its batch normalizations; their parameters are the same ones.
+        """Replaces the model's batch normalizations by layers of this class, with the same parameters.
 
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
         >>> type(SyncBatchNorm.convert_sync_batchnorm(model)[1]).__name__
         'SyncBatchNorm'
         """
         if process_group is not None:
-            raise ValueError("process groups of torch mean nothing here: pass process_set, see add_process_set()")
+            raise ValueError("process groups of torch are not supported: pass process_set, see add_process_set()")
         if not isinstance(module, torch.nn.Module):
             raise ValueError(f"convert_sync_batchnorm takes a model, not a {type(module).__name__}")
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
@@ -60,7 +60,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"batches have two dimensions or more, not {input.dim()}: add one with unsqueeze(0)")
+            raise ValueError(f"batches must have two dimensions or more, not {input.dim()}: add one with unsqueeze(0)")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The normalized input."""

@@ -1,4 +1,4 @@
-"""Layers: what programs are written with, under Paddle's names and with its defaults.
+"""Layers: the functions that build programs, with Paddle's names and defaults.
 
 >>> from phalanx import graph
 >>> with graph.program_guard(graph.Program(), graph.Program()):

@@ -107,40 +107,40 @@ _ACTIVATIONS: dict[str, Callable[..., Variable]] = {
 
 
 def activate(x: Variable, act: str | None, name: str | None = None) -> Variable:
-    """What follows a layer."""
+    """Applies an activation after a layer."""
     if act is None:
         return x
     if act == "softmax":
         return softmax(x, name=name)
     if act not in _ACTIVATIONS:
-        raise ProgramError(f"there is no activation {act!r}; there are softmax, {', '.join(_ACTIVATIONS)}", op=act)
+        raise ProgramError(f"there is no activation {act!r}; choose one of softmax, {', '.join(_ACTIVATIONS)}", op=act)
     return _ACTIVATIONS[act](x, name=name)
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
-    """Numbers of the last axis as probabilities.
+    """Softmax over the last axis.
 
-    None of them is zero, as in Paddle: a number more than 64 below the largest counts as if it were 64 below it, so that
-    ``cross_entropy`` has a slope everywhere.
+    No probability is zero, as in Paddle: a number more than 64 below the largest counts as 64 below it, so that
+    ``cross_entropy`` has a gradient everywhere.
     """
     _last(input, axis, "softmax")
     return append("BoundedSoftmax", None, [input], "softmax", name)
 
 
 def weights(input: Variable) -> Variable:
-    """Numbers of the last axis as weights; what is masked has none."""
+    """Softmax over the last axis; masked elements have weight 0."""
     return append("Softmax", {"log": False}, [input], "softmax")
 
 
 def log_softmax(input: Variable, axis: int = -1, name: str | None = None) -> Variable:
-    """The logarithms of these probabilities."""
+    """The logarithm of the softmax over the last axis."""
     _last(input, axis, "log_softmax")
     return append("Softmax", {"log": True}, [input], "log_softmax", name)
 
 
 def _last(x: Variable, axis: int, op: str) -> None:
     if axis not in (-1, len(x.shape) - 1):
-        raise ProgramError(f"{op} takes the last axis only, not axis {axis} of {x!r}; transpose it", op=op)
+        raise ProgramError(f"{op} supports only the last axis, not axis {axis} of {x!r}; transpose it", op=op)
 
 
 def _elementwise(name: str, op: str) -> Callable[..., Variable]:
@@ -228,7 +228,7 @@ def mean(x: Variable, name: str | None = None) -> Variable:
 
 
 def sums(input: Sequence[Variable], name: str | None = None) -> Variable:
-    """The sum of variables that are alike."""
+    """The sum of variables of the same type and shape."""
     given = list(input)
     _program_of(given, "sum")
     with at_once(given):

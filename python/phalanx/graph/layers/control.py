@@ -43,16 +43,16 @@ def while_loop(
     *,
     maximum_trip_count: int,
 ) -> list[Variable]:
-    """Repeats ``body``, which makes the next values from ``loop_vars``, as long as ``cond`` says so of them.
+    """Repeats ``body``, which computes the next values of ``loop_vars``, while ``cond`` of them is true.
 
-    Gives the last values. A run that would take more than ``maximum_trip_count`` rounds fails with an
-    :class:`~phalanx.graph.errors.OpError`: what rounds begin with is kept for the gradients, so the program must know how
-    many there can be.
+    Returns the last values. A run that would take more than ``maximum_trip_count`` rounds fails with an
+    :class:`~phalanx.graph.errors.OpError`: the inputs of every round are kept for the gradients, so their number must be
+    bounded.
     """
     if isinstance(loop_vars, Variable) or not loop_vars or not callable(cond) or not callable(body):
         raise TypeError("while_loop takes two functions and a list of at least one variable")
     if maximum_trip_count < 1:
-        raise ProgramError(f"while_loop: maximum_trip_count is {maximum_trip_count}, wants at least 1", op="while")
+        raise ProgramError(f"while_loop: maximum_trip_count is {maximum_trip_count}; it must be at least 1", op="while")
     program, at = _program_of(loop_vars, "while_loop"), caller()
     with _writing(program):
         first = [_one(cond(*loop_vars), program, "cond"), *loop_vars]
@@ -64,7 +64,7 @@ def while_loop(
         following = _listed(body(*(program.var(v) for v in given[1:])), program, "body")
         if len(following) != len(loop_vars):
             raise ProgramError(
-                f"while_loop at {at[0]}:{at[1]}: body gives {len(following)} values, wants {len(loop_vars)}",
+                f"while_loop at {at[0]}:{at[1]}: body returns {len(following)} values instead of {len(loop_vars)}",
                 op="while",
                 site=f"{at[0]}:{at[1]}",
                 wanted=str(len(loop_vars)),
@@ -87,7 +87,7 @@ def cond(
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Variable | list[Variable]:
-    """What ``true_fn`` gives where ``pred`` holds, else what ``false_fn`` gives; only that one runs. Both are needed.
+    """Returns the values of ``true_fn`` if ``pred`` is true, else those of ``false_fn``; only one runs. Both are required.
 
     >>> from phalanx import graph
     >>> with graph.program_guard(graph.Program(), graph.Program()):
@@ -101,8 +101,8 @@ def cond(
     if not callable(true_fn) or not callable(false_fn):
         missing = "true_fn" if not callable(true_fn) else "false_fn"
         raise TypeError(
-            f"{where}: {missing} is not a function; both are needed, and give variables of the same shapes: one that "
-            "has nothing to change gives what was there before"
+            f"{where}: {missing} is not a function; both are required and must return variables of the same shapes: a function that "
+            "changes nothing returns its inputs"
         )
     with _writing(program):
         begin, known = program._graph.n_ops, _declared(program)
@@ -124,10 +124,10 @@ def cond(
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
-    """A counter's number and ``value`` more: in its own place, as in Paddle, or as a new variable.
+    """Adds ``value`` to a counter: in place, as in Paddle, or as a new variable.
 
-    Only what lives in the scope (``create_global_var``) has a place of its own. What is computed in each run has none:
-    there ``i = increment(i, in_place=False)`` takes the new number.
+    Only a variable in the scope (``create_global_var``) can be changed in place. For a variable that each run computes,
+    write ``i = increment(i, in_place=False)``.
     """
     program = _program_of([x], "increment")
     if int(value) != value:
@@ -137,7 +137,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     if not x.persistable:
         at = "{}:{}".format(*caller())
         raise ProgramError(
-            f"increment at {at}: `{x.name}` does not live in the scope and cannot be changed in place; write "
+            f"increment at {at}: `{x.name}` is not in the scope and cannot be changed in place; write "
             "i = increment(i, in_place=False), or make it with create_global_var",
             var=x.name,
             site=at,
@@ -208,12 +208,12 @@ def _listed(given: Any, program: Program, what: str) -> list[Variable]:
 def _one(given: Any, program: Program, what: str) -> Variable:
     if given is None:
         raise TypeError(
-            f"{what} must give variables, got None: nothing is changed in place here, so return what it computes"
+            f"{what} must return variables, got None: variables are not changed in place, so return what it computes"
         )
     if not isinstance(given, Variable):
-        raise TypeError(f"{what} must give variables, got {type(given).__name__}")
+        raise TypeError(f"{what} must return variables, got {type(given).__name__}")
     if given.program is not program:
-        raise ProgramError(f"{what} gives `{given.name}`, which is of another program", var=given.name)
+        raise ProgramError(f"{what} returns `{given.name}`, which belongs to another program", var=given.name)
     outside(given, what)
     return given
 

@@ -1,4 +1,4 @@
-"""Learning rates that follow the number of the step. They are operations of the program that trains.
+"""Learning rates as functions of the step. They are operations of the training program.
 
 >>> piecewise_decay([100, 200], [0.1, 0.01, 0.001])
 LearningRate({'Piecewise': {'until': [100, 200], 'values': [0.1, 0.01, 0.001]}})
@@ -55,9 +55,9 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> LearningRate:
-    """From one rate to another over so many steps."""
+    """From one rate to another over ``decay_steps`` steps."""
     if cycle:
-        raise ProgramError("polynomial_decay does not begin anew; cycle=True is not supported")
+        raise ProgramError("polynomial_decay: cycle=True is not supported; leave it out")
     form = {
         "rate": float(learning_rate),
         "end": float(end_learning_rate),
@@ -78,10 +78,10 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Learn
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> LearningRate:
-    """Half a cosine down to 0, one stair for each epoch. As in Paddle it goes up again after ``epochs`` of them."""
+    """Half a cosine down to 0, one value per epoch. As in Paddle it rises again after ``epochs`` epochs."""
     form = {"rate": float(learning_rate), "every": int(step_each_epoch), "stairs": float(epochs)}
     if form["every"] < 1 or form["stairs"] <= 0:
-        raise ProgramError(f"cosine_decay: {step_each_epoch} steps and {epochs} epochs; both must be 1 at least")
+        raise ProgramError(f"cosine_decay: {step_each_epoch} steps and {epochs} epochs; both must be at least 1")
     return LearningRate({"CosineStairs": form})
 
 
@@ -98,7 +98,7 @@ def noam_decay(d_model: int, warmup_steps: int) -> LearningRate:
 def linear_lr_warmup(
     learning_rate: float | LearningRate, warmup_steps: int, start_lr: float, end_lr: float | None = None
 ) -> LearningRate:
-    """A straight line from ``start_lr`` to ``end_lr``, then ``learning_rate``, as in Paddle; its steps count on.
+    """Linear from ``start_lr`` to ``end_lr``, then ``learning_rate``, as in Paddle; the step count continues.
 
     Without ``end_lr`` the line ends at the rate that follows.
     """

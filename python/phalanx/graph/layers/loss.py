@@ -68,7 +68,7 @@ def softmax_with_cross_entropy(
     """From scores and class numbers: the loss, and with ``return_softmax`` the probabilities too."""
     _hard(soft_label, "softmax_with_cross_entropy")
     if axis not in (-1, len(logits.shape) - 1):
-        raise ProgramError(f"softmax_with_cross_entropy takes the last axis only, not axis {axis} of {logits!r}")
+        raise ProgramError(f"softmax_with_cross_entropy supports only the last axis, not axis {axis} of {logits!r}")
     form = {"ignored": int(ignore_index)}
     loss, softmax = append_all("SoftmaxCrossEntropy", form, [logits, label], "softmax_with_cross_entropy")
     return (loss, softmax) if return_softmax else loss
@@ -90,27 +90,27 @@ def mse_loss(input: Variable, label: Variable) -> Variable:
 
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
-    """Half the square up to ``delta``, straight beyond it."""
+    """Half the square up to ``delta``, linear beyond it."""
     size = arithmetic.abs(input - label)
     near = arithmetic.clip(size, 0.0, delta)
     return arithmetic.square(near) * 0.5 + (size - near) * delta
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
-    """The k highest of the last axis, and where they are. NaN is above all numbers."""
+    """The k highest values of the last axis, and their indices. NaN ranks above all numbers."""
     values, indices = append_all("TopK", {"k": int(k)}, [input], "top_k", name)
     return values, indices
 
 
 def argmax(x: Variable, axis: int = -1) -> Variable:
-    """Where the highest of the last axis is, or its first NaN."""
+    """The index of the highest value of the last axis, or of its first NaN."""
     if axis not in (-1, len(x.shape) - 1):
-        raise ProgramError(f"argmax takes the last axis only, not axis {axis} of {x!r}; transpose it", op="argmax")
+        raise ProgramError(f"argmax supports only the last axis, not axis {axis} of {x!r}; transpose it", op="argmax")
     return append("ArgMax", None, [x], "argmax")
 
 
 def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = None) -> Variable:
-    """Which part of the labels is among the k highest scores. NaN is above all numbers, and never right."""
+    """The fraction of labels that are among the k highest scores. NaN ranks above all numbers and is never correct."""
     scores, best = topk(input, k)
     return append("Accuracy", None, [best, label, scores], "accuracy", name)
 

@@ -51,7 +51,7 @@ class Layer:
             raise ProgramError(f"{self.kind}: {x!r} has no axis {axis}", op=self.kind, var=x.name)
         if x.shape[axis] < 0:
             raise ProgramError(
-                f"{self.kind}: axis {axis} of {x!r} depends on the batch; a fixed size is needed there",
+                f"{self.kind}: axis {axis} of {x!r} depends on the batch; it must have a fixed size",
                 op=self.kind,
                 var=x.name,
             )
@@ -61,7 +61,7 @@ class Layer:
 def _pair(value: int | Sequence[int]) -> list[int]:
     both = [value, value] if isinstance(value, int) else list(value)
     if len(both) != 2:
-        raise ProgramError(f"a number or two are needed, got {value!r}")
+        raise ProgramError(f"expected one number or two, got {value!r}")
     return [int(v) for v in both]
 
 
@@ -74,9 +74,9 @@ def fc(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Every output from every input. Dimensions from ``num_flatten_dims`` on are taken as one.
+    """A fully connected layer. Dimensions from ``num_flatten_dims`` on are flattened.
 
-    Of sequences (``lod_level=1``) each element is taken by itself, as Paddle does.
+    For sequences (``lod_level=1``) it is applied to each element, as in Paddle.
     """
     inputs = [input] if isinstance(input, Variable) else list(input)
     if not inputs:
@@ -120,7 +120,8 @@ def conv2d(
 ) -> Variable:
     """Filters over images ``[n, c, h, w]``.
 
-    They begin around zero with a deviation of ``sqrt(2 / (c * filter height * filter width))``, of groups, too.
+    They are initialized around zero with a standard deviation of ``sqrt(2 / (c * filter height * filter width))``, also
+    with groups.
     """
     _images("conv2d", data_format)
     layer = Layer("conv2d", input, name)
@@ -128,7 +129,8 @@ def conv2d(
     channels = layer.fixed(input, 1)
     if n_groups < 1 or channels % n_groups or num_filters % n_groups:
         raise ProgramError(
-            f"conv2d: {channels} channels and {num_filters} filters have no {n_groups} groups", op="conv2d"
+            f"conv2d: {channels} channels and {num_filters} filters cannot be divided into {n_groups} groups",
+            op="conv2d",
         )
     size = _pair(filter_size)
     # As Paddle's: filters of groups begin as those that see all channels do.
@@ -261,9 +263,11 @@ def embedding(
     dtype: str = "float32",
     name: str | None = None,
 ) -> Variable:
-    """Rows of a learned table ``[height, width]``, by number. Sparse ones learn only the rows that were used."""
+    """Rows of a trainable table ``[height, width]``, by number. With ``is_sparse`` only the rows that were used are updated."""
     if is_distributed:
-        raise ProgramError("embedding: a table is not spread over processes; is_distributed=True is not supported")
+        raise ProgramError(
+            "embedding: is_distributed=True is not supported: a table is not spread over processes; leave it out"
+        )
     height, width = size
     layer = Layer("embedding", input, name)
     ids = input
@@ -284,10 +288,10 @@ def dropout(
     name: str | None = None,
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Variable:
-    """Zeroes elements with a probability, from 0 to 1; of 1 zeros are left, and nothing is learned through them.
+    """Zeroes elements with a probability from 0 to 1; with 1 all elements and gradients are zero.
 
-    ``downgrade_in_infer`` scales by what is left when testing, ``upscale_in_train`` divides by it when training. Which
-    elements it are comes from the seed of the scope, and does not depend on the number of devices.
+    ``downgrade_in_infer`` scales by ``1 - p`` when testing, ``upscale_in_train`` divides by it when training. The seed
+    of the scope decides which elements are zeroed; the number of devices does not matter.
     """
     if seed:
         raise ProgramError(
@@ -310,14 +314,16 @@ def attention(
 ) -> Variable:
     """Attention of ``[n, t, width]`` to itself; the mask is added to the scores.
 
-    Nothing attends to what lies behind the end of a sequence.
+    Padding after the end of a sequence gets no attention.
     """
     layer = Layer("attention", input, name)
     if len(input.shape) != 3:
         raise ProgramError(f"attention takes [n, t, width], got {input!r}", op="attention", var=input.name)
     n, time, width = input.shape[0], layer.fixed(input, 1), layer.fixed(input, 2)
     if num_heads < 1 or width % num_heads:
-        raise ProgramError(f"attention: a width of {width} has no {num_heads} heads", op="attention", var=input.name)
+        raise ProgramError(
+            f"attention: a width of {width} cannot be divided into {num_heads} heads", op="attention", var=input.name
+        )
     if ParamAttr._of(param_attr).name is not None:
         raise ProgramError("attention: its four layers cannot share one parameter; leave the name out", op="attention")
     each = width // num_heads

@@ -1,4 +1,4 @@
-"""Readers that declare the variables they give.
+"""Readers that declare the variables they feed.
 
 >>> from phalanx import graph
 >>> with graph.program_guard(graph.Program()):
@@ -28,7 +28,7 @@ def py_reader(
     name: str | None = None,
     use_double_buffer: bool = True,
 ) -> PyReader:
-    """A reader that is started and reset, and gives variables of these shapes; :func:`read_file` has them."""
+    """A reader with ``start()`` and ``reset()`` that feeds variables of these shapes; :func:`read_file` returns them."""
     from phalanx.graph.io import PyReader
 
     if any(lod_levels or ()):
@@ -42,7 +42,7 @@ def py_reader(
 
 
 def read_file(reader: PyReader) -> Variable | list[Variable]:
-    """The variables that a reader gives."""
+    """The variables that a reader feeds."""
     found = [reader._program.var(name) for name in reader._names]
     return found[0] if len(found) == 1 else found
 

@@ -1,6 +1,6 @@
 """Layers over sequences: ``[n, time, width]`` with lengths, which ``data(…, lod_level=1, max_length=…)`` declares.
 
-Layers that keep rows keep the lengths too. What lies behind the end of a sequence changes no result and no gradient.
+Layers that keep rows keep the lengths, too. Padding changes no result and no gradient.
 
 >>> from phalanx import graph
 >>> with graph.program_guard(graph.Program(), graph.Program()):
@@ -37,7 +37,7 @@ def _sequences(op: str, x: Variable, length: Variable | None = None) -> list[Var
 def _only(op: str, **given: tuple[Any, Any]) -> None:
     for name, (value, wanted) in given.items():
         if value != wanted:
-            raise ProgramError(f"{op}: {name}={value!r} is not supported; it is {wanted!r}", op=op)
+            raise ProgramError(f"{op}: {name}={value!r} is not supported; pass {wanted!r} or leave it out", op=op)
 
 
 def _begin(given: Variable | None, x: Variable, width: int) -> Variable:
@@ -72,8 +72,8 @@ def dynamic_lstm(
 ) -> tuple[Variable, Variable]:
     """Long short-term memory over projected sequences ``[n, time, size]``; hidden and cell states, a quarter as wide.
 
-    Gates lie in PyTorch's order (i, f, g, o), weights are ``[size, size / 4]``, and there are no peepholes, which
-    Paddle has by default. Cells are to look at: nothing is learned through them.
+    Gates are in PyTorch's order (i, f, g, o), weights are ``[size, size / 4]``, and there are no peepholes, which
+    Paddle has by default. No gradient flows through the cell states.
     """
     lengths = _sequences("dynamic_lstm", input)
     _only(
@@ -143,7 +143,7 @@ def _tags(op: str, scores: Variable, label: Variable) -> Variable:
 def linear_chain_crf(
     input: Variable, label: Variable, param_attr: Any = None, length: Variable | None = None, name: str | None = None
 ) -> Variable:
-    """How unlikely a tagging is: minus the logarithm of its probability, ``[n]``, from scores ``[n, time, tags]``.
+    """The negative log-likelihood of a tagging, ``[n]``, from scores ``[n, time, tags]``.
 
     The weights ``[tags + 2, tags]`` are those of Paddle: beginning, end, and from each tag to each.
     """
@@ -158,7 +158,7 @@ def linear_chain_crf(
 def crf_decoding(
     input: Variable, param_attr: Any, label: Variable | None = None, length: Variable | None = None
 ) -> Variable:
-    """The likeliest tags ``[n, time]``, or with a label 1 where they are right. Behind the ends all are 0.
+    """The most likely tags ``[n, time]``; with a label, 1 where they are correct. Padding is 0.
 
     ``param_attr`` names the weights of a :func:`linear_chain_crf`.
     """
@@ -166,7 +166,7 @@ def crf_decoding(
     weights = ParamAttr._of(param_attr).name
     if weights is None or input.program._graph.var(weights) is None:
         raise ProgramError(
-            f"crf_decoding: `{weights}` is no parameter; name the weights of a linear_chain_crf with param_attr",
+            f"crf_decoding: `{weights}` is not a parameter; name the weights of a linear_chain_crf with param_attr",
             op="crf_decoding",
             var=weights,
         )
@@ -192,7 +192,7 @@ def sequence_pool(
     """
     op = "sequence_pool"
     if pool_type.lower() not in _POOLS:
-        raise ProgramError(f"{op}: there is no pool_type {pool_type!r}; there are {', '.join(_POOLS)}", op=op)
+        raise ProgramError(f"{op}: there is no pool_type {pool_type!r}; choose one of {', '.join(_POOLS)}", op=op)
     _only(op, pad_value=(float(pad_value), 0.0))
     x = shaping.dims_as(input, [*input.shape, 1]) if len(input.shape) == 2 and input.lod_level else input
     lengths = _sequences(op, x)
@@ -219,7 +219,7 @@ def sequence_last_step(input: Variable) -> Variable:
 
 
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
-    """Each row of ``x [n, width]`` over all of the sequence that ``y`` has in its place; zeros behind the ends."""
+    """Repeats each row of ``x [n, width]`` over the sequence of ``y`` in the same place; padding is zero."""
     op = "sequence_expand"
     _only(op, ref_level=(max(ref_level, -1), -1 if ref_level < 0 else 0))
     if len(x.shape) != 2 or x.lod_level:
@@ -232,7 +232,7 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
 
 
 def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
-    """The softmax over all of each sequence of numbers, ``[n, time]`` or ``[n, time, 1]``; zeros behind the ends."""
+    """Softmax over each sequence of numbers, ``[n, time]`` or ``[n, time, 1]``; padding is zero."""
     op = "sequence_softmax"
     shape, lengths = input.shape, input.lengths
     if lengths is None or len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 1):
@@ -253,12 +253,13 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
 
 
 def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "float32", name: str | None = None) -> Variable:
-    """Ones before and zeros behind the ends, ``[n, maxlen]``, from lengths ``[n]`` or from a sequence itself."""
+    """Ones for elements and zeros for padding, ``[n, maxlen]``, from lengths ``[n]`` or from a sequence."""
     lengths = x.lengths if x.lod_level else x
     time = maxlen if maxlen is not None else x.shape[1] if x.lod_level else None
     if time is None or lengths is None:
         raise ProgramError(
-            "sequence_mask: lengths do not say how long the longest one may be; give maxlen", op="sequence_mask"
+            "sequence_mask: maxlen is missing; lengths alone do not give the longest possible sequence",
+            op="sequence_mask",
         )
     form = {"time": int(time), "dtype": _values.kind(dtype)}
     return append("SequenceMask", form, [lengths], "sequence_mask", name)

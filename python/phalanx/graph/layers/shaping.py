@@ -1,4 +1,4 @@
-"""Data, constants, and everything that moves elements without computing.
+"""Data, constants, and layers that move elements without computing.
 
 >>> from phalanx import graph
 >>> with graph.program_guard(graph.Program()):
@@ -32,12 +32,12 @@ def data(
     *,
     max_length: int | None = None,
 ) -> Variable:
-    """What is fed with every run; the shape is that of a sample, or with ``lod_level=1`` that of an element.
+    """Declares a variable that is fed; the shape is that of a sample, or with ``lod_level=1`` that of an element.
 
-    A shape with a ``-1`` or ``None`` has its batch already, so none is put before it.
+    A shape with a ``-1`` or ``None`` already has its batch dimension, so none is added.
     """
     if type is not None:
-        raise ProgramError(f"data({name!r}): there are dense tensors only, so type={type!r} means nothing: leave it out")
+        raise ProgramError(f"data({name!r}): type={type!r} is not supported, all tensors are dense: leave it out")
     has_batch = not append_batch_size or any(d is None or d < 0 for d in shape)
     whole = shape if has_batch else [-1, *shape]
     return program.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
@@ -51,7 +51,7 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
 ) -> Parameter:
-    """A parameter of no layer."""
+    """A parameter that belongs to no layer."""
     main = default_main_program()
     begin = default_initializer or (Constant(0.0) if is_bias else Xavier())
     given = ParamAttr(name=name, initializer=default_initializer) if attr is None and name is not None else attr
@@ -62,9 +62,11 @@ def create_parameter(
 def create_global_var(
     shape: Sequence[int], value: float, dtype: Any, persistable: bool = True, name: str | None = None
 ) -> Variable:
-    """A variable that lives in the scope and is not learned; it can be set there, and fed."""
+    """A variable in the scope that is not trainable; it can be set there, and fed."""
     if not persistable:
-        raise ProgramError("a global variable that is not persistable is what fill_constant gives", var=name)
+        raise ProgramError(
+            "persistable=False is not supported; use fill_constant for a variable outside of the scope", var=name
+        )
     main = default_main_program()
     called = name or unique_name.generate("global_var")
     return declare(main, called, dtype, shape, {"State": {"Constant": float(value)}})
@@ -109,12 +111,12 @@ def _random(shape: Sequence[int], dtype: Any, normal: bool, a: float, b: float) 
 
 
 def uniform_random(shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0) -> Variable:
-    """Random numbers evenly between two, new in every run."""
+    """Uniformly distributed random numbers, new in every run."""
     return _random(shape, dtype, False, float(min), float(max))
 
 
 def gaussian_random(shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Any = "float32") -> Variable:
-    """Random numbers around ``mean``, new in every run."""
+    """Normally distributed random numbers, new in every run."""
     return _random(shape, dtype, True, float(mean), float(std))
 
 
@@ -131,7 +133,7 @@ def _volume(shape: Sequence[int]) -> tuple[int, bool]:
 
 
 def reshape(x: Variable, shape: Sequence[int], act: str | None = None, name: str | None = None) -> Variable:
-    """Under another shape. ``0`` keeps the dimension of this place; one ``-1`` is what is left.
+    """Changes the shape. ``0`` keeps the dimension at this place; one ``-1`` is computed from the rest.
 
     >>> from phalanx import graph
     >>> with graph.program_guard(graph.Program()):
@@ -182,7 +184,7 @@ def _axis(x: Variable, axis: int, op: str, extra: int = 0) -> int:
 
 
 def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
-    """One after another along an axis; numbers as if each were an array of one."""
+    """Concatenates along an axis; a number counts as an array of one element."""
     given = list(input)
     program._program_of(given, "concat")
     with at_once(given):
@@ -191,7 +193,7 @@ def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) ->
 
 
 def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
-    """With new axes of size 1 in these places, one after another; -1 is behind the last.
+    """Inserts axes of size 1 at these places, one after another; -1 is after the last.
 
     >>> from phalanx import graph
     >>> with graph.program_guard(graph.Program()):
@@ -203,13 +205,15 @@ def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = Non
     for axis in [axes] if isinstance(axes, int) else axes:
         places = len(shape) + 1
         if not -places <= axis < places:
-            raise ProgramError(f"unsqueeze: {input!r} has no place {axis} for an axis", op="unsqueeze", var=input.name)
+            raise ProgramError(
+                f"unsqueeze: an axis cannot be inserted at {axis} of {input!r}", op="unsqueeze", var=input.name
+            )
         shape.insert(axis % places, 1)
     return append("Reshape", {"shape": dims(shape)}, [input], "unsqueeze", name)
 
 
 def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
-    """Without these axes, which must be of size 1; if none is named, without all of that size."""
+    """Removes these axes, which must have size 1; by default all axes of size 1."""
     given = [axes] if isinstance(axes, int) else list(axes)
     gone = {_axis(input, axis, "squeeze") for axis in given or [i for i, d in enumerate(input.shape) if d == 1]}
     if any(input.shape[axis] != 1 for axis in gone):
@@ -221,7 +225,7 @@ def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None)
 
 
 def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
-    """One after another along a new axis."""
+    """Stacks along a new axis."""
     inputs = list(x)
     place = _axis(inputs[0], axis, "stack", 1) if inputs else 0
     return concat([unsqueeze(each, [place]) for each in inputs], place)
@@ -235,7 +239,7 @@ def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Seq
         size = input.shape[axis]
         if size < 0:
             raise ProgramError(
-                f"slice: axis {axis} of {input!r} is the batch, which cannot be cut", op="slice", var=input.name
+                f"slice: axis {axis} of {input!r} is the batch, which cannot be sliced", op="slice", var=input.name
             )
         begin, stop = (min(max(n + size if n < 0 else n, 0), size) for n in (start, end))
         out = append("Slice", {"axis": axis, "begin": begin, "end": stop}, [out], "slice")
@@ -249,7 +253,9 @@ def split(input: Variable, num_or_sections: int | Sequence[int], dim: int = -1) 
     if isinstance(num_or_sections, int):
         if size < 0 or num_or_sections < 1 or size % num_or_sections:
             raise ProgramError(
-                f"split: axis {axis} of {input!r} has no {num_or_sections} equal pieces", op="split", var=input.name
+                f"split: axis {axis} of {input!r} cannot be split into {num_or_sections} equal pieces",
+                op="split",
+                var=input.name,
             )
         sizes = [size // num_or_sections] * num_or_sections
     else:
@@ -262,7 +268,7 @@ def split(input: Variable, num_or_sections: int | Sequence[int], dim: int = -1) 
 
 
 def expand_to(x: Variable, shape: Sequence[int], name: str | None = None) -> Variable:
-    """Stretched to a shape whose last dimensions are those of ``x``, or 1 there."""
+    """Broadcasts to a shape whose last dimensions are those of ``x``, or where ``x`` has 1."""
     axis = max(len(shape) - len(x.shape), 0)
     return append("Expand", {"shape": dims(shape), "axis": axis}, [x], "expand", name)
 

@@ -1,4 +1,4 @@
-"""Going on after a failure: see :mod:`phalanx.elastic`. Here is what knows models, optimizers and data.
+"""Recovery from failures for models, optimizers and samplers; see :mod:`phalanx.elastic`.
 
 >>> import torch
 >>> import phalanx.torch as hvd

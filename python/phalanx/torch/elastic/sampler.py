@@ -1,4 +1,4 @@
-"""Which samples this rank takes, when ranks may form anew in the middle of an epoch of the data."""
+"""Which samples this rank processes, when a reset may happen in the middle of a pass through the data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx import _world
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Divides a data set among ranks, without what was recorded as processed.
+    """Divides a data set among ranks, without the samples that were recorded as processed.
 
     Give it to a ``TorchState``, call :meth:`record_batch` after every batch, and :meth:`set_epoch` after each pass.
 
@@ -42,13 +42,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins another pass through the data: another order, nothing processed."""
+        """Begins another pass through the data, with a new order and no processed samples."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """All ranks have processed a batch of this size."""
+        """Records that all ranks have processed a batch of this size."""
         self.processed_num += batch_size * self.num_replicas
 
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
@@ -60,13 +60,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Continues from a saved state."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Divides what is left among the ranks that are there now."""
+        """Divides the remaining samples among the current ranks."""
         self.num_replicas, self.rank = _world.size(), _world.rank()
         order = list(range(len(self.dataset)))
         if self.shuffle:

@@ -1,4 +1,4 @@
-"""State of a training: models, optimizers and samplers know how to be saved; anything else is pickled."""
+"""The state of a training: models, optimizers and samplers have handlers that save them; anything else is pickled."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class StateHandler:
         self.value = value
 
     def save(self) -> None:
-        """Keeps the value as it is now."""
+        """Saves the current value."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Goes back to what was saved."""
+        """Restores the saved state."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Takes over rank 0's."""
+        """Takes rank 0's value."""
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
-        """Another value takes its place, and is what will be restored."""
+        """Replaces the value; the new one is what will be restored."""
         self.value = value
         self.save()
 
 
 class _DictHandler(StateHandler):
-    """For whatever has ``state_dict()``."""
+    """For values with ``state_dict()``."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -57,7 +57,7 @@ class ModelStateHandler(_DictHandler):
     """Models: their parameters and buffers."""
 
     def sync(self) -> None:
-        """Takes over rank 0's."""
+        """Takes rank 0's value."""
         broadcast_parameters(self.value.state_dict(), root_rank=0)
         self.save()
 
@@ -66,22 +66,22 @@ class OptimizerStateHandler(_DictHandler):
     """Optimizers: their state and options."""
 
     def restore(self) -> None:
-        """Goes back to what was saved."""
+        """Restores the saved state."""
         super().restore()
         # Gradients may be those of a step that failed halfway.
         self.value.zero_grad()
 
     def sync(self) -> None:
-        """Takes over rank 0's."""
+        """Takes rank 0's value."""
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
 
 class SamplerStateHandler(_DictHandler):
-    """Samplers, and what else has a small ``state_dict()``: how far they are."""
+    """Samplers and other values with a small ``state_dict()``: their position."""
 
     def sync(self) -> None:
-        """Takes over rank 0's."""
+        """Takes rank 0's value."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
         self.save()
 
@@ -97,12 +97,12 @@ _handler_registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Which values get which handler; the first that fits."""
+    """Which values get which handler; the first match is used."""
     return _handler_registry
 
 
 def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
-    """Replaces the list; states made from now on use it."""
+    """Replaces the list for states that are made later."""
     global _handler_registry
     _handler_registry = registry
 
@@ -114,7 +114,7 @@ def _handler(value: Any) -> StateHandler | None:
 
 
 class TorchState(ObjectState):
-    """A model, an optimizer, and anything else, as attributes.
+    """A state whose attributes are a model, an optimizer, and any other objects.
 
     >>> import torch
     >>> import phalanx.torch as hvd
@@ -144,25 +144,25 @@ class TorchState(ObjectState):
         super().__init__(broadcast_object, _world.rank, **plain)
 
     def save(self) -> None:
-        """Keeps everything as it is now."""
+        """Saves the current state."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was saved."""
+        """Restores the saved state."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Takes over rank 0's."""
+        """Takes rank 0's value."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
 
     def reset(self) -> None:
-        """Samplers divide the data among the ranks that are there now."""
+        """Lets samplers divide the data among the current ranks."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
