@@ -26,7 +26,13 @@ NEED_TORCH = {
     "test_signatures.py",
     "test_torch_collectives.py",
     "test_torch_doors.py",
-    "test_torch_drift.py",
+    "test_torch_drift_buckets.py",
+    "test_torch_drift_check.py",
+    "test_torch_drift_clipping.py",
+    "test_torch_drift_gradients.py",
+    "test_torch_drift_parameters.py",
+    "test_torch_drift_passes.py",
+    "test_torch_drift_programs.py",
     "test_torch_optimizer.py",
 }
 
