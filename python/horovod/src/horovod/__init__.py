@@ -15,7 +15,7 @@ from horovod.runner import run
 
 
 def _tell_rank() -> None:
-    """Scripts read who they are from the variables that ``horovodrun`` sets; ``phalanx run`` alone does not."""
+    """Sets the variables of ``horovodrun`` from which scripts read their rank; ``phalanx run`` alone does not set them."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
     for name in names:
         if f"PHALANX_{name}" in os.environ:

@@ -1,5 +1,5 @@
-"""Not there; says so."""
+"""Not supported: importing it is an error."""
 
 from __future__ import annotations
 
-raise ImportError("horovod.ray is not there; docs/from-horovod.md of Phalanx lists what is missing")
+raise ImportError("horovod.ray is not supported; docs/from-horovod.md of Phalanx lists what is missing")

@@ -1,4 +1,4 @@
-"""This process as a rank, under the class in which Horovod keeps it.
+"""This process as a rank, under Horovod's class name.
 
 >>> basics = HorovodBasics(__file__, "mpi_lib_v2")
 >>> basics.init()
@@ -16,7 +16,7 @@ from phalanx.process_sets import process_set_ids_and_ranks
 
 
 class HorovodBasics:
-    """What every framework of Horovod's has in common; all of it has public names elsewhere, too."""
+    """The functions that Horovod's frameworks share; all of them are also public elsewhere."""
 
     Average = reductions.Average
     Sum = reductions.Sum
@@ -55,7 +55,7 @@ class HorovodBasics:
     def __getattr__(self, name: str) -> NoReturn:
         if name == "MPI_LIB_CTYPES":
             raise AttributeError(
-                f"HorovodBasics{self._wanted} loads no library of Horovod's; "
+                f"HorovodBasics{self._wanted} does not load a Horovod library; "
                 "for ctypes open libphalanx, which has Horovod's C functions (docs/c.md of Phalanx)"
             )
         raise AttributeError(f"HorovodBasics has no {name!r}; docs/from-horovod.md of Phalanx lists what is missing")

@@ -1,7 +1,7 @@
 """Horovod's exceptions.
 
-Everything that ranks cause together is a ``HorovodInternalError``, as in Horovod. Here mistakes and failures are
-different subclasses of it (see :mod:`phalanx.exceptions`), so that recovery need not retry a mistake.
+All errors of communication are a ``HorovodInternalError``, as in Horovod. Programming errors and failures are
+separate subclasses of it (see :mod:`phalanx.exceptions`), so that recovery does not retry a programming error.
 
 >>> from phalanx.exceptions import MismatchError
 >>> issubclass(MismatchError, HorovodInternalError) and issubclass(HorovodInternalError, RuntimeError)
@@ -15,7 +15,7 @@ from phalanx.exceptions import PhalanxError as HorovodInternalError
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """Says that two versions of a framework are in play.
+    """The message for two different versions of a framework.
 
     >>> get_version_mismatch_message("torch", "2.1", "2.2")
     'torch 2.1 is in use but 2.2 is installed; start Python again, or look for a second torch on sys.path'

@@ -28,7 +28,7 @@ EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 
 def get_ext_suffix() -> str:
-    """How names of native modules end."""
+    """The suffix of native modules."""
     return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 
 
@@ -46,18 +46,18 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
     if ext_name.split(".")[-1] != "torch":
         path = get_extension_full_path(pkg_path, *args)
         raise ImportError(
-            f"{ext_name} is not there ({path}), and {ext_env_var} builds nothing: only horovod.torch runs on Phalanx"
+            f"{ext_name} does not exist ({path}), and {ext_env_var} has no effect: Phalanx supports only horovod.torch"
         )
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework's part is there: that of torch is, where torch is installed."""
+    """Whether a framework is supported: torch is, if it is installed."""
     answer = ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
     return _said(f"the extension for {ext_base_name}", answer, verbose)
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the framework sees a GPU. Asked in a process of its own, so that this one stays without CUDA."""
+    """Whether the framework sees a GPU. A child process checks it, so that this process does not initialize CUDA."""
     asked = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 1)"
     is_there = extension_available(ext_base_name)
     answer = is_there and subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
@@ -72,7 +72,7 @@ def _said(what: str, answer: Any, verbose: bool) -> Any:
 
 @contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Environment variables for as long as a block takes; those that are ``None`` stay as they are.
+    """Sets environment variables within a block; those that are ``None`` are not changed.
 
     >>> with env(SOME_SETTING="1"):
     ...     os.environ["SOME_SETTING"]
@@ -94,7 +94,7 @@ def env(**kwargs: str | None) -> Iterator[None]:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """A function of ``op`` and the old ``average`` that says which reduction is meant.
+    """Returns a function of ``op`` and the old ``average`` that returns the reduction.
 
     >>> from phalanx import reductions
     >>> get_average_backwards_compatibility_fun(reductions)(None, False) == reductions.Sum
@@ -105,21 +105,21 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, A
         if average is None:
             return reduce_ops.Average if op is None else op
         if op is not None:
-            raise ValueError(f"op={op!r} and average={average!r} say the same thing twice; leave average out")
+            raise ValueError(f"op={op!r} and average={average!r} are the same argument; leave average out")
         new = "Average" if average else "Sum"
-        warnings.warn(f"average={average!r} is Horovod's old word; write op={new}", DeprecationWarning, stacklevel=3)
+        warnings.warn(f"average={average!r} is deprecated; write op={new}", DeprecationWarning, stacklevel=3)
         return getattr(reduce_ops, new)
 
     return meant
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether it is 1, 2, 4, 8 and so on. Adasum needs no such number here."""
+    """Whether it is a power of two. Phalanx's Adasum does not need that."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(items: Sequence[Any], n: int) -> list[list[Any]]:
-    """So many parts whose sizes differ by one at most, the larger ones first."""
+    """Splits a list into parts whose sizes differ by at most one, the larger ones first."""
     size, more = divmod(len(items), n)
     parts, at = [], 0
     for i in range(n):
@@ -132,7 +132,7 @@ def split_list(items: Sequence[Any], n: int) -> list[list[Any]]:
 def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
     """Whether the framework in use is the one that is installed: a warning if not, or an error for an exception.
 
-    Nothing here is compiled against a framework, so any version will do.
+    Phalanx is not compiled against a framework, so any version works.
     """
     try:
         installed = metadata.version(name)
@@ -167,7 +167,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def is_iterable(x: Any) -> bool:
-    """Whether one can go through it."""
+    """Whether it can be iterated over."""
     try:
         iter(x)
     except TypeError:

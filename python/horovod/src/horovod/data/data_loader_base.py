@@ -25,10 +25,10 @@ _LOOK_S = 0.1
 
 
 class BaseDataLoader:
-    """Something to go through batch by batch; subclasses say how long it is and where batches come from."""
+    """An iterable of batches; subclasses define its length and its batches."""
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         raise NotImplementedError(f"{type(self).__name__} must define __len__(): the number of its batches")
 
     def _iterate(self) -> Iterator[Any]:
@@ -36,7 +36,7 @@ class BaseDataLoader:
         raise NotImplementedError(f"{type(self).__name__} must define _iterate(): a generator of its batches")
 
     def _process_batch(self, batch: Any) -> Any:
-        """The last word on a batch before it is given out."""
+        """Processes a batch before it is yielded."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -45,10 +45,10 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Reads batches ahead in a thread; stands before the loader among the bases of a class.
+    """Reads batches ahead in a thread; list it before the loader among the bases of a class.
 
-    At most ``async_loader_queue_size`` batches wait to be taken; with 0 there is no thread. ``debug_data_loader``
-    prints what the thread does. An exception of the loader is raised where its batch would have come.
+    At most ``async_loader_queue_size`` batches are queued; with 0 there is no thread. ``debug_data_loader`` prints what
+    the thread does. An exception of the loader is raised in place of its batch.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class AsyncDataLoaderMixin:
                 return self.queue.get(timeout=_LOOK_S)
             except Empty:
                 if not self.thread.is_alive() and self.queue.empty():
-                    return "error", RuntimeError("this loader was closed, or failed before; make a new one")
+                    return "error", RuntimeError("this loader was closed or has failed; make a new one")
 
     def _put(self, kind: str, value: Any = None) -> bool:
         """Whether it could be put before the loader was closed."""

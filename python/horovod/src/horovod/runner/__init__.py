@@ -42,14 +42,14 @@ def run(
     network_interfaces: str | Sequence[str] | None = None,
     host_discovery_script: str | None = None,
 ) -> list[Any]:
-    """Runs ``func(*args, **kwargs)`` on every rank and gives the results in rank order.
+    """Runs ``func(*args, **kwargs)`` on every rank and returns the results in rank order.
 
     * ``hosts`` as in ``"a:2,b:2"``, or ``hostfile``; ``slots`` is for hosts that are named without a number.
-    * ``ssh_port`` and ``ssh_identity_file`` lead to other hosts; ``network_interface`` names one network, or ``"a,b"``.
-    * ``start_timeout``: seconds that hosts may take to answer, and ranks to meet.
-    * ``output_filename``: a folder for each rank's output. ``executable``: the Python that ranks run.
+    * ``ssh_port`` and ``ssh_identity_file`` are for other hosts; ``network_interface`` is one interface, or ``"a,b"``.
+    * ``start_timeout``: seconds to wait until all hosts have answered and all ranks have joined.
+    * ``output_filename``: a directory for the ranks' output. ``executable``: the Python that ranks run.
 
-    Arguments that choose between controllers have no effect, which is said once; elastic ones are refused.
+    Arguments that choose between controllers have no effect and print a note once; elastic ones are refused.
     """
     elastic = {
         "min_num_proc": min_num_proc,
@@ -62,9 +62,7 @@ def run(
     }
     wanted = [name for name, value in elastic.items() if value is not None]
     if wanted:
-        raise ValueError(
-            f"horovod.run: {', '.join(wanted)}: elastic jobs are not there yet; num_proc alone fixes the number"
-        )
+        raise ValueError(f"horovod.run: {', '.join(wanted)}: elastic jobs are not supported yet; pass only num_proc")
     if hosts is not None and hostfile is not None:
         raise ValueError("horovod.run: hosts and hostfile both name hosts; leave one of them out")
     if use_gloo and use_mpi:
@@ -95,23 +93,23 @@ def run(
 def _number_of_ranks(num_proc: int | None, np: int | None) -> int:
     if np is not None and num_proc not in (None, 1, np):
         raise ValueError(
-            f"horovod.run: num_proc={num_proc} and np={np} contradict each other; np is the old word, leave it out"
+            f"horovod.run: num_proc={num_proc} and np={np} contradict each other; np is the old name, leave it out"
         )
     n = np if np is not None else num_proc
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"horovod.run: num_proc is a whole number of ranks from 1, not {n!r}")
+        raise ValueError(f"horovod.run: num_proc must be a whole number of ranks from 1, not {n!r}")
     return n
 
 
 def _say_meaningless(**given: Any) -> None:
-    """Once for each: these choose between things of which there is one here."""
+    """Prints one note for each argument that has no effect."""
     reasons = {
-        "disable_cache": "nothing is kept from earlier runs",
-        "mpi_args": "there is no MPI to pass them to; PHALANX_ variables are the settings here",
+        "disable_cache": "Phalanx caches nothing between runs",
+        "mpi_args": "Phalanx does not use MPI; its settings are the PHALANX_ variables",
     }
     for name in [name for name, value in given.items() if value and name not in _said]:
         _said.add(name)
-        why = reasons.get(name, "there is one controller, which needs neither MPI nor Gloo")
+        why = reasons.get(name, "Phalanx has one controller, which needs neither MPI nor Gloo")
         print(f"horovod.run: note: {name} has no effect: {why}", file=sys.stderr)
 
 

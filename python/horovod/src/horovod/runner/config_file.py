@@ -1,6 +1,6 @@
 """``horovodrun --config-file``: the file as flags.
 
-Of YAML it takes what such files need: sections, each with lines ``name: value``, and comments.
+It reads a subset of YAML: sections, each with lines ``name: value``, and comments.
 
 >>> words("params:\\n  fusion_threshold_mb: 32   # MB\\nautotune:\\n  enabled: true\\n", "f.yaml")
 ['--fusion-threshold-mb', '32', '--autotune']
@@ -60,15 +60,15 @@ _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
 def words(text: str, path: str) -> list[str]:
-    """The flags that say what the file says."""
+    """The contents of the file as flags."""
     flags: list[str] = []
     for number, section, name, value in _entries(text, path):
         place = f"{path} line {number}"
         if section is None:
             if name != "controller" or value.lower() not in _CONTROLLERS:
                 raise ValueError(
-                    f"{place}: '{name}: {value}' is nothing for horovodrun; at the margin stand "
-                    f"controller: gloo or mpi, and the sections {', '.join(_SECTIONS)}"
+                    f"{place}: '{name}: {value}' is not understood; without indentation write "
+                    f"controller: gloo or mpi, or a section: {', '.join(_SECTIONS)}"
                 )
             flags.append(_CONTROLLERS[value.lower()])
             continue
@@ -84,12 +84,12 @@ def words(text: str, path: str) -> list[str]:
         elif value.lower() in _TRUE + _FALSE:
             flags.append(flag[value.lower() in _FALSE])
         else:
-            raise ValueError(f"{place}: {name} is true or false, not {value!r}")
+            raise ValueError(f"{place}: {name} must be true or false, not {value!r}")
     return flags
 
 
 def _entries(text: str, path: str) -> Iterator[tuple[int, str | None, str, str]]:
-    """Number of the line, section, name and value of each line that says something."""
+    """Line number, section, name and value of each entry."""
     section = None
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(^|\s)#.*", "", line).rstrip()
@@ -105,13 +105,13 @@ def _entries(text: str, path: str) -> Iterator[tuple[int, str | None, str, str]]
             section = entry[2] if not value else None
             if section is not None and section not in _SECTIONS:
                 raise ValueError(
-                    f"{path} line {number}: there is no section {section!r}; there are {', '.join(_SECTIONS)}"
+                    f"{path} line {number}: there is no section {section!r}; choose one of {', '.join(_SECTIONS)}"
                 )
             if section is not None:
                 continue
         elif section is None:
             raise ValueError(
-                f"{path} line {number}: {entry[2]!r} stands in no section; there are {', '.join(_SECTIONS)}"
+                f"{path} line {number}: {entry[2]!r} is not in a section; put it into one of {', '.join(_SECTIONS)}"
             )
         yield number, section, entry[2], value.strip("'\"")
 

@@ -1,4 +1,4 @@
-"""The flags of ``horovodrun``: which there are, what they may say, and what they mean to the ranks."""
+"""The flags of ``horovodrun``: their names, their values, and their effect on the ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _number(kind: type, what: str, least: float) -> Callable[[str], Any]:
         except ValueError:
             value = None
         if value is None or not least <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{what} is needed, not {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {what}, not {text!r}")
         return value
 
     return read
@@ -26,7 +26,7 @@ n_ranks = _number(int, "a whole number of ranks from 1", 1)
 count = _number(int, "a whole number from 0", 0)
 amount = _number(float, "a number from 0", 0)
 port = _number(int, "the number of a port, from 1", 1)
-seconds = _number(float, "a number of seconds, more than 0,", 1e-3)
+seconds = _number(float, "a number of seconds > 0", 1e-3)
 
 #: Flags with a value that is a setting of the ranks: name, how it is read, and how it is written.
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], str]]] = {
@@ -45,14 +45,14 @@ SWITCHES = {
 }
 
 _CHOSEN = "the algorithm is chosen for each operation; PHALANX_ALGORITHM names one"
-_TUNING = "autotuning here has no such number"
-_ONE_CONTROLLER = "there is one controller, which needs neither MPI nor Gloo"
-_NO_MPI = "there is no MPI to pass it to"
-_LOG = "PHALANX_LOG says what is logged"
+_TUNING = "autotuning has no such parameter"
+_ONE_CONTROLLER = "Phalanx has one controller, which needs neither MPI nor Gloo"
+_NO_MPI = "Phalanx does not use MPI"
+_LOG = "PHALANX_LOG sets what is logged"
 
 #: Accepted with a note that says why they have no effect.
 MEANINGLESS = {
-    "--disable-cache": "nothing is kept from earlier runs",
+    "--disable-cache": "Phalanx caches nothing between runs",
     "--hierarchical-allreduce": _CHOSEN,
     "--no-hierarchical-allreduce": _CHOSEN,
     "--hierarchical-allgather": _CHOSEN,
@@ -61,17 +61,17 @@ MEANINGLESS = {
     "--no-torus-allreduce": _CHOSEN,
     "--mpi-threads-disable": _NO_MPI,
     "--no-mpi-threads-disable": _NO_MPI,
-    "--tcp": "hosts are linked by TCP anyway; PHALANX_TRANSPORT=tcp forbids shared memory, too",
+    "--tcp": "hosts always use TCP; PHALANX_TRANSPORT=tcp also replaces shared memory",
     "--gloo": _ONE_CONTROLLER,
     "--mpi": _ONE_CONTROLLER,
     "--log-with-timestamp": _LOG,
     "--log-without-timestamp": _LOG,
     "--log-hide-timestamp": _LOG,
     "--no-log-hide-timestamp": _LOG,
-    "--prefix-output-with-timestamp": "lines of output bear their rank only",
+    "--prefix-output-with-timestamp": "the prefix of output lines has only the rank",
 }
 MEANINGLESS_WITH_VALUE: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "--cycle-time-ms": ("there are no cycles: an operation starts when its last rank has submitted it", amount),
+    "--cycle-time-ms": ("Phalanx has no cycles: an operation starts when the last rank has submitted it", amount),
     "--autotune-warmup-samples": (_TUNING, count),
     "--autotune-steps-per-sample": (_TUNING, count),
     "--autotune-bayes-opt-max-samples": (_TUNING, count),
@@ -79,8 +79,8 @@ MEANINGLESS_WITH_VALUE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--mpi-args": (_NO_MPI, str),
     "--binding-args": ("phalanx run --bind gives each rank its own cores", str),
     "--thread-affinity": ("phalanx run --bind gives each rank its own cores", count),
-    "--num-nccl-streams": ("there is no NCCL", count),
-    "--gloo-timeout-seconds": ("PHALANX_TIMEOUT says how long an operation waits", count),
+    "--num-nccl-streams": ("Phalanx does not use NCCL", count),
+    "--gloo-timeout-seconds": ("PHALANX_TIMEOUT sets how long an operation waits", count),
 }
 LEVELS = ["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"]
 
@@ -105,30 +105,40 @@ def destination(flag: str) -> str:
 def parser() -> argparse.ArgumentParser:
     """Horovod's command line. Long flags may be cut short where that is clear."""
     made = argparse.ArgumentParser(
-        prog="horovodrun", description="Starts a script for Horovod as the ranks of one world, with phalanx run."
+        prog="horovodrun", description="Starts a Horovod script on several ranks, with phalanx run."
     )
     made.add_argument("-v", "--version", action="version", version=__version__)
     made.add_argument("-np", "--num-proc", dest="np", metavar="N", type=n_ranks, help="number of ranks")
-    made.add_argument("-cb", "--check-build", action="store_true", help="say what there is, and end")
-    made.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and how many ranks each takes")
+    made.add_argument("-cb", "--check-build", action="store_true", help="print what is available, and exit")
+    made.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and the number of ranks on each")
     made.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=N'")
     made.add_argument(
-        "--slots-per-host", metavar="N", type=n_ranks, help="ranks of a host that is named without a number"
+        "--slots-per-host",
+        metavar="N",
+        type=n_ranks,
+        help="number of ranks for each host that is named without a number",
     )
-    made.add_argument("-p", "--ssh-port", metavar="PORT", type=port, help="where other hosts take ssh")
+    made.add_argument("-p", "--ssh-port", metavar="PORT", type=port, help="the port of ssh on other hosts")
     made.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="the key for ssh")
     for flag in ("--network-interface", "--network-interfaces"):
         made.add_argument(
-            flag, metavar="NAME,...", dest="interfaces", action="append", help="where ranks may meet; may be repeated"
+            flag,
+            metavar="NAME,...",
+            dest="interfaces",
+            action="append",
+            help="network interfaces on which the ranks meet; may be repeated",
         )
     made.add_argument(
-        "--start-timeout", metavar="S", type=seconds, help="how long hosts may take to answer, and ranks to meet"
+        "--start-timeout",
+        metavar="S",
+        type=seconds,
+        help="seconds to wait until all hosts have answered and all ranks have joined",
     )
     made.add_argument(
         "--output-filename", metavar="DIR", help="also write each rank's output to DIR/rank.N/stdout and stderr"
     )
-    made.add_argument("--verbose", action="store_true", help="print the plan before the ranks start")
-    made.add_argument("--config-file", metavar="FILE", help="flags in YAML; what the command line says wins")
+    made.add_argument("--verbose", action="store_true", help="print which ranks start on which host")
+    made.add_argument("--config-file", metavar="FILE", help="flags in YAML; the command line takes precedence")
     for flag, (name, read, _) in SETTINGS.items():
         made.add_argument(flag, metavar="VALUE", type=read, help=f"sets {name}")
     for (on, off), name in SWITCHES.items():
@@ -136,12 +146,12 @@ def parser() -> argparse.ArgumentParser:
         pair.add_argument(on, dest=name, action="store_const", const="1", help=f"sets {name}")
         pair.add_argument(off, dest=name, action="store_const", const="0", help=argparse.SUPPRESS)
     _add_others(made)
-    made.add_argument("command", nargs=argparse.REMAINDER, help="what every rank runs")
+    made.add_argument("command", nargs=argparse.REMAINDER, help="the command that every rank runs")
     return made
 
 
 def _add_others(made: argparse.ArgumentParser) -> None:
-    """What has no effect here, or none that can be had."""
+    """Flags that have no effect with Phalanx."""
     controllers = made.add_mutually_exclusive_group()
     for flag in MEANINGLESS:
         group = controllers if flag in ("--gloo", "--mpi") else made
@@ -156,12 +166,12 @@ def _add_others(made: argparse.ArgumentParser) -> None:
 
 
 def notes(given: dict[str, Any]) -> list[str]:
-    """What to say about flags that were given and have no effect."""
+    """Notes about flags that were given and have no effect."""
     said = [(flag, MEANINGLESS[flag]) for flag in given["noted"] or []]
     said += [(f, why) for f, (why, _) in MEANINGLESS_WITH_VALUE.items() if given[destination(f)] is not None]
     said += [("--log-level", _LOG)] if given["log_level"] else []
     if given["autotune_log_file"] and given["HOROVOD_AUTOTUNE"] != "1":
-        said.append(("--autotune-log-file", "nothing is tuned without --autotune"))
+        said.append(("--autotune-log-file", "it is used only with --autotune"))
     return [f"{flag} has no effect: {why}" for flag, why in dict(said).items()]
 
 

@@ -15,7 +15,7 @@ from horovod.runner import config_file, flags
 
 
 def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Words for ``phalanx run``, variables for the ranks, and notes for the user; no words for ``--check-build``.
+    """Arguments for ``phalanx run``, variables for the ranks, and notes for the user; no arguments for ``--check-build``.
 
     >>> translate(["-np", "2", "--fusion-threshold-mb", "8", "python", "train.py"])[:2]
     (['run', '--horovod', '-np', '2', '--', 'python', 'train.py'], {'HOROVOD_FUSION_THRESHOLD': '8388608'})
@@ -28,9 +28,9 @@ def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str
         return [], {}, []
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        parser.error("a command is needed, e.g. horovodrun -np 2 python train.py")
+        parser.error("the command is missing; write e.g. horovodrun -np 2 python train.py")
     if args.np is None and not args.hosts and not args.hostfile:
-        parser.error("-np is needed: the number of ranks")
+        parser.error("-np is missing; write the number of ranks, e.g. -np 2")
     run = ["run", "--horovod"]
     values = {
         "-np": args.np,
@@ -54,7 +54,7 @@ def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str
 
 
 def _with_config(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """What the command line says, and after it the configuration file that it names."""
+    """The flags of the command line, then those of the configuration file that it names."""
     args = parser.parse_args(words)
     if args.start_timeout is None and os.environ.get("HOROVOD_START_TIMEOUT"):
         try:
@@ -79,7 +79,7 @@ def _with_config(parser: argparse.ArgumentParser, words: list[str]) -> argparse.
 def _refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     elastic = [flag for flag in flags.REFUSED if getattr(args, flags.destination(flag)) is not None]
     if elastic:
-        parser.error(f"{', '.join(elastic)}: elastic jobs are not there yet; write -np for a job of fixed size")
+        parser.error(f"{', '.join(elastic)}: elastic jobs are not supported yet; write -np for a job of fixed size")
     if args.jsrun:
         parser.error("--jsrun: ranks are started through ssh, not by LSF; write -H with the hosts of the allocation")
     empty = [name for name in (args.interfaces or []) if not all(name.split(","))]
@@ -90,7 +90,7 @@ def _refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 
 def rsh(port: int | None, identity_file: str | os.PathLike[str] | None) -> str | None:
-    """The remote shell for a port and a key, without ``{host}``: so this machine is not reached through it.
+    """The remote-shell command for a port and a key, without ``{host}``, so that it is not used for this machine.
 
     >>> rsh(2222, "my key")
     "ssh -p 2222 -i 'my key'"
@@ -104,7 +104,7 @@ def rsh(port: int | None, identity_file: str | os.PathLike[str] | None) -> str |
 
 
 def check_build(verbose: bool = False) -> str:
-    """What there is, with a mark for each that is."""
+    """The list for ``--check-build``, with a mark for each available part."""
 
     def mark(answer: object) -> str:
         return "[X]" if answer else "[ ]"
@@ -122,7 +122,7 @@ def check_build(verbose: bool = False) -> str:
     lines += [f"    {mark(util.extension_available(name, verbose))} {shown}" for shown, name in frameworks.items()]
     lines += [
         "",
-        "Controllers (Phalanx's own answers to the name of Gloo):",
+        "Controllers (Phalanx's own controller is listed as Gloo):",
         f"    {mark(mpi)} MPI",
         f"    {mark(gloo)} Gloo",
     ]

@@ -1,1 +1,1 @@
-"""What workers of an elastic job are told."""
+"""Notifications for workers of an elastic job."""

@@ -1,4 +1,4 @@
-"""What happened to hosts, under Horovod's module name. Nobody tells it yet: elastic jobs are not there."""
+"""What happened to hosts, under Horovod's module name. It is not used yet: elastic jobs are not supported."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Starts a function in a thread of its own. ``silent`` keeps its exceptions quiet."""
+    """Starts a function in a new thread. ``silent`` suppresses its exceptions."""
     if not isinstance(args, tuple):
         raise ValueError(f"in_thread passes a tuple on, not a {type(args).__name__}; write (x,) to pass x alone")
 

@@ -1,4 +1,4 @@
-"""Going on after a failure, under Horovod's module name.
+"""Recovery from failures, under Horovod's module name.
 
 >>> import horovod.torch as hvd
 >>> hvd.init()

@@ -1,4 +1,4 @@
-"""Which samples a rank takes, under Horovod's module name."""
+"""Which samples a rank processes, under Horovod's module name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts, their slots, and which rank goes where, as programs that start Horovod by themselves ask for it.
+"""Hosts, their slots, and which rank runs where, for programs that start Horovod themselves.
 
 >>> slots = get_host_assignments(parse_hosts("a:2,b:1"), 3)
 >>> [(slot.hostname, slot.rank, slot.local_rank, slot.cross_rank) for slot in slots]
