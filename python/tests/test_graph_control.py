@@ -221,7 +221,9 @@ def test_what_lives_in_a_body_is_not_used_outside(world: World) -> None:
     before = str(world.main)
     for var, where in zip(kept, ["true_fn of the cond", "false_fn of the cond", "while_loop"], strict=True):
         for use in (layers.relu, lambda v: v + last, layers.mean, lambda v: layers.cond(early, lambda: v, lambda: v)):
-            with pytest.raises(fluid.ProgramError, match=f"exists only inside the {where} at .*test_graph_control") as caught:
+            with pytest.raises(
+                fluid.ProgramError, match=f"exists only inside the {where} at .*test_graph_control"
+            ) as caught:
                 use(var)
             assert caught.value.var == var.name
         with pytest.raises(fluid.ProgramError, match=f"minimize at .*exists only inside the {where}"):
