@@ -1,8 +1,8 @@
-//! Settings: one typed value, read once, every value knowing where it came from.
+//! Settings: one typed value, read once. Every value records its origin.
 //!
 //! - CONF-1: a later source wins over an earlier one: default < environment < call arguments.
 //! - CONF-2: an unknown `PHALANX_*` name or a value out of range is an error that says what would be right.
-//! - CONF-3: a `HOROVOD_*` setting has an effect or a remark: nothing that somebody set is passed over in silence.
+//! - CONF-3: a `HOROVOD_*` setting has an effect or a remark: no setting is ignored silently.
 
 mod horovod;
 
@@ -98,7 +98,7 @@ pub struct Config {
 /// A setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    #[error("{name} is no setting of phalanx{}", nearest.map(|n| format!("; did you mean {n}?")).unwrap_or_default())]
+    #[error("{name} is not a setting{}", nearest.map(|n| format!("; did you mean {n}?")).unwrap_or_default())]
     Unknown { name: String, nearest: Option<&'static str> },
     #[error("{name}={value:?} cannot be used: {why}")]
     Bad { name: &'static str, value: String, why: Cow<'static, str> },
@@ -122,22 +122,22 @@ impl fmt::Debug for Key {
 pub const KEYS: &[Key] = &[
     Key {
         name: "PHALANX_TIMEOUT",
-        doc: "seconds an operation waits for a rank that is alive but does not come",
+        doc: "seconds an operation waits for a rank that is alive but does not make the call",
         set: |c, v| seconds(v).map(|s| c.timeout = s),
         show: |c| c.timeout.as_secs_f64().to_string(),
     },
     Key {
         name: "PHALANX_START_TIMEOUT",
-        doc: "seconds to wait for all ranks to arrive",
+        doc: "seconds to wait for all ranks to join",
         set: |c, v| seconds(v).map(|s| c.start_timeout = s),
         show: |c| c.start_timeout.as_secs_f64().to_string(),
     },
     Key {
         name: "PHALANX_TRANSPORT",
-        doc: "auto (shared memory inside a host) or what carries all links: tcp, or unix inside a host and tcp between hosts",
+        doc: "auto (shared memory inside a host, TCP between hosts), tcp (everywhere) or unix (Unix sockets inside a host, TCP between hosts)",
         set: |c, v| {
             (c.transport, c.links) = match v {
-                "" => return Err("it is auto or the name of a transport, such as tcp"),
+                "" => return Err("write auto or the name of a transport, such as tcp"),
                 "auto" | "shm" => (Transport::Auto, None),
                 "tcp" => (Transport::Tcp, None),
                 // Which others there are, phalanx-net knows.
@@ -168,7 +168,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "PHALANX_TIERS",
         doc: "the shape of the network, ranks of a host first, e.g. 4x8x2",
-        set: |c, v| v.parse().map(|t| c.tiers = Some(t)).map_err(|_| "it is a shape like 8, 4x3 or 4x8x2"),
+        set: |c, v| v.parse().map(|t| c.tiers = Some(t)).map_err(|_| "write a shape like 8, 4x3 or 4x8x2"),
         show: |c| c.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
     },
     Key {
@@ -179,55 +179,55 @@ pub const KEYS: &[Key] = &[
                 c.segment_bytes = bytes;
                 Ok(())
             }
-            _ => Err("it is a number from 4096 to 262144"),
+            _ => Err("write a number from 4096 to 262144"),
         },
         show: |c| c.segment_bytes.to_string(),
     },
     Key {
         name: "PHALANX_FUSION_BYTES",
-        doc: "small tensors of the engine travel together up to this size; 0: each alone",
+        doc: "small tensors of the engine are fused up to this size; 0: each is sent alone",
         set: |c, v| number(v).map(|n| c.fusion_bytes = n),
         show: |c| c.fusion_bytes.to_string(),
     },
     Key {
         name: "PHALANX_CACHE_CAPACITY",
-        doc: "operations that the engine remembers by number; 0: none",
+        doc: "operations that the engine caches, to announce them by number; 0: none",
         set: |c, v| number(v).map(|n| c.cache_capacity = n),
         show: |c| c.cache_capacity.to_string(),
     },
     Key {
         name: "PHALANX_REPLAY",
-        doc: "1: the engine replays sequences that repeat without agreeing on them again; 0: it does not",
+        doc: "1: sequences that repeat run without negotiation; 0: every step is negotiated",
         set: |c, v| flag(v).map(|f| c.replay = f),
         show: |c| u8::from(c.replay).to_string(),
     },
     Key {
         name: "PHALANX_STALL_WARN",
-        doc: "seconds after which the engine says who keeps a tensor waiting; 0: never",
+        doc: "seconds after which the engine reports which rank a tensor waits for; 0: never",
         set: |c, v| seconds_or_never(v).map(|s| c.stall_warn = s),
         show: |c| c.stall_warn.as_secs_f64().to_string(),
     },
     Key {
         name: "PHALANX_STALL_ABORT",
-        doc: "seconds after which the engine gives up on a tensor that waits, on all ranks; 0: never",
+        doc: "seconds after which a waiting tensor fails on all ranks; 0: never",
         set: |c, v| seconds_or_never(v).map(|s| c.stall_abort = s),
         show: |c| c.stall_abort.as_secs_f64().to_string(),
     },
     Key {
         name: "PHALANX_TIMELINE",
-        doc: "file to which the engine writes what happened when; ranks from 1 on add their number to the name",
+        doc: "file to which the engine writes what happened when; ranks other than 0 add their number to the name",
         set: |c, v| text(v).map(|t| c.timeline = t),
         show: |c| c.timeline.clone().unwrap_or_default(),
     },
     Key {
         name: "PHALANX_TIMELINE_MARK_CYCLES",
-        doc: "1: the timeline also shows every look the engine takes",
+        doc: "1: the timeline also marks every time the engine looks for work",
         set: |c, v| flag(v).map(|f| c.timeline_mark_cycles = f),
         show: |c| u8::from(c.timeline_mark_cycles).to_string(),
     },
     Key {
         name: "PHALANX_AUTOTUNE",
-        doc: "1: the engine measures which sizes and algorithms are fastest; a file: it uses what an earlier run logged there",
+        doc: "1: the engine measures which sizes and algorithms are fastest; a file: it uses the values that an earlier run logged there",
         set: |c, v| {
             c.autotune = match flag(v) {
                 Ok(true) => Autotune::On,
@@ -250,7 +250,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "PHALANX_STRICT",
-        doc: "1: Python objects must not travel pickled, because unpickling runs what the sender likes; 0: they may",
+        doc: "1: ranks do not send pickled Python objects, because unpickling can run arbitrary code; 0: they may",
         set: |c, v| flag(v).map(|f| c.strict = f),
         show: |c| u8::from(c.strict).to_string(),
     },
@@ -269,7 +269,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "PHALANX_LOG",
-        doc: "what is logged to stderr: off, error, warn, info, debug or trace, also for single parts: info,phalanx_net=debug",
+        doc: "log level on stderr: off, error, warn, info, debug or trace, also per module: info,phalanx_net=debug",
         set: |c, v| v.parse().map(|f| c.log = Some(f)),
         show: |c| c.log.as_ref().map(ToString::to_string).unwrap_or_default(),
     },
@@ -370,7 +370,7 @@ impl Config {
         };
         let key = KEYS.iter().find(|k| k.name == *ours).expect("SETTINGS names our keys");
         if let Origin::Environment(winner) = self.origin(ours) {
-            self.remarks.push(format!("{name} has no effect: {winner} is set, too, and wins"));
+            self.remarks.push(format!("{name} has no effect: {winner} is also set and takes precedence"));
         } else if let Err(why) = (key.set)(self, meant) {
             self.remarks.push(format!("{name}={value:?} has no effect: {why}"));
         } else {
@@ -410,19 +410,19 @@ impl Config {
 fn seconds(value: &str) -> Result<Duration, &'static str> {
     match value.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 1e9 => Ok(Duration::from_secs_f64(s)),
-        _ => Err("it is a positive number of seconds"),
+        _ => Err("write a positive number of seconds"),
     }
 }
 
 fn seconds_or_never(value: &str) -> Result<Duration, &'static str> {
     match value.parse::<f64>() {
         Ok(s) if (0.0..=1e9).contains(&s) => Ok(Duration::from_secs_f64(s)),
-        _ => Err("it is a number of seconds, 0 for never"),
+        _ => Err("write a number of seconds, 0 for never"),
     }
 }
 
 fn number(value: &str) -> Result<u64, &'static str> {
-    value.parse().map_err(|_| "it must be a whole number, without K, M or G")
+    value.parse().map_err(|_| "write a whole number, without K, M or G")
 }
 
 fn flag(value: &str) -> Result<bool, &'static str> {
@@ -495,8 +495,8 @@ mod tests {
         assert_eq!(
             config.remarks,
             [
-                "HOROVOD_CACHE_CAPACITY=\"(None,)\" has no effect: it must be a whole number, without K, M or G",
-                "HOROVOD_STALL_CHECK_TIME_SECONDS has no effect: PHALANX_STALL_WARN is set, too, and wins",
+                "HOROVOD_CACHE_CAPACITY=\"(None,)\" has no effect: write a whole number, without K, M or G",
+                "HOROVOD_STALL_CHECK_TIME_SECONDS has no effect: PHALANX_STALL_WARN is also set and takes precedence",
             ],
             "CONF-3"
         );
@@ -509,7 +509,7 @@ mod tests {
             (both.stall_warn, both.remarks.as_slice()),
             (
                 Duration::ZERO,
-                &["HOROVOD_STALL_CHECK_TIME_SECONDS has no effect: HOROVOD_STALL_CHECK_DISABLE is set, too, and wins"
+                &["HOROVOD_STALL_CHECK_TIME_SECONDS has no effect: HOROVOD_STALL_CHECK_DISABLE is also set and takes precedence"
                     .to_string()][..]
             ),
             "CONF-3"
@@ -519,7 +519,7 @@ mod tests {
         let odd = vars(&[("HOROVOD_STALL_CHECK_DISABLE", "maybe"), ("HOROVOD_CYCLE_TIME", "5")]).unwrap();
         assert_eq!(odd.stall_warn, Config::default().stall_warn);
         assert_eq!(odd.remarks.len(), 2, "CONF-3: {:?}", odd.remarks);
-        assert!(odd.remarks[0].starts_with("HOROVOD_CYCLE_TIME has no effect: there are no cycles"));
+        assert!(odd.remarks[0].starts_with("HOROVOD_CYCLE_TIME has no effect: Phalanx has no cycles"));
     }
 
     #[test]
@@ -534,13 +534,13 @@ mod tests {
         let error = vars(&[("PHALANX_TIMOUT", "1")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "PHALANX_TIMOUT is no setting of phalanx; did you mean PHALANX_TIMEOUT?",
+            "PHALANX_TIMOUT is not a setting; did you mean PHALANX_TIMEOUT?",
             "CONF-2"
         );
         let error = vars(&[("PHALANX_TIMEOUT", "soon")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "PHALANX_TIMEOUT=\"soon\" cannot be used: it is a positive number of seconds"
+            "PHALANX_TIMEOUT=\"soon\" cannot be used: write a positive number of seconds"
         );
     }
 
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(vars(&[("PHALANX_LOG", "info")]).unwrap().log, "info".parse().ok());
         assert_eq!(
             vars(&[("PHALANX_LOG", "loud")]).unwrap_err().to_string(),
-            "PHALANX_LOG=\"loud\" cannot be used: it is off, error, warn, info, debug or trace, and parts may have their own: \
+            "PHALANX_LOG=\"loud\" cannot be used: write off, error, warn, info, debug or trace; modules may have their own level: \
              info,phalanx_net=debug",
             "CONF-2"
         );

@@ -1,6 +1,6 @@
-//! What `PHALANX_LOG` asks for, as a value. Who writes it, and where to, is decided elsewhere.
+//! The value of `PHALANX_LOG`. `phalanx-net` decides where the log is written.
 //!
-//! - LOG-1: a word that is no level, and a part that is none of ours, is refused: nothing is taken for a name that matches nothing.
+//! - LOG-1: a word that is not a level, and a module that is not ours, is refused: no word is taken for a name that matches nothing.
 
 use std::{fmt, str::FromStr};
 
@@ -49,7 +49,7 @@ impl FromStr for LogFilter {
             .collect();
         // LOG-1
         parts.map(|parts| LogFilter { parts }).ok_or(
-            "it is off, error, warn, info, debug or trace, and parts may have their own: info,phalanx_net=debug",
+            "write off, error, warn, info, debug or trace; modules may have their own level: info,phalanx_net=debug",
         )
     }
 }

@@ -1,4 +1,4 @@
-//! What a reduction computes, and for which element types it has a meaning.
+//! What a reduction computes, and for which element types it is defined.
 
 use crate::DType;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub enum ReduceOp {
 /// A reduction that has no meaning.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OpError {
-    #[error("{op} of {dtype} has no meaning; use {instead}")]
+    #[error("{op} of {dtype} is not defined; use {instead}")]
     NoMeaning { op: ReduceOp, dtype: DType, instead: &'static str },
     #[error("cannot scale {dtype} by {factor}: only numbers can be scaled")]
     NoScale { dtype: DType, factor: f64 },
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn average_of_bool_is_refused_with_an_alternative() {
         let error = ReduceOp::Average.check(DType::Bool, 1.0, 1.0).unwrap_err();
-        assert_eq!(error.to_string(), "average of bool has no meaning; use max for any, min for all");
+        assert_eq!(error.to_string(), "average of bool is not defined; use max for any, min for all");
     }
 
     #[test]

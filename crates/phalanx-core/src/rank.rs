@@ -1,4 +1,4 @@
-//! Who is meant: numbers that must not be swapped.
+//! Newtypes for rank and epoch, so that the numbers cannot be swapped.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -17,7 +17,7 @@ pub enum TopologyError {
     BadShape { text: String },
     #[error("shape {shape} holds {product} ranks, but the world has {n_ranks}")]
     WrongProduct { shape: String, product: u64, n_ranks: u32 },
-    #[error("rank {0} is on no host")]
+    #[error("rank {0} is not on any host")]
     RankNowhere(Rank),
     #[error("rank {0} is on two hosts")]
     RankTwice(Rank),

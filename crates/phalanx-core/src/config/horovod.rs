@@ -1,4 +1,4 @@
-//! What scripts and machines set for Horovod. What means something here is taken over; what does not is said, never swallowed.
+//! Settings of Horovod that scripts and machines set. Those with a counterpart are used; for all others the user gets a remark.
 
 use super::edits;
 
@@ -16,12 +16,12 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("HOROVOD_AUTOTUNE_LOG", "PHALANX_AUTOTUNE_LOG"),
 ];
 
-const NO_CYCLES: &str = "there are no cycles: an operation starts when its last rank has submitted it";
-const NO_NCCL: &str = "there is no NCCL, MPI, CCL or XLA here";
+const NO_CYCLES: &str = "Phalanx has no cycles: an operation starts when the last rank has submitted it";
+const NO_NCCL: &str = "Phalanx does not use NCCL, MPI, CCL or XLA";
 const OWN_CHOICE: &str = "the algorithm is chosen for each operation; PHALANX_ALGORITHM names one";
-const OWN_TUNING: &str = "autotuning here has no such number";
-const NOT_ELASTIC: &str = "jobs whose ranks come and go are not there yet";
-const LOG: &str = "PHALANX_LOG says what is logged";
+const OWN_TUNING: &str = "autotuning has no such parameter";
+const NOT_ELASTIC: &str = "elastic jobs are not supported yet";
+const LOG: &str = "PHALANX_LOG sets what is logged";
 
 /// Horovod's settings that mean nothing here, and why or what to write instead.
 const MEANINGLESS: &[(&str, &str)] = &[
@@ -41,7 +41,7 @@ const MEANINGLESS: &[(&str, &str)] = &[
     ("HOROVOD_ENABLE_ASYNC_COMPLETION", NO_NCCL),
     ("HOROVOD_ENABLE_XLA_OPS", NO_NCCL),
     ("HOROVOD_GLOO_IFACE", "PHALANX_INTERFACE names the network"),
-    ("HOROVOD_GLOO_TIMEOUT_SECONDS", "PHALANX_TIMEOUT says how long an operation waits"),
+    ("HOROVOD_GLOO_TIMEOUT_SECONDS", "PHALANX_TIMEOUT sets how long an operation waits"),
     ("HOROVOD_HIERARCHICAL_ALLGATHER", OWN_CHOICE),
     ("HOROVOD_HIERARCHICAL_ALLREDUCE", OWN_CHOICE),
     ("HOROVOD_LOG_HIDE_TIME", LOG),
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(
             remark("HOROVOD_GLOO_TIMEOUT_SECONDS").as_deref(),
             Some(
-                "HOROVOD_GLOO_TIMEOUT_SECONDS has no effect: PHALANX_TIMEOUT says how long an operation waits"
+                "HOROVOD_GLOO_TIMEOUT_SECONDS has no effect: PHALANX_TIMEOUT sets how long an operation waits"
             )
         );
         assert_eq!(

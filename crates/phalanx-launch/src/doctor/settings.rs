@@ -50,7 +50,7 @@ mod tests {
     fn every_misspelled_name_is_answered_with_the_nearest_known_one() {
         let found = found(&[("PHALANX_TRANSPROT", "tcp"), ("PHALANX_RANKK", "0"), ("PHALANX_TIMEOUT", "5")]);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert_eq!(found[0].1, "PHALANX_RANKK is no setting of phalanx; did you mean PHALANX_RANK?");
+        assert_eq!(found[0].1, "PHALANX_RANKK is not a setting; did you mean PHALANX_RANK?");
         assert_eq!(found[1].0, Mark::Fail);
         assert_eq!(
             found[1].2,

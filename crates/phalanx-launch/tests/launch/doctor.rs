@@ -39,7 +39,7 @@ fn judged(done: &Done) {
 fn a_misspelled_setting_is_found() {
     let done = finish(phalanx(&["doctor"]).env("PHALANX_TIMOUT", "5"));
     assert_eq!(done.code, Some(1), "{}", done.stdout);
-    let says = "PHALANX_TIMOUT is no setting of phalanx; did you mean PHALANX_TIMEOUT?";
+    let says = "PHALANX_TIMOUT is not a setting; did you mean PHALANX_TIMEOUT?";
     assert!(done.stdout.contains(says), "{}", done.stdout);
 }
 

@@ -47,7 +47,7 @@ fn a_lost_rank_is_logged_with_its_reason() {
 
 #[test]
 fn a_level_that_does_not_exist_is_refused_in_one_sentence() {
-    let said = "phalanx: PHALANX_LOG=\"loud\" cannot be used: it is off, error, warn, info, debug or trace";
+    let said = "phalanx: PHALANX_LOG=\"loud\" cannot be used: write off, error, warn, info, debug or trace";
     for args in [&["run", "-np", "2", "true"][..], &["bench", "--sizes", "1K"]] {
         let done = logged("loud", args);
         assert_eq!((done.code, done.stderr.lines().count()), (Some(2), 1), "{done:?}");

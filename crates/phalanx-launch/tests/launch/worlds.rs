@@ -96,7 +96,7 @@ fn where_no_memory_can_be_shared_the_advice_helps() {
     };
     let done = ranks("auto");
     assert_eq!(done.code, Some(1), "{done:?}");
-    assert!(done.stderr.contains("PHALANX_TRANSPORT=tcp does without"), "{done:?}");
+    assert!(done.stderr.contains("PHALANX_TRANSPORT=tcp does not need shared memory"), "{done:?}");
     let done = ranks("tcp");
     assert_eq!(done.code, Some(0), "{done:?}");
     // A rank that is alone shares with nobody.
@@ -146,7 +146,7 @@ fn bad_arguments_of_bench_and_simulate_are_answered_before_anything_starts() {
         (vec!["bench", "--op", "allredcue"], "unknown collective \"allredcue\""),
         (vec!["bench", "--dtype", "f8"], "unknown element type \"f8\""),
         (vec!["bench", "--sizes", "12Q"], "12Q"),
-        (vec!["bench", "--reduce", "average", "--dtype", "bool"], "average of bool has no meaning"),
+        (vec!["bench", "--reduce", "average", "--dtype", "bool"], "average of bool is not defined"),
         (vec!["simulate", "--tiers", "4x"], "4x"),
     ] {
         let done = finish(&mut phalanx(&args));
