@@ -1,12 +1,12 @@
-//! How two processes of a job prove to each other that they know its secret. No I/O: bytes in, bytes out.
+//! Mutual authentication: two processes of a job prove that they know its secret. No I/O: bytes in, bytes out.
 //!
 //! ```text
 //! connector -> acceptor   magic, version, purpose, nonce            (40 bytes)
 //! connector <- acceptor   magic, version, nonce, proof              (72 bytes)
 //! connector -> acceptor   who I am, proof                           (48 bytes)
 //! ```
-//! - AUTH-1: every message has a fixed length, so a stranger can make this side hold at most 48 bytes.
-//! - AUTH-2: proofs cover both fresh nonces, the direction and the purpose; a recorded conversation proves nothing later, and a proof
+//! - AUTH-1: every message has a fixed length, so an unauthenticated peer can make this side hold at most 48 bytes.
+//! - AUTH-2: proofs cover both fresh nonces, the direction and the purpose; a recorded handshake cannot be replayed, and a proof
 //!   made by one side cannot be sent back to it.
 
 use crate::secret::{LEN, Secret};
@@ -41,17 +41,17 @@ pub struct Caller {
 /// Why a handshake ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    #[error("the other side is no phalanx process")]
+    #[error("the peer is not a phalanx process")]
     NotOurs,
     #[error(
-        "the other side speaks handshake version {theirs}, this side {VERSION}: install the same phalanx on every host"
+        "the peer has handshake version {theirs}, this process {VERSION}: install the same phalanx on every host"
     )]
     Version { theirs: u8 },
     #[error(
-        "the other side does not know this job's secret (another job, or PHALANX_SECRET differs between hosts)"
+        "authentication failed: the peer has a different job secret (another job, or PHALANX_SECRET differs between hosts)"
     )]
     WrongSecret,
-    #[error("the other side wants a connection of another kind")]
+    #[error("the peer expects another kind of connection")]
     WrongPurpose,
 }
 

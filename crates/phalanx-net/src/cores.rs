@@ -1,4 +1,4 @@
-//! How many cores the ranks of a host really have.
+//! The number of cores that the ranks of a host can use.
 
 mod quota;
 

@@ -1,7 +1,7 @@
-//! Which rank am I, of how many, and where do we meet: read from the environment that some launcher left.
+//! Reads rank, size and meeting point from the environment variables of a launcher.
 //!
 //! - DISC-1: the nearest launcher wins: ours, torchrun, horovodrun, Open MPI, PMI (MPICH, Intel MPI), Slurm, Kubernetes.
-//! - DISC-2: a source that is only half set, with no whole one, and two sources that disagree are errors that show both.
+//! - DISC-2: a partly set source without a complete one, and two sources that disagree, are errors that show both.
 //! - DISC-3: Slurm counts only inside a step (`SLURM_STEP_ID` a number): an sbatch script has started nothing yet.
 
 use phalanx_core::Rank;
@@ -30,7 +30,7 @@ pub enum Meeting {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoverError {
     #[error(
-        "{source_name} is only half set: {found} is there, {missing} is not; set both, or neither for a world of one"
+        "{source_name} is only partly set: {found} is set, {missing} is not; set both, or neither for a world of one rank"
     )]
     Half { source_name: &'static str, found: String, missing: &'static str },
     #[error(
@@ -44,7 +44,7 @@ pub enum DiscoverError {
     )]
     OutOfRange { source_name: &'static str, rank: u64, size: u64 },
     #[error(
-        "{source_name} started {n_ranks} ranks on several hosts but says not where to meet; set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host, the same on every rank"
+        "{source_name} started {n_ranks} ranks on several hosts but does not say where they meet; set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host, the same on every rank"
     )]
     NowhereToMeet { source_name: &'static str, n_ranks: u32 },
 }

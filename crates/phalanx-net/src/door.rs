@@ -1,7 +1,7 @@
-//! Where connections come in: accepts, authenticates, and lets nobody else in.
+//! Accepts connections and authenticates them; all others are closed.
 //!
-//! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest goes.
-//! - DOOR-2: a guest that has not proved itself within `PATIENCE` is shown out, however slowly it talks.
+//! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest is closed.
+//! - DOOR-2: a connection that has not authenticated within `PATIENCE` is closed, however slowly it sends.
 
 use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
 use crate::forks::Own;
@@ -115,7 +115,7 @@ impl Door {
             if !stays {
                 tracing::warn!(
                     from = guest.origin(),
-                    "closed a connection that did not prove itself in time"
+                    "closed a connection that did not authenticate in time"
                 );
             }
             stays

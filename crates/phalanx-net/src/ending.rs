@@ -58,7 +58,7 @@ impl fmt::Display for End {
             End::Untold => f.write_str("ended"),
             End::Process(ending) => ending.fmt(f),
             End::WithHost => f.write_str("was lost with its host"),
-            End::WithAgent(ending) => write!(f, "went with its host's agent, which {ending}"),
+            End::WithAgent(ending) => write!(f, "ended with its host's agent, which {ending}"),
         }
     }
 }

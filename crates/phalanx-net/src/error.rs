@@ -1,4 +1,4 @@
-//! What can go wrong between ranks.
+//! The errors of communication between ranks.
 
 use crate::{
     arena::Unmet,
@@ -15,9 +15,9 @@ use std::io;
 pub enum NetError {
     #[error("rank {rank} is lost: {cause}")]
     PeerLost { rank: Rank, cause: Cause },
-    #[error("waited {waited_s:.1} s for rank {rank}, which is alive but did not come")]
+    #[error("waited {waited_s:.1} s for rank {rank}, which is alive but did not make the call")]
     Late { rank: Rank, waited_s: f64 },
-    #[error("ranks {a} and {b} call different things: rank {a} calls {a_call}, rank {b} calls {b_call}")]
+    #[error("ranks {a} and {b} call different operations: rank {a} calls {a_call}, rank {b} calls {b_call}")]
     Mismatch { a: Rank, a_call: String, b: Rank, b_call: String },
     #[error("rank {rank} gave up: {why}")]
     GaveUp { rank: Rank, why: String },
@@ -32,7 +32,7 @@ pub enum NetError {
     #[error("the meeting point refused this rank: {why}")]
     Refused { why: String },
     #[error(
-        "the world did not form within {waited_s:.0} s: not here yet are ranks{missing}; raise PHALANX_START_TIMEOUT if they are only slow"
+        "the world did not form within {waited_s:.0} s: missing ranks{missing}; raise PHALANX_START_TIMEOUT if they are only slow"
     )]
     NotFormed { waited_s: f64, missing: String },
     #[error("cannot connect to rank {rank} at {tried}: {last}")]
@@ -40,10 +40,10 @@ pub enum NetError {
     #[error("handshake with {with}: {error}")]
     Auth { with: String, error: AuthError },
     #[error(
-        "cannot share memory with the other ranks of this host: {error}; PHALANX_TRANSPORT=tcp does without"
+        "cannot share memory with the other ranks of this host: {error}; PHALANX_TRANSPORT=tcp does not need shared memory"
     )]
     Arena { error: io::Error },
-    #[error("the job's secret cannot be had: {why}")]
+    #[error("cannot get the job's secret: {why}")]
     Secret { why: String },
     #[error("{what}: {error}")]
     System { what: &'static str, error: io::Error },

@@ -1,9 +1,9 @@
-//! Sockets that are this process's alone. A program may fork at any moment, as data loaders do, and a child that lives on would keep its
-//! parent's connections open: the others would hear of the parent's death by its silence only.
+//! Sockets that forked children do not keep. A program may fork at any moment, as data loaders do, and a child that outlives its parent would
+//! keep the parent's connections open: other ranks would notice the parent's death only by missing heartbeats.
 //!
-//! - FORK-1: a forked child holds no connection and no listener of its parent's world from its first moment on, once that world has formed. The numbers stay taken, by a
-//!   descriptor that leads nowhere, so that values that the child inherited can be dropped there as everywhere.
-//! - FORK-2: a number leaves the list before its descriptor is closed: no child ever loses a descriptor that is not ours.
+//! - FORK-1: a forked child never holds a connection or a listener of its parent's world, once that world has formed. The numbers stay
+//!   taken, by a descriptor that is not connected, so that the child can drop the values it inherited.
+//! - FORK-2: a number is removed from the list before its descriptor is closed, so a child never closes a descriptor that is not ours.
 
 use std::{
     ops::{Deref, DerefMut},

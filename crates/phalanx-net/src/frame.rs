@@ -15,10 +15,10 @@ const MAGIC: [u8; 2] = *b"PX";
 /// What is wrong with a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    #[error("these bytes are no phalanx frame")]
+    #[error("these bytes are not a phalanx frame")]
     NotOurs,
     #[error(
-        "the other side speaks protocol version {theirs}, this side {VERSION}: install the same phalanx on both"
+        "the peer has protocol version {theirs}, this process {VERSION}: install the same phalanx on both"
     )]
     Version { theirs: u8 },
     #[error("a frame of {len} bytes exceeds the cap of {cap}")]

@@ -1,4 +1,4 @@
-//! Streams that others opened to this rank and that it has not asked for yet.
+//! Streams that other ranks have opened to this rank and that it has not used yet.
 
 use crate::forks::Own;
 use phalanx_core::Rank;

@@ -1,4 +1,4 @@
-//! Bytes between ranks and who the ranks are: links, the arena, the hub where ranks meet, and what is known of the lost.
+//! Membership and transport: links, the arena, the hub where ranks meet, and which ranks are lost.
 
 pub mod arena;
 pub mod auth;

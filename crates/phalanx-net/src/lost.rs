@@ -1,9 +1,9 @@
-//! Who is lost and why: what every wait looks at, and what ends it.
+//! Which ranks are lost and why. Every wait checks this, and a loss ends it.
 //!
 //! - LOST-1: a wait fails when the rank it waits for is lost, or when the world is doomed; never because of a lost rank it does
 //!   not need (that rank may have finished its part and gone).
-//! - LOST-2: the first verdict stays. A rank that fails because of another one dooms the world with the *first* culprit, and answers
-//!   with what the hub made everybody's verdict, so that everybody names the same one.
+//! - LOST-2: the first verdict stays. A rank that fails because of another one dooms the world with the *first* culprit, and reports
+//!   the verdict that the hub sent to all ranks, so that all ranks name the same culprit.
 
 use crate::ending::End;
 use phalanx_core::Rank;
@@ -44,7 +44,7 @@ impl fmt::Display for Cause {
                 write!(f, "its process is frozen: no heartbeat for {:.1} s", *silent_ms as f64 / 1000.0)
             }
             Cause::Unreachable => f.write_str("its host does not answer"),
-            Cause::HubLost => f.write_str("the meeting point of the world is gone"),
+            Cause::HubLost => f.write_str("the meeting point of the world is no longer reachable"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The job's secret: 32 random bytes that every rank of a job knows and nobody else.
+//! The job's secret: 32 random bytes that only the ranks of a job know.
 //!
-//! - SECRET-1: it never stands on a command line and never in a log or error.
+//! - SECRET-1: it is never on a command line, in a log or in an error.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;

@@ -26,7 +26,7 @@ pub fn find() -> Result<Secret, NetError> {
         return from_user(&format!("PHALANX_SECRET_FILE={path}"), &text);
     }
     let home = var("HOME").ok_or_else(|| NetError::Secret {
-        why: "no launcher of ours gave one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
+        why: "the launcher did not provide one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
     })?;
     let path = PathBuf::from(home).join(".phalanx").join("secret");
     users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
@@ -37,7 +37,7 @@ fn from_user(from: &str, text: &str) -> Result<Secret, NetError> {
     const LEAST: usize = 16;
     if text.trim().len() < LEAST {
         let why = format!(
-            "{from} holds fewer than {LEAST} characters; take random ones: head -c 32 /dev/urandom | base64"
+            "{from} has fewer than {LEAST} characters; use random ones: head -c 32 /dev/urandom | base64"
         );
         return Err(NetError::Secret { why });
     }
@@ -61,7 +61,7 @@ fn users_key(path: &Path) -> io::Result<Secret> {
             if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    "others may read it; chmod 600 it",
+                    "other users can read it; run chmod 600 on it",
                 ));
             }
             return Ok(Secret::from_text(&text));

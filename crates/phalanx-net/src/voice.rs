@@ -1,4 +1,4 @@
-//! Words that a person must see even in a program that collects no traces.
+//! Messages that the user must see even if the program collects no traces.
 
 use std::io::Write;
 

@@ -1,10 +1,10 @@
-//! The one background thread of a rank: it notices who is lost, says that this rank is alive, and answers those who want a link.
+//! The one background thread of a rank: it notices lost ranks, sends heartbeats, and accepts links.
 //! It never touches data.
 //!
 //! - WATCH-1: a dead process is an event (pidfd inside the host, closed connection through the hub), never a timeout.
 //! - WATCH-2: after a verdict is recorded every waiter is woken: the arena's doorbells ring and every subscribed event counter is raised.
-//! - WATCH-3: where a rank serves the hub and is lost other than in order, nobody can spread news any more: the world is over for everybody
-//!   `ORPHANED` later, and every failure meanwhile is put down to it.
+//! - WATCH-3: if a rank that serves the hub is lost without leaving, the hub sends no more messages: the world ends on every rank
+//!   `ORPHANED` later, and every failure until then is attributed to that rank.
 
 use crate::{
     arena::Arena,

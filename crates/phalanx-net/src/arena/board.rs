@@ -1,9 +1,9 @@
-//! One word a rank, seen by all ranks of the host: how far each is, without a message.
+//! One counter per rank in shared memory: all ranks of the host see each other's progress without a message.
 //!
-//! - BOARD-1: a rank writes only its own word; whoever sees it sees everything the rank wrote before.
-//! - BOARD-2: whoever sleeps until a word changes is woken by the change (WAIT-2).
+//! - BOARD-1: a rank writes only its own word; a rank that reads the word also sees everything the writer wrote before.
+//! - BOARD-2: a rank that sleeps until a word changes is woken by the change (WAIT-2).
 //!
-//! tests/board.rs compiles this file against an arena that tries all orders there are.
+//! tests/board.rs compiles this file against an arena that tries every order of execution.
 
 use super::{Arena, tenants::Tenancy};
 use std::sync::{Arc, atomic::Ordering};

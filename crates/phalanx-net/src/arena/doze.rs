@@ -1,5 +1,5 @@
-//! Falling asleep and being woken (WAIT-2), and nothing else. Atomics and the system's way to sleep come from `super::sync`, so that
-//! tests/naps.rs can try every order there is.
+//! Sleeping and waking (WAIT-2), and nothing else. Atomics and the futex come from `super::sync`, so that tests/naps.rs can try every
+//! order of execution.
 
 use super::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Memory born in the arena: which bytes of this rank's heap are taken. Pure bookkeeping.
+//! The allocator of shared-memory buffers: which bytes of this rank's heap are taken. It is pure.
 //!
 //! - HEAP-1: blocks handed out do not overlap and are aligned to their class.
-//! - HEAP-2: freed neighbours join, so that an empty heap is one block again.
+//! - HEAP-2: freed neighbours are merged, so that an empty heap is one block again.
 
 use std::collections::BTreeMap;
 

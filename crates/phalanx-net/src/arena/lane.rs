@@ -1,10 +1,10 @@
 //! One communicator's slots in the arena: publish, wait, release.
 //!
-//! Every member owns a ring of `N_SLOTS` slots. A *turn* numbers one use of a slot, counted over the lane's whole life.
+//! Every member owns a ring of `N_SLOTS` slots. A *turn* is the number of one use of a slot, counted over the lane's lifetime.
 //! - LANE-1: a slot's sequence word is `turn + 1` once that turn is published; readers acquire what the writer released.
 //! - LANE-2: a member overwrites the slot of turn t only when all members have released turn `t - N_SLOTS`.
-//! - LANE-3: a member that publishes turn `t` of a call has released every turn of earlier calls; so having seen a peer in this call is
-//!   as good as having seen its release.
+//! - LANE-3: a member that publishes turn `t` of a call has released every turn of earlier calls; so seeing a turn of this call implies
+//!   the releases of the earlier ones.
 
 use super::{Arena, Board, Unmet, tenants::Tenancy};
 use phalanx_core::Rank;

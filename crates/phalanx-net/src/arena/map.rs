@@ -1,6 +1,6 @@
-//! The memory itself: one sparse memfd that the ranks of a host map at whatever address each likes.
+//! The mapping: one sparse memfd that the ranks of a host map, each at its own address.
 //!
-//! - MAP-1: nothing has a name in any file system, so nothing is left behind however the ranks die.
+//! - MAP-1: the memory has no name in any file system, so nothing is left behind however the ranks die.
 //! - MAP-2: every access to the mapping goes through this file's bounds checks.
 
 use rustix::fs::{FallocateFlags, MemfdFlags};

@@ -1,7 +1,7 @@
 //! The memory that the ranks of one host share.
 //!
-//! Layout: a control page, doorbells, then lanes (one for each communicator: every member's ring of slots), then one heap a rank.
-//! The whole is large but sparse; only touched pages exist.
+//! Layout: a control page, doorbells, then lanes (one for each communicator: every member's ring of slots), then one heap per rank.
+//! The mapping is large but sparse; only touched pages exist.
 
 mod board;
 mod doze;
@@ -59,7 +59,9 @@ impl Offer {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
         let mut last = io::Error::new(
             io::ErrorKind::FileTooLarge,
-            format!("files may be no larger than {limit} bytes here (ulimit -f), which is too little"),
+            format!(
+                "the limit on file sizes (ulimit -f) is {limit} bytes, which is too small for shared memory"
+            ),
         );
         for heap_bytes in [64 << 30, 4 << 30, 256 << 20usize] {
             let total = Plan::of(n_local_max, heap_bytes).total;

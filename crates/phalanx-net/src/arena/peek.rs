@@ -1,7 +1,7 @@
-//! Reading another rank's private memory through the kernel, where it permits that: one copy instead of two.
+//! Reads another rank's private memory through the kernel, where the kernel permits that: one copy instead of two.
 //!
-//! - PEEK-1: a rank reads a peer's memory only between the two synchronisations of a call in which the peer lent it; and only after a trial
-//!   read, at the start of the world, has shown that the kernel permits it.
+//! - PEEK-1: a rank reads a peer's memory only between the two synchronisations of a call in which the peer lent it, and only if a test
+//!   read at the start of the world has succeeded.
 
 use std::io;
 

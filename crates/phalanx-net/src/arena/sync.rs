@@ -1,4 +1,4 @@
-//! What [`super::doze`] is made of. A test has stand-ins for these.
+//! The atomics and the futex that [`super::doze`] uses. A test replaces them.
 
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

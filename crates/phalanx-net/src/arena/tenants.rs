@@ -1,9 +1,9 @@
-//! Which lanes this rank has, and which it may have again.
+//! Which lanes this rank uses, and which it may reuse.
 //!
-//! - TENANT-1: communicators that have a rank in common never have a lane in common, unless every member of the earlier one has let go of it.
+//! - TENANT-1: communicators that have a rank in common never have a lane in common, unless every member of the earlier one has dropped it.
 //!
-//! A rank knows of its own lanes only. Whether the others have let go of one, they say when a new communicator is made and no lane is left that
-//! nobody ever had: each of the ranks that make it says which lanes it minds, and what none of them minds is free.
+//! A rank knows only its own lanes. When a new communicator is made and no unused lane is left, each of its ranks lists the lanes that it
+//! still needs; a lane that none of them lists is free.
 
 use super::MAX_LANES;
 use phalanx_core::Rank;

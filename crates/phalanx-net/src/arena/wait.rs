@@ -1,10 +1,10 @@
 //! How a rank waits for memory to change: spin, then yield, then sleep.
 //!
-//! - WAIT-1: a rank spins only while every rank of its host can have a core of its own; otherwise it gives its core away at once.
+//! - WAIT-1: a rank spins only while every rank of its host can have its own core; otherwise it yields its core immediately.
 //! - WAIT-2: no wake-up is lost: a sleeper registers before it looks one last time, a writer looks for sleepers after it wrote, and
 //!   sequentially consistent fences order the two.
-//! - WAIT-3: a wait ends when its condition holds, when whom it waits for is lost, when the world is doomed (by the hub's word or, because
-//!   the hub may be gone, by the memory's own poison), or at its deadline.
+//! - WAIT-3: a wait ends when its condition holds, when the rank it waits for is lost, when the world is doomed (by a message of the hub or,
+//!   because the hub may be gone, by the poison word in shared memory), or at its deadline.
 
 use super::{
     POISON_AT,
@@ -222,7 +222,7 @@ impl Wait<'_> {
                 told = true;
                 let waited = start.elapsed().as_secs();
                 crate::voice::warn(&format!(
-                    "rank {} has waited {waited} s for rank {}, which is alive but has not come",
+                    "rank {} has waited {waited} s for rank {}, which is alive but has not made the call",
                     self.me, self.whom
                 ));
             }

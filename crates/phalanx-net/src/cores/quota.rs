@@ -1,7 +1,7 @@
-//! How much time control groups grant, wherever somebody has set a limit: systemd on a slice, Slurm on a step, a container on its root.
+//! The CPU time that control groups allow, at every level that has a limit: systemd on a slice, Slurm on a step, a container on its root.
 //!
 //! - QUOTA-1: a limit counts at every level from the process's own group up to where the hierarchy is mounted; the smallest one holds.
-//! - QUOTA-2: what cannot be read or understood limits nothing.
+//! - QUOTA-2: a limit that cannot be read or parsed is ignored.
 
 use std::{
     fs,

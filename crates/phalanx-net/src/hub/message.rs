@@ -1,4 +1,4 @@
-//! What ranks and the hub say to each other, as frames.
+//! The messages between ranks and the hub, as frames.
 
 use crate::{
     link::{LinkAddress, few},

@@ -1,4 +1,4 @@
-//! The meeting point of a world: ranks join here, learn of each other, and hear who is lost. Run by the launcher, or by rank 0.
+//! The meeting point of a world: ranks join here, get the roster, and are told which ranks are lost. The launcher runs it, or rank 0.
 
 pub mod message;
 pub mod state;
@@ -197,7 +197,7 @@ impl Serving {
         if !self.conns.contains_key(&token.0) {
             let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) else { return };
             if let Err(error) = self.welcome(token, socket, caller.rank) {
-                tracing::warn!(rank = %caller.rank, %error, "cannot listen to a rank: it must come again");
+                tracing::warn!(rank = %caller.rank, %error, "cannot read from a rank: it must connect again");
                 return;
             }
         }
@@ -255,7 +255,7 @@ impl Serving {
         let mut out = Vec::new();
         self.membership.step(self.now(), Input::Said(rank, up), &mut out);
         if joins && self.membership.formed() {
-            tracing::info!("all ranks are here: the world forms");
+            tracing::info!("all ranks have joined: the world forms");
         }
         for output in out {
             match output {

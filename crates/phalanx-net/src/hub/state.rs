@@ -1,11 +1,11 @@
 //! Membership, decided without clocks, sockets or threads.
 //!
-//! - HUB-1: the roster goes out once, when every rank of the world has joined; nobody gets it earlier.
-//! - HUB-2: a rank that joins twice or with another idea of the world is refused by name; the world goes on waiting for the right one.
+//! - HUB-1: the hub sends the roster once, when every rank of the world has joined, and not earlier.
+//! - HUB-2: a rank that joins twice or expects another world is refused by name; the hub continues to wait for the right one.
 //! - HUB-3: a loss is announced once to every other rank; a rank that left in order is not lost, but named as having left.
-//! - HUB-4: silence is judged only while the hub itself is running: after a pause of its own everybody starts fresh.
-//! - HUB-5: nobody joins a world that is over: a rank that comes too late is told why instead of a roster.
-//! - HUB-6: a doom is a verdict only once a rank other than the culprit was told of it: who never joined has judged nobody.
+//! - HUB-4: missing heartbeats count only while the hub itself is running: after a pause of the hub, counting starts again for every rank.
+//! - HUB-5: no rank joins a world that is over: a rank that connects too late gets the reason instead of a roster.
+//! - HUB-6: a doom is a verdict only once a rank other than the culprit was told of it: a rank that never joined does not count.
 
 use super::message::{Down, Member, Up, Verdict};
 use crate::{
@@ -125,9 +125,12 @@ impl Membership {
         } else if rank.0 >= n_ranks {
             Some(format!("rank {rank} does not exist in a world of {n_ranks} ranks"))
         } else if member.n_ranks != n_ranks {
-            Some(format!("rank {rank} expects a world of {} ranks, the others of {n_ranks}", member.n_ranks))
+            Some(format!(
+                "rank {rank} expects a world of {} ranks, the other ranks expect {n_ranks}",
+                member.n_ranks
+            ))
         } else if self.seats[rank.index()] != Seat::Empty {
-            Some(format!("rank {rank} is already here{}", self.whereabouts(rank)))
+            Some(format!("rank {rank} has already joined{}", self.whereabouts(rank)))
         } else {
             self.disagreement(&member)
         };
@@ -307,8 +310,8 @@ mod tests {
                 [Output::Refuse(_, why)] => why.clone(),
                 other => panic!("HUB-2: {other:?}"),
             };
-        assert_eq!(refused(0, member(0, 2)), "rank 0 is already here: process 100 on host h");
-        assert_eq!(refused(1, member(1, 3)), "rank 1 expects a world of 3 ranks, the others of 2");
+        assert_eq!(refused(0, member(0, 2)), "rank 0 has already joined: process 100 on host h");
+        assert_eq!(refused(1, member(1, 3)), "rank 1 expects a world of 3 ranks, the other ranks expect 2");
         assert_eq!(refused(7, member(7, 2)), "rank 7 does not exist in a world of 2 ranks");
         let other = Member { build: "2".into(), ..member(1, 2) };
         assert!(refused(1, other).contains("rank 0 has \"1\", rank 1 has \"2\""));

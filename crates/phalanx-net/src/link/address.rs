@@ -1,4 +1,4 @@
-//! Where a rank accepts links, as it tells the others.
+//! The address at which a rank accepts links, as it is sent to the other ranks.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct LinkAddress {
 
 /// What no transport would have said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a link's address is a name and an address, both short printable words")]
+#[error("a link's address must be a name and an address, both short and printable")]
 pub struct BadAddress;
 
 impl LinkAddress {

@@ -1,9 +1,9 @@
-//! Links and the transports that carry them: which kinds of stream sockets there are, and which one leads to a rank.
+//! Links and their transports: which kinds of stream sockets there are, and which one is used to reach a rank.
 //!
 //! A new transport is one file beside this one and its two lines here, `mod` and its place in [`TRANSPORTS`]. Nothing else knows what kind
 //! of socket it holds: doors accept and authenticate on any, links send and receive on any, and addresses travel as text.
 //!
-//! - LINK-1: an address is dialled only by ranks that its transport reaches: one that means something on one host never leaves it.
+//! - LINK-1: only ranks that a transport reaches connect to its addresses: an address that is valid on one host is never used on another.
 
 mod address;
 mod stream;
@@ -61,7 +61,7 @@ pub fn chosen(config: &Config) -> Result<&'static Transport, ConfigError> {
     let Some(name) = &config.links else { return Ok(COMMON) };
     TRANSPORTS.iter().copied().find(|t| t.name == name).ok_or_else(|| {
         let known: Vec<&str> = TRANSPORTS.iter().map(|t| t.name).collect();
-        let why = format!("it is auto or one of {}", known.join(", ")).into();
+        let why = format!("write auto or one of {}", known.join(", ")).into();
         ConfigError::Bad { name: "PHALANX_TRANSPORT", value: name.clone(), why }
     })
 }
@@ -151,7 +151,7 @@ mod tests {
         config.set("PHALANX_TRANSPORT", "ib").unwrap();
         assert_eq!(
             chosen(&config).unwrap_err().to_string(),
-            "PHALANX_TRANSPORT=\"ib\" cannot be used: it is auto or one of tcp, unix",
+            "PHALANX_TRANSPORT=\"ib\" cannot be used: write auto or one of tcp, unix",
             "CONF-2"
         );
     }

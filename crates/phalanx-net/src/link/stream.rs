@@ -1,4 +1,4 @@
-//! A link: an authenticated byte stream between two ranks, never blocking by itself, whatever carries it.
+//! A link: an authenticated, non-blocking byte stream between two ranks, over any transport.
 
 use crate::forks::Own;
 use phalanx_core::Rank;

@@ -1,6 +1,6 @@
-//! Unix-domain sockets: reach the ranks of one host. Their names are random and abstract: they lie in no folder and end with their sockets.
+//! Unix-domain sockets: reach the ranks of one host. Their names are random and abstract: they are in no directory and end with their sockets.
 //!
-//! The name keeps nobody out, the door does, as everywhere.
+//! The name is not a secret: connections are authenticated as with every transport.
 
 use super::{Doorways, Reach, Site, Transport};
 use crate::{auth::fresh_nonce, door::Listener, socket::AddressError};

@@ -1,7 +1,7 @@
-//! How a rank joins, as a sequence of types: each step takes the one before it, so none can be left out or done twice.
+//! How a rank joins, as a sequence of types: each step consumes the one before it, so no step can be skipped or repeated.
 //!
-//! [`Guest`] has reached the hub and offers memory; [`Met`] knows all members; [`Sharing`] shares memory with its host; [`World`] is
-//! watched over.
+//! [`Guest`] has reached the hub and offers memory; [`Met`] knows all members; [`Sharing`] shares memory with its host; [`World`] has
+//! a watch thread.
 
 use super::{
     KNOCK_AGAIN, World,

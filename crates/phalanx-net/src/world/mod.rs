@@ -341,7 +341,7 @@ impl World {
         let transport = self.transport_towards(peer);
         let addresses: Vec<&LinkAddress> =
             self.members[peer.index()].addresses.iter().filter(|a| a.transport() == transport.name).collect();
-        let mut last = format!("it told no {} address", transport.name);
+        let mut last = format!("it has no {} address", transport.name);
         loop {
             for address in &addresses {
                 if let Some(doom) = self.casualties.verdict(peer) {

@@ -1,4 +1,4 @@
-//! Where the ranks of a world meet, and how one gets in.
+//! The meeting point of a world, and how a rank connects to it.
 
 use crate::{
     auth::{AuthError, Caller, Connector, Purpose, fresh_nonce},

@@ -1,4 +1,4 @@
-//! What a rank says of itself when it joins, how it waits for the roster, and what it makes of it.
+//! What a rank sends about itself when it joins, how it waits for the roster, and what it computes from it.
 
 use super::{AGREEMENT, place::Place};
 use crate::{
