@@ -1,7 +1,7 @@
 //! Says which build this is: the version, and a digest of the sources of the crates whose ranks talk to each other.
 //!
 //! Ranks must make the same plans, lay out the same memory and send the same messages; every source file of core, net and collective can change
-//! one of these, and nobody remembers to count a protocol version up. A digest of the files needs no git, is the same in a clone and in a
+//! one of these, and a manual protocol version would be forgotten. A digest of the files needs no git, is the same in a clone and in a
 //! tarball, sees changes that were not committed, and changes only with files for which this crate is compiled again anyway.
 
 use std::{

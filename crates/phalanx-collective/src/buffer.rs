@@ -1,4 +1,4 @@
-//! Vectors born in the arena: peers reduce straight out of them, without staging.
+//! Vectors in shared memory: peers reduce directly from them, without staging.
 
 use phalanx_core::Element;
 use phalanx_net::arena::Block;

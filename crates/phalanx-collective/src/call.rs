@@ -1,4 +1,4 @@
-//! What a rank says it calls, in a few words that others can compare.
+//! The signature of a call: a few machine words that ranks compare.
 //!
 //! - CALL-1: words of two ranks whose calls fit together are equal. Otherwise they differ: always where operation, element type, reduction, factors,
 //!   root or the number of elements do, and where lists of counts do unless two digests of 64 bits happen to be the same.

@@ -107,7 +107,7 @@ impl Communicator {
                     let seat = ranks.iter().position(|&r| r == world.rank()).expect("it is on its own host");
                     let lane = Lane::open(arena.clone(), lane, ranks, seat, world.config().timeout);
                     Some(lane.ok_or_else(|| {
-                        Error::Split("the arena has no room for another communicator".into())
+                        Error::Split("the arena is too small for another communicator".into())
                     })?)
                 }
                 _ => None,

@@ -1,4 +1,4 @@
-//! What a collective can answer instead of a result.
+//! The errors of a collective.
 
 use phalanx_core::{OpError, Rank, topology::TopologyError};
 use phalanx_net::{NetError, lost::Cause};
@@ -9,13 +9,13 @@ use std::fmt;
 pub enum Error {
     #[error("rank {rank} is lost: {cause}")]
     PeerLost { rank: Rank, cause: Cause },
-    #[error("ranks {a} and {b} disagree: rank {a} calls {a_call}, rank {b} calls {b_call}")]
+    #[error("ranks {a} and {b} call different operations: rank {a} calls {a_call}, rank {b} calls {b_call}")]
     Mismatch { a: Rank, a_call: String, b: Rank, b_call: String },
     #[error(transparent)]
     Op(#[from] OpError),
-    #[error("{what}: {have} elements were given, {want} are needed")]
+    #[error("{what}: {have} elements were given instead of {want}")]
     Length { what: &'static str, have: u64, want: u64 },
-    #[error("{what} has {have} bytes, which is no whole number of {dtype} elements")]
+    #[error("{what} has {have} bytes, which is not a whole number of {dtype} elements")]
     Ragged { what: &'static str, have: u64, dtype: phalanx_core::DType },
     #[error("root {root} does not exist in a communicator of {size} ranks")]
     NoSuchRoot { root: Rank, size: u32 },
@@ -26,14 +26,14 @@ pub enum Error {
         "the engine panicked while it {doing}; this is a bug of Phalanx, please report it with the lines above"
     )]
     Panicked { doing: &'static str },
-    #[error("algorithm {name} was asked for by PHALANX_ALGORITHM but is none; {known}")]
+    #[error("PHALANX_ALGORITHM={name} is not an algorithm; {known}")]
     NoSuchAlgorithm { name: String, known: String },
     #[error("PHALANX_TIERS: {0}")]
     Tiers(#[from] TopologyError),
     #[error("this world already has its communicator; split() makes others")]
     WorldTaken,
     #[error(
-        "the arena is full: there is no room for {bytes} bytes. Each rank has 64 GiB there (4 GiB or 256 MiB where address space or \
+        "the arena is full: {bytes} bytes do not fit. Each rank has 64 GiB there (4 GiB or 256 MiB where address space or \
          file size are limited: ulimit -v, ulimit -f), as far as memory reaches; no setting changes that. Drop vectors that \
          are not needed any more, or use ordinary memory"
     )]

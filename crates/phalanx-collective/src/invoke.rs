@@ -1,4 +1,4 @@
-//! The one way from a call to the executor: check, plan, run, and make of a failure what every rank will name.
+//! The only path from a call to the executor: check, plan, run, and turn a failure into the error that every rank reports.
 
 use crate::{
     cache::{Key, Made},

@@ -55,7 +55,7 @@ impl Communicator {
             if rows[rank.index()][..2] != mine[..2] {
                 let (me, list) = (self.me, show(ranks));
                 return Err(Error::Split(format!(
-                    "rank {me} splits into {list}, but rank {rank}, which is in that list, asked for another group"
+                    "rank {me} splits into {list}, but rank {rank} of that list named another group"
                 )));
             }
         }
@@ -97,17 +97,17 @@ impl Communicator {
         let mut sorted = ranks.to_vec();
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|p| p[0] == p[1]) {
-            return Some(format!("rank {} stands twice in {list}", pair[0]));
+            return Some(format!("rank {} is listed twice in {list}", pair[0]));
         }
         (!ranks.is_empty() && !ranks.contains(&self.me))
-            .then(|| format!("rank {} asks for the group {list}, which it is not in", self.me))
+            .then(|| format!("rank {} names the group {list}, but is not in it", self.me))
     }
 }
 
 fn no_room() -> String {
     let most = MAX_LANES - 1;
     format!(
-        "there is no room for another communicator: ranks of one host have {most} at a time, besides that of all ranks. Drop \
+        "too many communicators: ranks of one host can have {most} at a time, besides that of all ranks. Drop \
          communicators that are not needed any more, on all of their ranks (for an engine, remove process sets)"
     )
 }

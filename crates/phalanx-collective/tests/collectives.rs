@@ -311,7 +311,7 @@ fn sub_communicators_work_side_by_side() {
             }
             comm.barrier().unwrap();
             let wrong = comm.split(&[Rank(0), Rank(0)]).unwrap_err().to_string();
-            assert!(wrong.contains("stands twice"), "{wrong}");
+            assert!(wrong.contains("is listed twice"), "{wrong}");
             comm.barrier().unwrap();
         });
     }

@@ -165,7 +165,7 @@ fn a_world_that_misses_a_rank_says_so_on_every_rank() {
         job.spawn(1);
         for said in job.hear(&[0, 1], "failed") {
             assert!(said.rest.contains("did not form within"), "{}", job.story());
-            assert!(said.rest.contains("not here yet are ranks 2"), "{}", job.story());
+            assert!(said.rest.contains("missing ranks 2"), "{}", job.story());
         }
         job.finish();
     }

@@ -59,7 +59,7 @@ fn all_ranks_are_told_alike_when_there_is_no_room_and_dropping_makes_room() {
             assert!(kept.iter_mut().flatten().all(|c| sum(c) == 3.0), "TENANT-1");
             (n, why, again, late)
         });
-        let text = "there is no room for another communicator: ranks of one host have 1023 at a time, besides that of all ranks. \
+        let text = "too many communicators: ranks of one host can have 1023 at a time, besides that of all ranks. \
                     Drop communicators that are not needed any more, on all of their ranks";
         assert_eq!(told[0].0, n_made);
         assert!(told.iter().all(|t| *t == told[0]), "{:?}", told.iter().map(|t| t.0).collect::<Vec<_>>());

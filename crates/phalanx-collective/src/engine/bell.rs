@@ -1,6 +1,6 @@
 //! How the engine's own threads wait for work.
 //!
-//! - BELL-1: no wake-up is lost: whoever goes to sleep is counted before it looks once more; whoever has news looks for sleepers after it wrote.
+//! - BELL-1: no wake-up is lost: a thread that goes to sleep is counted before it checks once more; a writer checks for sleepers after it wrote.
 //!
 //! Locks and atomics come from `super::sync`, so that tests/bell.rs can try all orders there are.
 

@@ -1,7 +1,7 @@
 //! The control thread: carries the nodes' messages between ranks, watches the clock and the world.
 //!
 //! - CTL-1: when a rank is lost, every operation that waits is answered with that rank and the cause, and the thread ends.
-//! - CTL-2: an engine ends in order when every set of this rank has heard that it is over; a link that closes after that is no failure.
+//! - CTL-2: an engine ends in order when every set of this rank has been told that it is over; a link that closes after that is not a failure.
 //! - CTL-3: however this thread ends, every operation is answered, no rank waits for this one in vain, and sets made later end at once.
 
 use super::{
@@ -179,7 +179,7 @@ impl Control {
     }
 
     fn nonsense(&self, rank: Rank, what: &str) -> EngineError {
-        let why = format!("its engine sent rank {} what makes no sense: {what}", self.shared.world.rank());
+        let why = format!("its engine sent rank {} an invalid message: {what}", self.shared.world.rank());
         self.shared.give_up(Doom::GaveUp { rank, why })
     }
 

@@ -1,4 +1,4 @@
-//! What the engine has done so far, readable at any time.
+//! Counters of what the engine has done so far, readable at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

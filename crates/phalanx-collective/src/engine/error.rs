@@ -1,4 +1,4 @@
-//! What the engine answers instead of a result. Mistakes and failures are different variants: recovery must never retry a mistake.
+//! The errors of the engine. Programming errors and failures are separate variants: recovery must never retry a programming error.
 
 use super::{
     negotiate::{message::Fault, report::ranks_text},
@@ -15,7 +15,7 @@ pub enum EngineError {
     #[error("{name}: {fault}")]
     Mismatch { name: String, fault: Fault },
     #[error(
-        "{name} is submitted already and its handle was not looked at yet; wait for it, or give every operation in flight a name of its own"
+        "{name} is already submitted and its handle has not been waited on; wait for it, or give every pending operation its own name"
     )]
     DuplicateName { name: String },
     #[error("{name}: {why}")]
@@ -24,13 +24,13 @@ pub enum EngineError {
     Op(#[from] OpError),
     #[error("process set {set} does not exist; add_process_set makes one")]
     NoSuchSet { set: u32 },
-    #[error("rank {rank} is no member of process set {set}")]
+    #[error("rank {rank} is not a member of process set {set}")]
     NotAMember { rank: Rank, set: u32 },
     #[error("{0}")]
     BadSet(String),
     #[error("rank {rank} is lost: {cause}")]
     PeerLost { rank: Rank, cause: Cause },
-    #[error("rank {rank} has shut its engine down, and with it everybody's")]
+    #[error("rank {rank} has shut down its engine, which ends the engines of all ranks")]
     ShutDown { rank: Rank },
     #[error(
         "{name} waited {waited_s:.1} s for {}, which is longer than PHALANX_STALL_ABORT allows{seen}",
@@ -45,7 +45,7 @@ pub enum EngineError {
     },
     #[error("the engine belongs to the process that started it; start one after fork(), not before")]
     Forked,
-    #[error("the answer was taken already")]
+    #[error("the result was already taken")]
     Taken,
     #[error(transparent)]
     Timeline(#[from] TimelineError),
@@ -56,11 +56,11 @@ pub enum EngineError {
 /// What is wrong with a submission, as this rank can see by itself.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Invalid {
-    #[error("root {root} is no member of the process set, which has ranks {members}")]
+    #[error("root {root} is not a member of the process set, which has ranks {members}")]
     Root { root: Rank, members: String },
     #[error("reducescatter does not take a tensor without dimensions; give it one, e.g. shape [1]")]
     Scalar,
-    #[error("reducescatter takes sum and average only, not {op}")]
+    #[error("reducescatter supports only sum and average, not {op}")]
     Reduction { op: String },
     #[error("splits are for {have} ranks, but the process set has {want}")]
     Splits { have: usize, want: usize },
@@ -74,9 +74,9 @@ pub enum Invalid {
     Outputs { have: usize, want: usize },
     #[error("adasum is defined for floating-point tensors, not for {dtype}")]
     Adasum { dtype: DType },
-    #[error("{dtype} cannot travel as {wire}: compression is for f32 and f64, to f16 or bf16")]
+    #[error("{dtype} cannot be sent as {wire}: compression is for f32 and f64, to f16 or bf16")]
     Wire { dtype: DType, wire: DType },
-    #[error("sparse tensors are summed or averaged, not {op}")]
+    #[error("sparse tensors can only be summed or averaged, not {op}")]
     Sparse { op: ReduceOp },
     #[error("{indices} indices were given for {rows} rows of values")]
     Indices { indices: u64, rows: u64 },

@@ -1,7 +1,7 @@
-//! What a submission returns: a way to ask, wait, or be told.
+//! The handle of a submission: poll it, wait for it, or set a callback.
 //!
 //! - HANDLE-1: an operation is answered exactly once, and every way of asking gets that answer.
-//! - HANDLE-2: its name is free again once the answer was seen, or nobody is left who could see it.
+//! - HANDLE-2: its name is free again once the result was seen, or no handle is left to see it.
 
 use super::{error::EngineError, spec::Name, tensor::Tensor};
 use phalanx_core::Rank;

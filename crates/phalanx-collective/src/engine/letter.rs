@@ -1,4 +1,4 @@
-//! What the control threads of two ranks send each other, and what becomes of bytes that are no such thing.
+//! The messages between the control threads of two ranks, and how invalid bytes are handled.
 
 use super::negotiate::message::Message;
 use serde::{Deserialize, Serialize};

@@ -249,7 +249,7 @@ fn well_formed(ranks: &[u32], n: u32) -> Result<Vec<Rank>, EngineError> {
         ));
     }
     if let Some(pair) = sorted.windows(2).find(|p| p[0] == p[1]) {
-        return bad(format!("rank {} stands twice in the process set {ranks:?}", pair[0]));
+        return bad(format!("rank {} is listed twice in the process set {ranks:?}", pair[0]));
     }
     Ok(sorted.into_iter().map(Rank).collect())
 }

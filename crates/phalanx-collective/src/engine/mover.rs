@@ -1,4 +1,4 @@
-//! The mover: the thread that owns a set's communicator and runs what was agreed, in order.
+//! The mover: the thread that owns a set's communicator and runs the agreed batches in order.
 //!
 //! - MOVER-1: a rank knows a set only if every member has a mover for it; where one cannot have one, no rank has the set, and all are told who.
 

@@ -1,4 +1,4 @@
-//! What can be set about an engine. Rank 0's values hold for all ranks, because all must decide alike.
+//! The options of an engine. Rank 0's values are used on all ranks, because all ranks must decide the same.
 
 use super::{negotiate::fuse::Limits, whereabouts::Whereabouts};
 use phalanx_core::Config;

@@ -1,4 +1,4 @@
-//! How a program says what it wants done with its tensors.
+//! Requests: the operation that a program wants on its tensors.
 
 use super::{
     carry::Place,
@@ -81,7 +81,7 @@ impl Request {
         Request { splits, ..Request::new(Kind::Alltoall, vec![tensor], false) }
     }
 
-    /// Reduces the rows and leaves each rank with its share of them.
+    /// Reduces the rows and returns to each rank its share of them.
     pub fn reducescatter(tensor: Tensor) -> Request {
         Request::new(Kind::Reducescatter, vec![tensor], false)
     }

@@ -1,6 +1,6 @@
-//! One process set on this rank: its part in the agreement, what it has submitted, and what is agreed to run.
+//! One process set on this rank: its negotiation node, its submissions, and the batches that were agreed.
 //!
-//! The thread that has news steps the node, under the desk's lock, and does at once what the node wants done; so outputs happen in their order.
+//! A thread with new input steps the node under its lock and performs the outputs immediately; so outputs happen in order.
 //! Nothing that can block is done under the lock: messages go to the outbox, batches to the queue, answers are given after it.
 
 use super::{

@@ -1,4 +1,4 @@
-//! What the engine's threads and the program's threads have in common.
+//! The state that the engine's threads and the program's threads share.
 
 use super::{
     counters::Tally, error::EngineError, negotiate::report::Report, options::Options, set::Set,

@@ -1,4 +1,4 @@
-//! Sparse allreduce: rows and where they belong. Everybody's are gathered, then rows of the same index are added in rank order.
+//! Sparse allreduce of rows and their indices. The rows of all ranks are gathered, then rows of the same index are added in rank order.
 
 use super::{
     Engine, EngineError, Handle, Request, Tensor,

@@ -1,4 +1,4 @@
-//! What a rank submits under a name, in the words that other ranks compare.
+//! The description of what a rank submits under a name, which the ranks compare.
 
 use phalanx_core::{DType, ReduceOp};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! How an engine starts, and how what has started ends again if the rest cannot.
+//! Starts an engine; if a part cannot start, ends the parts that have started.
 //!
 //! - START-1: an engine that does not start leaves nothing behind: no thread, no set that waits, no world. Where the other ranks do not fail alike
 //!   they are told why.
@@ -57,7 +57,7 @@ fn begin(
         let path = timeline::path_of_rank(path.as_ref(), communicator.rank());
         // Not a reason to leave the other ranks waiting.
         if let Err(error) = shared.timeline.start(&path, config.timeline_mark_cycles) {
-            phalanx_net::voice::warn(&format!("there will be no timeline: {error}"));
+            phalanx_net::voice::warn(&format!("no timeline is written: {error}"));
         }
     }
     let id = shared.sets().take_id();

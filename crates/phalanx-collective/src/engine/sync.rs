@@ -1,4 +1,4 @@
-//! What `bell` locks, counts and waits with. A test puts others in their place that try all orders.
+//! The locks, atomics and waits that `bell` uses. A test replaces them by ones that try every order of execution.
 
 pub(super) use phalanx_net::arena::Arena;
 pub(super) use std::sync::{

@@ -1,6 +1,6 @@
 //! The caller's memory, lent to the engine together with whatever keeps it alive.
 //!
-//! - TENSOR-1: a tensor owns its keeper, and the keeper owns the bytes: they are valid, and nobody else touches them, as long as the tensor
+//! - TENSOR-1: a tensor owns its keeper, and the keeper owns the bytes: they are valid, and no other code touches them, as long as the tensor
 //!   exists. Constructors that cannot know this are `unsafe` and say what the caller promises.
 
 use super::spec::Form;

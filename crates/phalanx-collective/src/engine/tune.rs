@@ -1,8 +1,8 @@
 //! Finds better values while the program runs: one thing at a time, a few steps each, and then it is done.
 //!
-//! Pure: it is told what ran and when, and answers with what to try. A *step* lasts until the operation with which it began runs again.
+//! Pure: it takes what ran and when, and returns what to try next. A *step* lasts until the operation with which it began runs again.
 //! - TUNE-1: it ends after a bounded number of steps, with the best values it has seen.
-//! - TUNE-2: what was set explicitly is not changed.
+//! - TUNE-2: explicit settings are not changed.
 //! - TUNE-3: steps are recognised whatever ran before them, and again if the program changes: see [`Rhythm`].
 
 mod rhythm;
@@ -181,14 +181,14 @@ impl fmt::Display for Tuner {
         if n == 0 {
             let why = match self.rhythm.is_found() {
                 true => "the program ended before the first values were measured",
-                false => "no operation ran again and again, so there were no steps to measure",
+                false => "no sequence of operations repeated, so there were no steps to measure",
             };
-            return write!(f, "autotuning has changed nothing: {why}");
+            return write!(f, "autotuning did not change any setting: {why}");
         }
         match self.todo.is_empty() {
             true => write!(f, "autotuning is done: of {n} settings")?,
             false => {
-                write!(f, "autotuning came to {n} of {all} settings before the program ended: of these")?;
+                write!(f, "autotuning tried {n} of {all} settings before the program ended: of these")?;
             }
         }
         let Tuning { fusion_bytes, segment_bytes, algorithm } = &self.best;
@@ -221,7 +221,7 @@ pub fn recorded(log: &str) -> Result<Tuning, String> {
         return Err(format!("its last line {line:?} does not have the fields of an autotune log"));
     };
     let number =
-        |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} in its last line is no number"));
+        |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} in its last line is not a number"));
     let algorithm = (!algorithm.is_empty()).then(|| algorithm.to_string());
     Ok(Tuning { fusion_bytes: number(fusion)?, segment_bytes: number(segment)?, algorithm })
 }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn it_tunes_whatever_ran_before_the_steps_and_says_what_it_did() {
         let mut tuner = Tuner::new(start(), Fixed::default(), &[]);
-        let idle = "autotuning has changed nothing: no operation ran again and again, so there were no steps to measure";
+        let idle = "autotuning did not change any setting: no sequence of operations repeated, so there were no steps to measure";
         assert_eq!(tuner.to_string(), idle);
         // Parameters are broadcast, twice; ranks compare what they have; nothing of it ever runs again.
         for name in ["broadcast.w", "broadcast.b", "broadcast.w", "allgather.noname.1", "allgather.noname.2"]

@@ -2,7 +2,7 @@
 //!
 //! - WHERE-1: the program is asked on a thread of its own, for which nothing of the engine waits: a callback that does not return costs a line in
 //!   a report. That thread may take locks that the engine's other threads must not, such as Python's.
-//! - WHERE-2: what a rank says of itself is short and plain before anybody reads it: few frames and names, none of them long, no control characters.
+//! - WHERE-2: a rank's answer is limited before it is used: few frames and names, none of them long, no control characters.
 
 use super::{negotiate::Input, shared::Shared, spec::Name};
 use crate::engine::EngineError;

@@ -1,6 +1,6 @@
 //! Barrier over links: after round k every rank has heard, directly or not, from 2^(k + 1) ranks.
 //!
-//! Nothing empty is sent over a link, so what travels is one element of scratch, whose value means nothing.
+//! Empty messages are not sent over a link, so each message is one element of scratch whose value is not used.
 
 use super::{
     Draft, Request,

@@ -1,4 +1,4 @@
-//! Arithmetic on layouts: who has how much, and where.
+//! Arithmetic on layouts: how many elements each rank has, and where.
 
 use super::{
     Extent, Request,

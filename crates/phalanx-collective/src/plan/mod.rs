@@ -6,7 +6,7 @@
 //!   `verify` checks it with symbols instead of numbers.
 //! - PLAN-2: memory outside a rank's `Out` and scratch is never written; where `In` is part of `Out`, that part may be.
 //! - PLAN-3: every rank of an arena plan publishes turn 0, empty if it has no data: what the executor sends along with
-//!   the first turn (the call's signature) reaches everybody.
+//!   the first turn (the call's signature) reaches every rank.
 //!
 //! A new algorithm is one file and one line of [`ALGORITHMS`].
 

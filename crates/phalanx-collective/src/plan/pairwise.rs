@@ -1,7 +1,7 @@
 //! Alltoall over links: in round s every rank sends to the rank s after it and hears from the rank s before it.
 //!
 //! Every round is a permutation, so no rank is asked by two at once, and the ranks that are in the earliest round find their peers there:
-//! nobody waits in a circle, even where some transfers are empty and left out.
+//! there is no circular wait, even where some transfers are empty and left out.
 
 use super::{
     Draft, Request,

@@ -1,4 +1,4 @@
-//! Which algorithm a call uses when nobody says otherwise: a pure function of (operation, bytes, world).
+//! Which algorithm a call uses by default: a pure function of (operation, bytes, world).
 //!
 //! The thresholds are where the curves of neighbouring algorithms cross on ordinary hosts and networks; tuning may measure better ones for a
 //! particular machine. Every rank makes the same choice because the request is the same.

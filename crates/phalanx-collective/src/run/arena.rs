@@ -1,6 +1,6 @@
 //! Runs the arena steps of a plan.
 //!
-//! - RUN-1: no step changes a buffer before this rank has seen that everybody in the group calls the same thing.
+//! - RUN-1: no step changes a buffer before this rank has seen that every rank of the group makes the same call.
 //! - RUN-2: after a disagreement every rank of the group skips the same number of turns, so that the lane stays usable.
 
 use super::{Stop, memory::Buffers, memory::reduce};

@@ -264,7 +264,7 @@ impl LinkRun<'_> {
             self.told = true;
             let ranks: Vec<String> = whom.iter().map(ToString::to_string).collect();
             phalanx_net::voice::warn(&format!(
-                "rank {} has waited {} s for ranks {}, which are alive but have not come",
+                "rank {} has waited {} s for ranks {}, which are alive but have not made the call",
                 self.world.rank(),
                 waited.as_secs(),
                 ranks.join(", ")
@@ -348,7 +348,7 @@ pub(crate) fn judge(header: &[u8; HEADER], mine: Words, call: u64, bytes: u64) -
     };
     let theirs = Words { what: word(1), count: word(2), factors: [word(5), word(6)] };
     if word(0) != MAGIC {
-        return Err("something that is no message".into());
+        return Err("bytes that are not a message".into());
     }
     if mine.same_call(theirs) && word(3) == call && word(4) == bytes {
         return Ok(());

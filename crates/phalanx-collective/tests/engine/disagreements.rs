@@ -130,7 +130,7 @@ fn what_one_rank_can_see_to_be_wrong_is_refused_at_once() {
         let refuse = |request: Request| engine.submit(request.name("x")).unwrap_err().to_string();
         assert_eq!(
             refuse(Request::broadcast(shaped(&[1]), Rank(7))),
-            "x: root 7 is no member of the process set, which has ranks 0, 1"
+            "x: root 7 is not a member of the process set, which has ranks 0, 1"
         );
         assert_eq!(
             refuse(Request::reducescatter(shaped(&[]))),
@@ -138,7 +138,7 @@ fn what_one_rank_can_see_to_be_wrong_is_refused_at_once() {
         );
         assert_eq!(
             refuse(Request::reducescatter(shaped(&[4])).op(ReduceOp::Max)),
-            "x: reducescatter takes sum and average only, not max"
+            "x: reducescatter supports only sum and average, not max"
         );
         assert_eq!(
             refuse(Request::alltoall(shaped(&[4]), Some(vec![4]))),
@@ -159,11 +159,11 @@ fn what_one_rank_can_see_to_be_wrong_is_refused_at_once() {
         );
         assert_eq!(
             refuse(Request::allreduce(Tensor::new(vec![1i32])).compress(DType::F16)),
-            "x: i32 cannot travel as f16: compression is for f32 and f64, to f16 or bf16"
+            "x: i32 cannot be sent as f16: compression is for f32 and f64, to f16 or bf16"
         );
         assert_eq!(
             refuse(Request::allreduce(Tensor::new(vec![true])).op(ReduceOp::Average)),
-            "average of bool has no meaning; use max for any, min for all"
+            "average of bool is not defined; use max for any, min for all"
         );
         assert_eq!(
             refuse(Request::barrier().set(5)),

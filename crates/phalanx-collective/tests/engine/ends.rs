@@ -32,7 +32,10 @@ fn a_shutdown_answers_everything_that_waits_and_names_who_did_it() {
                 assert!(error.is_failure());
             }
             let refused = engine.submit(Request::barrier()).and_then(|h| h.wait().map(|_| ())).unwrap_err();
-            assert_eq!(refused.to_string(), "rank 1 has shut its engine down, and with it everybody's");
+            assert_eq!(
+                refused.to_string(),
+                "rank 1 has shut down its engine, which ends the engines of all ranks"
+            );
         });
     }
 }

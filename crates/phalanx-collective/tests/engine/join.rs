@@ -46,7 +46,10 @@ fn everything_else_takes_empty_contributions_of_ranks_that_have_joined() {
         let from_joined = Request::broadcast(Tensor::new(vec![0.0f32]), Rank(1)).name("nothing");
         let error = engine.submit(from_joined).unwrap().wait().unwrap_err();
         assert!(matches!(&error, EngineError::Mismatch { .. }), "{error}");
-        assert_eq!(error.to_string(), "nothing: rank 1 is the root but has joined: it has nothing to send");
+        assert_eq!(
+            error.to_string(),
+            "nothing: rank 1 is the root but has joined, so it has no data to send"
+        );
         engine.join().unwrap().wait().unwrap();
     });
 }

@@ -23,7 +23,7 @@ fn sets_are_made_used_at_the_same_time_and_removed() {
                 assert_eq!(floats(in_all), [4.0]);
             }
             let error = engine.submit(Request::barrier().set(other)).unwrap_err();
-            assert_eq!(error.to_string(), format!("rank {me} is no member of process set {other}"));
+            assert_eq!(error.to_string(), format!("rank {me} is not a member of process set {other}"));
             let root =
                 Request::broadcast(Tensor::new(vec![me as f32]), Rank(me % 2 + 2)).name("root").set(mine);
             assert_eq!(
@@ -77,7 +77,7 @@ fn bad_sets_are_refused_with_the_reason() {
         for (ranks, why) in [
             (&[][..], "a process set needs at least one rank"),
             (&[0, 2], "rank 2 of the process set [0, 2] does not exist in a world of 2 ranks"),
-            (&[1, 1], "rank 1 stands twice in the process set [1, 1]"),
+            (&[1, 1], "rank 1 is listed twice in the process set [1, 1]"),
             (&[1, 0], "process set 0 already has exactly these ranks"),
         ] {
             assert_eq!(engine.add_process_set(ranks).unwrap_err().to_string(), why);

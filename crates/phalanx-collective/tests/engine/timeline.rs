@@ -126,7 +126,7 @@ fn a_timeline_is_started_and_stopped_again_and_again() {
             engine.start_timeline(file(i), false).unwrap();
             let error = engine.start_timeline(file(99), false).unwrap_err();
             assert!(matches!(error, EngineError::Timeline(TimelineError::Running { .. })), "{error}");
-            assert!(error.to_string().ends_with(".json already; stop it first"), "{error}");
+            assert!(error.to_string().ends_with(".json; stop it first"), "{error}");
             for _ in 0..=i {
                 assert_eq!(sum(engine, "inside"), [2.0; 3]);
             }

@@ -30,7 +30,7 @@ impl Fault {
             Fault::Exit => ended("its process exited with code 0"),
             Fault::Panic => ended("its process exited with code 101"),
             Fault::ShutDown => {
-                vec![format!("rank {victim} has shut its engine down, and with it everybody's")]
+                vec![format!("rank {victim} has shut down its engine, which ends the engines of all ranks")]
             }
             Fault::Stop => vec![lost("its process is frozen: no heartbeat for ")],
         }

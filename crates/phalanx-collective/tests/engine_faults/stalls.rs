@@ -59,7 +59,7 @@ fn a_report_says_where_the_missing_ranks_program_is() {
 
 #[test]
 fn a_program_that_never_says_where_it_is_delays_nobody_for_long() {
-    let silent = "rank 1: did not answer where it is: its Python is inside native code";
+    let silent = "rank 1: did not say where it is: its Python is inside native code";
     seen("never", &["rank 1: waits in other", silent]);
 }
 

@@ -1,4 +1,4 @@
-//! Tensors into the buffer in which they travel, and back; narrowed on the way if that was agreed.
+//! Copies tensors into the buffer that is sent, and back; converts them to a narrower type if that was agreed.
 
 use crate::engine::tensor::Tensor;
 use half::{bf16, f16, slice::HalfFloatSliceExt};

@@ -1,4 +1,4 @@
-//! Allgather: everybody's rows, in rank order.
+//! Allgather: the rows of all ranks, in rank order.
 
 use super::{Carrier, Load, aligned};
 use crate::{

@@ -1,4 +1,4 @@
-//! Alltoall: rows from everybody to everybody.
+//! Alltoall: rows from every rank to every rank.
 
 use super::Load;
 use crate::{

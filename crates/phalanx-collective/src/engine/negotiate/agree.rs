@@ -1,4 +1,4 @@
-//! Whether two ranks' submissions under one name fit together, and what to say if not.
+//! Checks whether two ranks' submissions under one name agree, and describes the difference.
 //!
 //! - AGREE-1: of several disagreements the first in the order of `CHECKS` is reported, the same one to every rank.
 

@@ -1,6 +1,6 @@
-//! Whether what a neighbour says can be meant. Neighbours have proved who they are, not that they are without faults.
+//! Validates messages of neighbours. Neighbours are authenticated, but may have bugs.
 //!
-//! - CHECK-1: no message makes a node panic or decide anything for ranks that do not exist: it is heard as garbage, and whoever sent it is named.
+//! - CHECK-1: no message makes a node panic or decide anything for ranks that do not exist: it is refused, and its sender is named.
 
 use super::{
     Node,
@@ -26,7 +26,7 @@ impl Node {
             | Message::Located(_)
                 if !is_child =>
             {
-                Err("what ranks below say, from one that is not below")
+                Err("a message for a parent, from a rank that is not a child")
             }
             Message::Respond { .. }
             | Message::Commit { .. }
@@ -36,7 +36,7 @@ impl Node {
             | Message::Report(_)
                 if self.tree.parent() != Some(from) =>
             {
-                Err("what the rank above says, from another one")
+                Err("a message of a parent, from another rank")
             }
             // Of another generation: void, or checked when its time has come.
             Message::Announce(announce) if announce.generation == self.generation => {
@@ -45,7 +45,7 @@ impl Node {
             Message::Respond { generation, .. }
                 if *generation <= self.generation && self.replay.is_some() =>
             {
-                Err("a decision while everybody replays")
+                Err("a decision while all ranks replay")
             }
             _ => Ok(()),
         }
@@ -54,11 +54,11 @@ impl Node {
     fn check_announce(&self, from: usize, announce: &Announce) -> Result<(), Nonsense> {
         let below = |place: &u32| self.tree.branch(*place as usize) == Some(from) && self.exists(*place);
         if !announce.joined.iter().all(below) {
-            return Err("news of a rank that is not below the sender");
+            return Err("a message about a rank that is not below the sender");
         }
         announce.submitted.iter().try_for_each(|part| match part {
             Announced::Known { table, id } => {
-                self.table.resolve(*table, *id).map(|_| ()).ok_or("a number under which nothing is known")
+                self.table.resolve(*table, *id).map(|_| ()).ok_or("an unknown operation number")
             }
             Announced::Full(merged) => self.check_merged(merged),
         })
@@ -70,7 +70,7 @@ impl Node {
             return Err("a submission of a rank that does not exist");
         }
         if !is_possible(&merged.spec) || merged.rows.iter().any(|(_, row)| !fits(row, &merged.spec)) {
-            return Err("a tensor that no memory holds");
+            return Err("a tensor that is too large for any memory");
         }
         Ok(())
     }

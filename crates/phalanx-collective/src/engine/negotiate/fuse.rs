@@ -1,4 +1,4 @@
-//! Which operations travel together.
+//! Which operations are fused into one batch.
 //!
 //! - FUSE-1: a batch holds operations of one kind, reduction, factors, root and wire type; its size is within the limit, unless one operation
 //!   alone is larger.

@@ -1,4 +1,4 @@
-//! A node's merging of what is submitted here and below: one name's submissions become one, which is passed on.
+//! Merges submissions of this node and of the nodes below it: the submissions under one name become one, which is passed on.
 
 use super::{
     Entry, Node,

@@ -1,4 +1,4 @@
-//! What nodes tell each other. All of it crosses the wire.
+//! The messages between nodes. All of them cross the wire.
 
 use super::{
     agree::Conflict,
@@ -174,7 +174,7 @@ impl fmt::Display for Fault {
         match self {
             Fault::Conflict(conflict) => conflict.fmt(f),
             Fault::RootJoined { root } => {
-                write!(f, "rank {root} is the root but has joined: it has nothing to send")
+                write!(f, "rank {root} is the root but has joined, so it has no data to send")
             }
             Fault::NoRows { rank, kind } => {
                 write!(

@@ -3,7 +3,7 @@
 //! Submissions travel up a tree and are merged on the way; the root answers with a sequence of responses that every rank obeys in order.
 //! - NEG-1: every rank of a set runs the same batches in the same order.
 //! - NEG-2: an operation runs only after every rank has submitted it alike, or has joined.
-//! - NEG-3: what every rank has submitted runs, whatever else is still missing.
+//! - NEG-3: an operation that every rank has submitted runs, even if others are still missing.
 //! - NEG-4: a disagreement is told to every rank that submitted the name, once all have; the name is free again afterwards.
 
 pub mod agree;
@@ -428,8 +428,7 @@ impl Node {
                 out.push(Output::AllJoined { last: self.rank_of(last)? });
             }
             Response::Replay { batches } => {
-                let get =
-                    |id: u32| self.table.get(id).cloned().ok_or("a number under which nothing is known");
+                let get = |id: u32| self.table.get(id).cloned().ok_or("an unknown operation number");
                 let batch = |ids: Vec<u32>| ids.into_iter().map(get).collect::<Result<Batch, _>>();
                 let batches = batches.into_iter().map(batch).collect::<Result<Vec<Batch>, _>>()?;
                 if batches.is_empty() || batches.iter().any(|b| b.is_empty()) {
@@ -453,7 +452,7 @@ impl Node {
 
     fn agreed(&mut self, item: Item) -> Result<Arc<Agreed>, Nonsense> {
         match item {
-            Item::Known(id) => self.table.get(id).cloned().ok_or("a number under which nothing is known"),
+            Item::Known(id) => self.table.get(id).cloned().ok_or("an unknown operation number"),
             Item::New { agreed, remember } => {
                 let agreed: Arc<Agreed> = Arc::from(agreed);
                 if let Some(id) = remember {

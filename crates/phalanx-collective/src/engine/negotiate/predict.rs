@@ -1,4 +1,4 @@
-//! How long agreement takes on a network nobody here owns: the real nodes, with messages that take time.
+//! Predicts how long agreement takes on any network: the real nodes, with simulated message times.
 
 use super::{Input, Node, Output, Setup, fuse::Limits};
 use crate::engine::spec::{Form, Kind, Spec};

@@ -1,7 +1,7 @@
 //! Running agreed batches over and over without a word about them.
 //!
-//! Every rank counts the batches it is ready for, in the recorded order; a batch runs once everybody's count has passed it.
-//! - REPLAY-1: a count never falls, and a rank that has counted a batch runs it as soon as everybody else has counted it, too.
+//! Every rank counts the batches it is ready for, in the recorded order; a batch runs once the counts of all ranks have passed it.
+//! - REPLAY-1: a count never falls, and a rank that has counted a batch runs it as soon as all other ranks have counted it, too.
 //! - REPLAY-2: a rank that wants to stop freezes: it counts nothing more. Seeing one frozen rank, every other freezes. When all are frozen, the
 //!   lowest count is where it ends, on every rank alike; what was submitted beyond it is negotiated.
 

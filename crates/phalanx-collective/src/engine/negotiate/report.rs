@@ -1,4 +1,4 @@
-//! What people are told about ranks that keep others waiting.
+//! The text of stall reports: which tensors wait, for which ranks, and what these ranks do.
 
 use crate::engine::{
     spec::Name,
@@ -45,11 +45,12 @@ impl Report {
     pub fn line(&self) -> String {
         let Some(worst) = self.tensors.iter().max_by_key(|t| t.waited_ms) else { return String::new() };
         let Missing { name, ranks, waited_ms } = worst;
-        let mut line = format!("{name} waits {:.1} s for {}", *waited_ms as f64 / 1e3, ranks_text(ranks));
+        let seconds = *waited_ms as f64 / 1e3;
+        let mut line = format!("stalled: waiting for {} in {name} ({seconds:.1} s)", ranks_text(ranks));
         line += &seen_text(&self.missed, ranks);
         match self.tensors.len() {
             1 => {}
-            2 => line += "; another tensor waits, too",
+            2 => line += "; one other tensor waits, too",
             n => line += &format!("; {} other tensors wait, too", n - 1),
         }
         line
@@ -58,7 +59,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "some ranks have submitted tensors for which others keep them waiting:")?;
+        write!(f, "stalled: some ranks have not submitted these tensors:")?;
         for Missing { name, ranks, waited_ms } in &self.tensors {
             let seconds = *waited_ms as f64 / 1e3;
             write!(f, "\n  {name}: waiting {seconds:.1} s for {}", ranks_text(ranks))?;
@@ -77,7 +78,7 @@ impl fmt::Display for Missed {
             Some((name, ago)) => {
                 write!(f, "\n  rank {rank}: last ran {name}, {:.1} s ago", *ago as f64 / 1e3)?;
             }
-            None if self.answered => write!(f, "\n  rank {rank}: has run nothing yet")?,
+            None if self.answered => write!(f, "\n  rank {rank}: has not run an operation yet")?,
             None => write!(f, "\n  rank {rank}: its engine did not answer")?,
         }
         if let Some(waits) = self.waits_text() {
@@ -109,7 +110,7 @@ impl Missed {
     fn where_text(&self) -> Option<String> {
         match (&self.spot, self.says_where) {
             (Some(spot), _) => spot.frames.first().map(|frame| format!("is at {frame}")),
-            (None, true) => Some("did not answer where it is: its Python is inside native code".into()),
+            (None, true) => Some("did not say where it is: its Python is inside native code".into()),
             (None, false) => None,
         }
     }
@@ -163,20 +164,20 @@ mod tests {
         let report = Report { tensors: vec![late], missed: vec![busy, native, gone] };
         assert_eq!(
             report.to_string(),
-            "some ranks have submitted tensors for which others keep them waiting:\n  \
+            "stalled: some ranks have not submitted these tensors:\n  \
              allreduce.x: waiting 10.2 s for ranks 1, 2, 3\n  \
              rank 1: last ran a, 0.9 s ago\n  \
              rank 1: waits in allgather.x, z of process set 2\n  \
              rank 1: is at train.py:12 in step\n    \
              called from train.py:40 in main\n  \
-             rank 2: has run nothing yet\n  \
-             rank 2: did not answer where it is: its Python is inside native code\n  \
+             rank 2: has not run an operation yet\n  \
+             rank 2: did not say where it is: its Python is inside native code\n  \
              rank 3: its engine did not answer"
         );
         assert_eq!(
             report.line(),
-            "allreduce.x waits 10.2 s for ranks 1, 2, 3; rank 1 waits in allgather.x, z of process set 2 and is at \
-             train.py:12 in step; rank 2 did not answer where it is: its Python is inside native code"
+            "stalled: waiting for ranks 1, 2, 3 in allreduce.x (10.2 s); rank 1 waits in allgather.x, z of process set 2 and is at \
+             train.py:12 in step; rank 2 did not say where it is: its Python is inside native code"
         );
     }
 
@@ -188,7 +189,7 @@ mod tests {
         let report = Report { tensors, missed: vec![Missed { waits_in, says_where: false, ..missed(1) }] };
         assert_eq!(
             report.line(),
-            "y waits 2.0 s for rank 1; rank 1 waits in a, b, c and 2 more; 2 other tensors wait, too"
+            "stalled: waiting for rank 1 in y (2.0 s); rank 1 waits in a, b, c and 2 more; 2 other tensors wait, too"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Who keeps whom waiting: a roll call when somebody has waited too long.
+//! Finds which ranks others wait for: asks all ranks when one has waited too long.
 
 use super::{
     Node, Output,

@@ -1,8 +1,8 @@
-//! Operations agreed before, by number: the second time, four bytes say what took a description the first time.
+//! Numbers of operations that were agreed before: the second time, four bytes replace the description.
 //!
 //! - TABLE-1: all nodes change their tables by responses alone, so equal numbers mean equal operations on every rank.
-//! - TABLE-2: a table is replaced only as a whole, and the one before is kept: whoever still speaks of it can be understood. Nobody can
-//!   speak of an older one, because filling a table takes part of everybody.
+//! - TABLE-2: a table is replaced only as a whole, and the one before is kept, because messages may still refer to it. No message can
+//!   refer to an older one, because filling a table needs all ranks.
 
 use super::message::Agreed;
 use crate::engine::spec::Name;

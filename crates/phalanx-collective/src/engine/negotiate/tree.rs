@@ -1,4 +1,4 @@
-//! Who tells whom: a tree over the places of a process set, so that agreement takes a logarithmic number of messages in a row.
+//! Which rank sends to which: a tree over the ranks of a process set, so that agreement takes a logarithmic number of messages in a row.
 
 /// Children of one node. Wide enough to be shallow, narrow enough that no node talks to very many.
 const ARITY: usize = 4;

@@ -1,4 +1,4 @@
-//! A node while it replays: what it shows or tells of its readiness, and how all stop at the same batch.
+//! A node while it replays: how it announces its readiness, and how all nodes stop at the same batch.
 
 use super::{
     Node, Output,

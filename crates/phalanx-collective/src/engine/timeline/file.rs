@@ -61,7 +61,7 @@ impl TraceFile {
     /// Begins a file with these events, of which there must be one. What was in it before is gone.
     pub fn create(path: &Path, head: &Events) -> io::Result<TraceFile> {
         if path.metadata().is_ok_and(|found| !found.is_file()) {
-            return Err(io::Error::other("it is there already and is no regular file"));
+            return Err(io::Error::other("it exists and is not a regular file"));
         }
         // A link stays one.
         let path = path.canonicalize().unwrap_or_else(|_| path.into());

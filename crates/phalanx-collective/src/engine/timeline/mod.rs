@@ -1,7 +1,7 @@
-//! What happened when, for people: a trace of this rank that Perfetto and Chrome show.
+//! The timeline: a trace of this rank for Perfetto and Chrome.
 //!
 //! - TIME-1: the file is a whole JSON array whenever the process is killed.
-//! - TIME-2: recording never waits for the file: records go to a bounded queue, and what does not fit is counted and told.
+//! - TIME-2: recording never waits for the file: records go to a bounded queue, and those that do not fit are counted and reported.
 //!
 //! A timeline is written by the process that started it, never by its children.
 
@@ -28,7 +28,7 @@ use story::Story;
 /// Why there is no timeline.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TimelineError {
-    #[error("a timeline is being written to {} already; stop it first", path.display())]
+    #[error("a timeline is already being written to {}; stop it first", path.display())]
     Running { path: PathBuf },
     #[error("the timeline cannot be written to {}: {why}", path.display())]
     File { path: PathBuf, why: Arc<io::Error> },

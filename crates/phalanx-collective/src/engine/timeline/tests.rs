@@ -237,8 +237,8 @@ fn files_that_cannot_be_are_refused_with_the_reason() {
     let folder = Folder::new("refused");
     let head = Story::new().head(Rank(0), 1);
     let why = |path: &Path| TraceFile::create(path, &head).unwrap_err().to_string();
-    assert_eq!(why(&folder.0), "it is there already and is no regular file");
-    assert_eq!(why(Path::new("/dev/null")), "it is there already and is no regular file");
+    assert_eq!(why(&folder.0), "it exists and is not a regular file");
+    assert_eq!(why(Path::new("/dev/null")), "it exists and is not a regular file");
     assert!(why(&folder.0.join("no/t.json")).starts_with("No such file or directory"));
 }
 

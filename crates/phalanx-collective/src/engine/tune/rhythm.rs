@@ -1,7 +1,7 @@
-//! Where a step of a program begins, told from the names of what runs.
+//! Finds where a step of a program begins, from the names of operations.
 //!
-//! Programs begin with what they do once: parameters are broadcast, ranks compare what they have. A step begins with the first name that comes a
-//! second time. If that one stays away while another comes again and again, it was no step: the other one begins them from then on.
+//! Programs begin with operations that run once: parameters are broadcast, ranks compare what they have. A step begins with the first name that
+//! repeats. If that name stops repeating while another one repeats, the other one marks the beginning of steps from then on.
 
 use crate::engine::spec::Name;
 use std::collections::BTreeMap;

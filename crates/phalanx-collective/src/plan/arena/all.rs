@@ -1,4 +1,4 @@
-//! Allreduce in which everybody reduces everything.
+//! Allreduce in which every rank reduces the whole vector.
 //!
 //! Each rank publishes a segment and reduces it out of all slots itself: one synchronisation a segment, the least there can be. Every rank
 //! reads n - 1 slots, so it is for two ranks, or for few bytes.

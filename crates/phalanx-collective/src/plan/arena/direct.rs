@@ -1,6 +1,6 @@
 //! For buffers that live in the arena, or that the kernel lets others read: nothing is staged, ranks read and write each other's memory.
 //!
-//! The first `Sync` says that all inputs are complete, the second that nobody reads or writes a peer's buffer any more.
+//! The first `Sync` means that all inputs are complete, the second that no rank reads or writes a peer's buffer any more.
 
 use super::{
     super::{

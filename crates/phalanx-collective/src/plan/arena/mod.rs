@@ -1,7 +1,7 @@
 //! Algorithms for ranks that share the memory of one host.
 //!
 //! All of them work through the slots in *turns* and keep one turn ahead: a rank copies its next segment in before it
-//! reads the present one, so that nobody waits for a copy that could have been made earlier.
+//! reads the present one, so that no rank waits for a copy that could have been made earlier.
 
 pub mod all;
 pub mod direct;

@@ -1,4 +1,4 @@
-//! Allreduce in which everybody reduces a chunk: reduce-scatter and all-gather, segment by segment.
+//! Allreduce in which every rank reduces one chunk: reduce-scatter and all-gather, segment by segment.
 //!
 //! Of each segment a rank reduces its own chunk out of all slots and publishes the result, which the others fetch: each rank reads every
 //! byte twice however many ranks there are. Three segments are under way at once: one is copied in, one reduced, one

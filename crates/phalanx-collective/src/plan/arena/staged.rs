@@ -1,6 +1,6 @@
 //! Everything but allreduce, through the slots.
 //!
-//! What a rank has for others it publishes piece by piece; the others fetch or reduce what is theirs. Counts may be uneven and zero.
+//! A rank publishes its data for the others piece by piece; the others fetch or reduce their parts. Counts may be uneven and zero.
 //! A barrier is one `Sync`.
 
 use super::{

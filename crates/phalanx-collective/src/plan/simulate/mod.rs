@@ -1,4 +1,4 @@
-//! Prices plans: how long a collective takes on a network that nobody here owns.
+//! Prices plans: how long a collective takes on any network.
 //!
 //! A discrete-event run of all ranks under the usual linear costs: a message between two ranks takes the latency of the tier between them plus its bytes over
 //! the tier's bandwidth, a reduction its bytes over the reduction's speed. The ranks of a host share what their host can send and receive on tiers 1 and up:

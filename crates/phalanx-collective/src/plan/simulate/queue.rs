@@ -1,4 +1,4 @@
-//! What happens next: ranks by the time at which their present step ends.
+//! The event queue: ranks ordered by the time at which their current step ends.
 //!
 //! In most algorithms all ranks move in step, so few distinct times are pending; ranks of one time wait in one list, in the order in which
 //! they came.

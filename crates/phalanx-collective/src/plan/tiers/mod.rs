@@ -1,6 +1,6 @@
 //! Algorithms that know which ranks are near each other.
 //!
-//! Inside a host the arena is used where there is one; what goes between hosts goes over links and as seldom as can be.
+//! Inside a host the arena is used where there is one; between hosts data goes over links, in as few messages as possible.
 
 pub mod large;
 pub mod rooted;

@@ -7,8 +7,8 @@
 //!   with `In` and `Out` laid over each other as the request says.
 //! - VER-4: no deadlock on a wire without buffers and with `N_SLOTS` slots a rank. Every wait is for something that happens once and stays, so one
 //!   schedule without deadlock means that there is none with one.
-//! - VER-5: the arena's rules ARENA-1..3 and PLAN-3; nobody reads what was not published in that turn.
-//! - VER-6: with buffers in the arena nobody reads or writes, between two `Sync`s, what another writes, nor before their owner has begun or after it
+//! - VER-5: the arena's rules ARENA-1..3 and PLAN-3; no rank reads what was not published in that turn.
+//! - VER-6: with buffers in the arena no rank reads or writes, between two `Sync`s, what another writes, nor before their owner has begun or after it
 //!   may have ended.
 //! - VER-7: after a barrier every rank has heard, directly or not, from every other.
 

@@ -1,4 +1,4 @@
-//! Who touched whose memory between which synchronisations.
+//! Which rank accessed whose memory between which synchronisations.
 //!
 //! Only plans that use peers' buffers directly can race: everywhere else a rank's memory is its own.
 
