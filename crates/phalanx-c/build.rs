@@ -1,4 +1,4 @@
-//! Gives the library its name (SONAME): whoever is linked with it looks for `libphalanx.so`, not for the path at which the linker found it.
+//! Sets the library's SONAME: a program that is linked with it looks for `libphalanx.so`, not for the path at which the linker found it.
 
 use std::io::Write;
 

@@ -32,7 +32,7 @@ typedef enum phalanx_status {
     PHALANX_STATUS_UNKNOWN_SET = -3,
     // This rank is no member of the process set.
     PHALANX_STATUS_FOREIGN_SET = -4,
-    // A rank has shut its engine down, and with it everybody's.
+    // A rank has shut down its engine, which ends the engines of all ranks.
     PHALANX_STATUS_SHUT_DOWN = -5,
     // A process set of exactly these ranks exists.
     PHALANX_STATUS_EXISTING_SET = -6,

@@ -15,7 +15,7 @@ pub enum Status {
     UnknownSet = -3,
     /// This rank is no member of the process set.
     ForeignSet = -4,
-    /// A rank has shut its engine down, and with it everybody's.
+    /// A rank has shut down its engine, which ends the engines of all ranks.
     ShutDown = -5,
     /// A process set of exactly these ranks exists.
     ExistingSet = -6,

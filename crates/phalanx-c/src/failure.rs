@@ -1,4 +1,4 @@
-//! An error on its way to C: a code for the program, a text for people.
+//! An error for C: a code for the program, a text for the user.
 
 use crate::abi::Status;
 use phalanx_collective::{

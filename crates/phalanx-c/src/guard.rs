@@ -1,4 +1,4 @@
-//! The gate through which every call comes in and callbacks go out: panics end here, and the last error of each thread is kept.
+//! The wrapper around every call and every callback: panics end here, and the last error of each thread is kept.
 
 use crate::{
     abi::{Callback, Status},
@@ -62,7 +62,7 @@ pub fn may_wait() -> Result<(), Failure> {
     if in_callback() {
         return Err(Failure::new(
             Status::InCallback,
-            "this function waits, and a callback must not: it runs on a thread that others wait for",
+            "this function waits, and a callback must not wait: other threads wait for the thread that runs it",
         ));
     }
     Ok(())

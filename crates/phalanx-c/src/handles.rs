@@ -1,4 +1,4 @@
-//! The numbers under which C programs know their operations, and what became of each.
+//! Handles: the numbers of operations in C programs, and the state of each.
 
 use crate::{
     abi::Status,
@@ -122,7 +122,7 @@ impl Handles {
 
     pub fn get(&self, number: i64) -> Result<Arc<Entry>, Failure> {
         lock(&self.entries).get(&number).cloned().ok_or_else(|| {
-            Failure::new(Status::UnknownHandle, format!("{number} is no handle, or was released"))
+            Failure::new(Status::UnknownHandle, format!("{number} is not a handle, or was released"))
         })
     }
 
@@ -186,7 +186,8 @@ impl Entry {
         let late = || deadline.is_some_and(|d| Instant::now() >= d);
         while !self.poll() {
             if late() {
-                let text = "the operation was not done in time; it goes on, and can be waited for again";
+                let text =
+                    "the operation was not done in time; it is still pending and can be waited for again";
                 return Err(Failure::new(Status::Timeout, text));
             }
             // After the bell the answer is there within moments.

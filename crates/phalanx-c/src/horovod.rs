@@ -248,7 +248,7 @@ pub extern "C" fn horovod_process_set_rank(process_set_id: c_int) -> c_int {
         let (members, me) = members(process_set_id)?;
         let place = members.iter().position(|rank| *rank == me);
         place.map(|place| place as c_int).ok_or_else(|| {
-            let text = format!("rank {me} is no member of process set {process_set_id}");
+            let text = format!("rank {me} is not a member of process set {process_set_id}");
             Failure::new(Status::ForeignSet, text)
         })
     })
@@ -348,7 +348,7 @@ fn members(id: c_int) -> Result<(Vec<Rank>, Rank), Failure> {
 /// `to` is null or has room for all of them.
 unsafe fn write(numbers: &[c_int], to: *mut c_int) -> Result<(), Failure> {
     if to.is_null() {
-        return Err(Failure::invalid("the place for the numbers is NULL"));
+        return Err(Failure::invalid("the pointer to the numbers is NULL"));
     }
     // SAFETY: not null, and the caller says that there is room.
     unsafe { to.copy_from_nonoverlapping(numbers.as_ptr(), numbers.len()) };

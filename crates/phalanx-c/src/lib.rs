@@ -2,7 +2,7 @@
 //!
 //! - EDGE-1: no panic crosses the boundary: every function runs inside `guard`, which turns one into an error.
 //! - EDGE-2: an operation is done before its handle can be released, so that memory lent to it is never given back too early.
-//! - EDGE-3: nobody waits inside a callback: it runs on a thread of the engine, which would wait for itself.
+//! - EDGE-3: a callback cannot wait: it runs on a thread of the engine, which would wait for itself.
 
 pub mod abi;
 mod failure;

@@ -1,4 +1,4 @@
-//! The beginning and the end, who this rank is, process sets, errors, counters.
+//! Init and shutdown, rank and size, process sets, errors, counters.
 
 use crate::{
     abi::{CCounters, Status},
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn phalanx_get_counters(counters: *mut CCounters, size: us
     code(|| {
         let now = PROCESS.engine()?.engine.counters();
         if counters.is_null() {
-            return Err(Failure::invalid("the place for the counters is NULL"));
+            return Err(Failure::invalid("the pointer to the counters is NULL"));
         }
         let all = CCounters {
             submitted: now.submitted,

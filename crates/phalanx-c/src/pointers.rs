@@ -1,4 +1,4 @@
-//! Reads what C points to, and refuses what can be seen to be wrong.
+//! Reads C pointers, and refuses values that are visibly wrong.
 
 use crate::{
     abi::{COptions, CTensor, Op},
@@ -49,7 +49,7 @@ pub unsafe fn slice<'a, T>(items: *const T, n: i32, what: &str) -> Result<&'a [T
         return Ok(&[]);
     }
     if items.is_null() {
-        return Err(Failure::invalid(format!("{what} is NULL, but {n} were announced")));
+        return Err(Failure::invalid(format!("{what} is NULL, but its count is {n}")));
     }
     if !items.is_aligned() {
         return Err(Failure::invalid(format!("{what} is not aligned")));
@@ -82,7 +82,7 @@ pub fn counts(numbers: &[i64], what: &str) -> Result<Vec<u64>, Failure> {
 
 pub fn dtype(code: i32) -> Result<DType, Failure> {
     let dtype = u8::try_from(code).ok().and_then(DType::from_code);
-    dtype.ok_or_else(|| Failure::invalid(format!("{code} is no phalanx_dtype")))
+    dtype.ok_or_else(|| Failure::invalid(format!("{code} is not a phalanx_dtype")))
 }
 
 /// # Safety
@@ -114,7 +114,7 @@ pub unsafe fn tensor(tensor: *const CTensor) -> Result<Given, Failure> {
     }
     if (data as usize).checked_add(form.n_bytes() as usize).is_none() {
         return Err(Failure::invalid(format!(
-            "a tensor of shape {:?} at {data:?} leaves memory",
+            "a tensor of shape {:?} at {data:?} exceeds the address space",
             form.shape
         )));
     }
@@ -140,7 +140,7 @@ pub unsafe fn options(options: *const COptions) -> Result<(COptions, Option<Stri
     let size = unsafe { (&raw const (*options).struct_size).read() };
     if size < size_of::<COptions>() {
         return Err(Failure::invalid(format!(
-            "the options say that they have {size} bytes, but have {}: begin with PHALANX_OPTIONS_INIT",
+            "the options have size {size} instead of {}: initialize them with PHALANX_OPTIONS_INIT",
             size_of::<COptions>()
         )));
     }
@@ -163,7 +163,7 @@ pub fn apply(request: Request, options: &COptions, name: Option<String>) -> Resu
         code if code == Op::Min as i32 => request.op(ReduceOp::Min),
         code if code == Op::Max as i32 => request.op(ReduceOp::Max),
         code if code == Op::Product as i32 => request.op(ReduceOp::Product),
-        code => return Err(Failure::invalid(format!("{code} is no phalanx_op"))),
+        code => return Err(Failure::invalid(format!("{code} is not a phalanx_op"))),
     };
     if options.wire != crate::abi::PHALANX_SAME_DTYPE {
         request = request.compress(dtype(options.wire)?);
@@ -194,7 +194,7 @@ pub fn check_apart(inputs: &[Given], outputs: &[Given]) -> Result<bool, Failure>
     for (span, written) in spans {
         if span.start < end_written || (written && span.start < end) {
             return Err(Failure::invalid(
-                "tensors of one operation share memory; results need memory of their own, or exactly that of their input",
+                "tensors of one operation overlap in memory; give each result its own memory, or exactly that of its input",
             ));
         }
         end = end.max(span.end);
@@ -242,8 +242,8 @@ mod tests {
             "is not aligned for elements of f32"
         );
         assert_eq!(look(&[-2], 8, 0), Err("the shape: -2 is negative".into()));
-        assert_eq!(look(&[2], 11, 0), Err("11 is no phalanx_dtype".into()));
-        assert_eq!(look(&[2], -1, 0), Err("-1 is no phalanx_dtype".into()));
+        assert_eq!(look(&[2], 11, 0), Err("11 is not a phalanx_dtype".into()));
+        assert_eq!(look(&[2], -1, 0), Err("-1 is not a phalanx_dtype".into()));
         for large in [&[i64::MAX, 2][..], &[i64::MAX, i64::MAX, 0], &[1 << 31, 1 << 31]] {
             assert!(look(large, 8, 0).unwrap_err().ends_with("is larger than any memory"));
         }

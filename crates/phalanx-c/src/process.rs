@@ -1,6 +1,6 @@
 //! This process's one engine, from init to shutdown and to the next init. The one `static` is here: C functions have no other place.
 //!
-//! The world and its communicator outlive engines: they are joined once, rest while no engine runs, and are left when the process exits.
+//! The world and its communicator outlive engines: they are joined once, kept while no engine runs, and left when the process exits.
 
 use crate::{abi::Status, failure::Failure, guard, handles::Handles};
 use phalanx_collective::{
@@ -213,7 +213,7 @@ fn options(communicator: &Communicator, wish: Wish) -> Result<Options, Failure> 
     let all = || (0..n).map(Rank);
     if !wish.ranks.is_empty() && !wish.ranks.iter().copied().eq(all().map(|r| i64::from(r.0))) {
         return Err(Failure::invalid(format!(
-            "init with the ranks {:?} of {n}: a world is made of all ranks in order; use process sets for some of them",
+            "init with the ranks {:?} of {n}: a world has all ranks in order; use process sets for some of them",
             wish.ranks
         )));
     }
@@ -223,7 +223,7 @@ fn options(communicator: &Communicator, wish: Wish) -> Result<Options, Failure> 
         if seen.contains(&sorted) {
             return Err(Failure::new(
                 Status::ExistingSet,
-                format!("there is a process set with exactly the ranks {sorted:?} already"),
+                format!("a process set with exactly the ranks {sorted:?} already exists"),
             ));
         }
         seen.push(sorted);
@@ -246,7 +246,10 @@ pub fn sorted_set(ranks: &[u32], n: u32) -> Result<Vec<u32>, Failure> {
         )));
     }
     if let Some(pair) = sorted.windows(2).find(|p| p[0] == p[1]) {
-        return Err(Failure::invalid(format!("rank {} stands twice in the process set {ranks:?}", pair[0])));
+        return Err(Failure::invalid(format!(
+            "rank {} is listed twice in the process set {ranks:?}",
+            pair[0]
+        )));
     }
     Ok(sorted)
 }

@@ -1,4 +1,4 @@
-//! What became of a submission.
+//! The state and the results of a submission.
 
 use crate::{
     abi::{CTensor, Status},
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn phalanx_output(handle: i64, index: i32, output: *mut CT
             Failure::invalid(format!("there is no output {index}: the operation has {}", view.outputs.len()))
         })?;
         if output.is_null() {
-            return Err(Failure::invalid("the place for the output is NULL"));
+            return Err(Failure::invalid("the pointer to the output is NULL"));
         }
         let tensor = CTensor {
             data: ptr::with_exposed_provenance_mut::<c_void>(found.address),
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn phalanx_received_splits(handle: i64, rows: *mut i64, ca
         let capacity = usize::try_from(capacity)
             .map_err(|_| Failure::invalid(format!("a capacity of {capacity} is negative")))?;
         if rows.is_null() && capacity > 0 {
-            return Err(Failure::invalid("the place for the received splits is NULL"));
+            return Err(Failure::invalid("the pointer to the received splits is NULL"));
         }
         let n = received.len().min(capacity);
         if n > 0 {
@@ -112,7 +112,10 @@ pub extern "C" fn phalanx_last_joined(handle: i64) -> i32 {
     code(|| {
         PROCESS.check_owner()?;
         let entry = PROCESS.handles.get(handle)?;
-        entry.view()?.last_joined.ok_or_else(|| Failure::invalid("this operation is no join, or has failed"))
+        entry
+            .view()?
+            .last_joined
+            .ok_or_else(|| Failure::invalid("this operation is not a join, or has failed"))
     })
 }
 

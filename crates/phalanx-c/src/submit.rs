@@ -1,4 +1,4 @@
-//! Submissions. Each answers with a handle, or with a negative code.
+//! Submissions. Each returns a handle, or a negative code.
 
 use crate::{
     abi::{COptions, CTensor},

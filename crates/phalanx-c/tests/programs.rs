@@ -132,8 +132,11 @@ fn the_example_runs_on_three_ranks_and_alone() {
     for rank in 0..3 {
         expected.push(format!("rank {rank} of 3: 4 gradients averaged, 0 elements wrong, callback said ok"));
         expected.push(format!("rank {rank} gathered 6 rows: 0 10 11 20 21 22"));
-        let says =
-            if rank == 1 { "rank 1 is no member of process set 1" } else { "the sum in process set 1 is 4" };
+        let says = if rank == 1 {
+            "rank 1 is not a member of process set 1"
+        } else {
+            "the sum in process set 1 is 4"
+        };
         expected.push(format!("rank {rank}: {says}"));
     }
     for line in &expected {

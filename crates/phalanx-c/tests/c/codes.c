@@ -50,7 +50,7 @@ static void wrong_tensors(void) {
     SAYS(phalanx_last_error(), "the tensor");
     tensor.dtype = 11;
     SAME(phalanx_allreduce(&tensor, NULL), PHALANX_STATUS_INVALID);
-    SAYS(phalanx_last_error(), "11 is no phalanx_dtype");
+    SAYS(phalanx_last_error(), "11 is not a phalanx_dtype");
     tensor.dtype = -1;
     SAME(phalanx_allgather(&tensor, NULL), PHALANX_STATUS_INVALID);
     tensor = four();
@@ -94,7 +94,7 @@ static void wrong_options(void) {
     SAYS(phalanx_last_error(), "PHALANX_OPTIONS_INIT");
     options.op = 6;
     SAME(phalanx_allreduce(&tensor, &options), PHALANX_STATUS_INVALID);
-    SAYS(phalanx_last_error(), "6 is no phalanx_op");
+    SAYS(phalanx_last_error(), "6 is not a phalanx_op");
     options.op = PHALANX_OP_MAX;
     SAME(phalanx_reducescatter(&tensor, &options), PHALANX_STATUS_INVALID);
     options = (phalanx_options)PHALANX_OPTIONS_INIT;
