@@ -170,7 +170,7 @@ fn bad_feeds_and_fetches_are_named_before_anything_runs() {
         RunError::Samples { a_samples: 4, b_samples: 3, .. }
     ));
     let unknown = fails(&[("x", &x), ("label", &label)], &["los"]);
-    assert_eq!(unknown.to_string(), "`los` is fetched, but the program has no such variable");
+    assert_eq!(unknown.to_string(), "`los` is fetched, but the program has no variable of that name");
     assert_eq!(store.get("fc.w").unwrap(), before, "EXEC-1: nothing ran");
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a run: before it, with variable and both sides; within it, with operation and place.
+//! The errors of a run: before it, with variable and both sides; within it, with operation and place.
 
 use super::parallel::CollectiveError;
 use crate::{
@@ -11,7 +11,7 @@ use phalanx_core::DType;
 pub enum RunError {
     #[error("`{var}` is not fed; it is {wanted}, declared at {site}")]
     Missing { var: String, wanted: Sig, site: Site },
-    #[error("`{var}` is fed, but the program has no such feed")]
+    #[error("`{var}` is fed, but the program has no feed of that name")]
     UnknownFeed { var: String },
     #[error("`{var}` is fed twice")]
     FedTwice { var: String },
@@ -19,17 +19,17 @@ pub enum RunError {
     FeedMisfit { var: String, wanted: Sig, site: Site, got_dtype: DType, got: Vec<usize> },
     #[error("`{a}` is fed with {a_samples} samples and `{b}` with {b_samples}")]
     Samples { a: String, a_samples: usize, b: String, b_samples: usize },
-    #[error("`{var}` is fetched, but the program has no such variable")]
+    #[error("`{var}` is fetched, but the program has no variable of that name")]
     UnknownFetch { var: String },
     #[error("`{var}` has sparse rows and cannot be fetched; make it dense with `rows_to_dense`")]
     SparseFetch { var: String },
     #[error("`{var}` is fetched, but nothing computes it")]
     Unplanned { var: String },
-    #[error("{n} places for fetched values, but {wanted} variables are fetched")]
+    #[error("{n} places were given for fetched values, but {wanted} variables are fetched")]
     Places { wanted: usize, n: usize },
     #[error("`{var}` must be set in the store before the first run; it is {wanted}, declared at {site}")]
     Uninitialised { var: String, wanted: Sig, site: Site },
-    #[error("the store has no `{var}`; executors put variables there")]
+    #[error("the store has no `{var}`; run or prepare the program on it first")]
     UnknownState { var: String },
     #[error("the store has `{var}` as {wanted}, got {got}")]
     StateMisfit { var: String, wanted: Box<Sig>, got: Box<Sig> },
@@ -37,7 +37,7 @@ pub enum RunError {
     Failed { op: &'static str, site: Site, inputs: String, why: KernelError },
     #[error("`{op}` at {site} panicked: {why} (inputs: {inputs})")]
     Panicked { op: &'static str, site: Site, inputs: String, why: String },
-    #[error("`{op}` at {site} gave {value} in `{var}`, element {at}")]
+    #[error("`{op}` at {site} computed {value} in `{var}`, element {at}")]
     NotFinite { op: &'static str, site: Site, var: String, at: usize, value: f64 },
     #[error("in replica {replica}: {error}")]
     Replica { replica: usize, error: Box<RunError> },
@@ -49,9 +49,9 @@ pub enum RunError {
     FeedReplicas { var: String, wanted: usize, got: usize },
     #[error("`{var}` gives replica {replica} {got} samples, and `{other}` gives it {wanted}")]
     Shares { var: String, other: String, replica: usize, wanted: usize, got: usize },
-    #[error("`{var}` does not depend on the batch and cannot be given to replicas one by one; replicate it")]
+    #[error("`{var}` does not depend on the batch and cannot be fed to replicas one by one; replicate it")]
     NotPerReplica { var: String },
-    #[error("there are no samples, so there is nothing to learn from")]
+    #[error("the batch has no samples; feed at least one")]
     NoSamples,
     #[error("`{var}` must be fed for each replica, or once for all: {wanted} or 1 numbers, got {got}")]
     Scales { var: String, wanted: usize, got: usize },
@@ -62,7 +62,7 @@ pub enum RunError {
     #[error("process {process} could not run: {why}; nothing has changed here")]
     Elsewhere { process: usize, why: String },
     #[error(
-        "there are no {bytes} bytes of memory for {what}; feed fewer samples at once, or make the program smaller"
+        "cannot allocate {bytes} bytes for {what}; feed fewer samples at once, or make the program smaller"
     )]
     Memory { what: String, bytes: usize },
     #[error("the reader failed at batch {batch}: {why}")]

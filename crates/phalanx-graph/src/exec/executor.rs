@@ -1,4 +1,4 @@
-//! One replica, one operation after the other.
+//! The executor for one replica, one operation after the other.
 //! - EXEC-1: feeds and fetches are checked before any operation runs.
 //! - EXEC-2: a run whose batch and fetches were seen before allocates nothing.
 //! - EXEC-3: after a failed run the executor and the store can be used as before.
@@ -284,7 +284,7 @@ impl Executor {
             return Err(RunError::Unplanned { var: program.var(*lost).name.clone() });
         }
         if plan.bytes > self.arena.len() {
-            let what = "what a run computes".to_string();
+            let what = "the variables of a run".to_string();
             let missing = RunError::Memory { what, bytes: plan.bytes };
             self.arena = Arena::try_new(plan.bytes).ok_or(missing)?;
         }

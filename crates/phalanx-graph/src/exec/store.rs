@@ -1,5 +1,5 @@
-//! What lives from run to run: parameters and states, by name.
-//! - STORE-1: a variable that several replicas write has a buffer for each; whoever reads it from outside sees one value.
+//! The store: parameters and states by name, kept between runs.
+//! - STORE-1: a variable that several replicas write has a buffer for each; a caller that reads it sees one value.
 //! - STORE-2: where the buffers may differ (statistics, parameters that are not reduced) that value is their mean.
 
 use super::{error::RunError, tensor::Tensor};

@@ -23,7 +23,7 @@ pub fn accumulate(program: &mut Program, runs: usize) -> Result<(), GraphError> 
         return Err(fails("gradients are added up over at least one run"));
     }
     if program.vars().any(|(_, var)| var.name.starts_with(RUN)) {
-        return Err(fails("its gradients are accumulated already"));
+        return Err(fails("its gradients are already accumulated"));
     }
     let is_update = |op: &Op| matches!(op.role, Role::Optimize | Role::LrSched);
     let Some(first) = program.ops.iter().position(is_update) else {

@@ -1,5 +1,5 @@
-//! Gradients within a body: it goes forward and back in one program, from gradients that it takes.
-//! - GRAD-4: gradients of a body are dense, and zeros where nothing depends on what they are asked for.
+//! Gradients within a body: it computes forward and backward in one program, from gradients that it takes.
+//! - GRAD-4: gradients of a body are dense, and zeros where nothing depends on the variable.
 
 use super::{Found, grad_name, walk, wanted};
 use crate::{

@@ -1,6 +1,6 @@
 //! Autodiff as a rewrite: appends to a program the operations that compute gradients.
 //! - GRAD-1: every operation that has a gradient rule is checked against finite differences.
-//! - GRAD-2: what several operations contribute to one gradient is added up by one `sum`, in program order from the last.
+//! - GRAD-2: the contributions of several operations to one gradient are added up by one `sum`, in program order from the last.
 //! - GRAD-3: every parameter's gradient is a variable of its own, written by one operation: its birth.
 //! - GRAD-5: each loss has gradients of its own, from the parameters with which it was computed.
 

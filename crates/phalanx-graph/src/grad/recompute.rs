@@ -1,4 +1,4 @@
-//! Memory for time: what lies between checkpoints is computed again when its gradient is due, not kept until then.
+//! Recomputation, which trades time for memory: values between checkpoints are computed again for their gradients instead of kept.
 //! - AGAIN-1: gradients are those without checkpoints, to the bit: the same kernels see the same values, random numbers
 //!   included, because they depend on where they are drawn and not on when.
 //! - AGAIN-2: an operation that writes to the store, or reads what a forward operation writes there, runs once.

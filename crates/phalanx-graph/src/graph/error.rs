@@ -1,4 +1,4 @@
-//! What can be wrong with a graph, before anything runs.
+//! The errors of a graph, before anything runs.
 
 use super::strategy::Conflicts;
 use crate::ir::{GraphError, Site};
@@ -12,12 +12,12 @@ pub enum BuildError {
     #[error("the program has no operations")]
     Empty,
     #[error(
-        "the program has gradients of `{of}`, but no loss is named; replicas would learn alone. Name the loss"
+        "the program has gradients of `{of}`, but no loss is named, so replicas would train alone; name the loss"
     )]
     LossNotNamed { of: String },
-    #[error("the loss is to be `{loss}`, but the program has no such variable")]
+    #[error("`{loss}` is named as the loss, but the program has no variable of that name")]
     UnknownLoss { loss: String },
-    #[error("the loss is to be `{loss}`, but the program has the gradients of `{of}` ({site})")]
+    #[error("`{loss}` is named as the loss, but the program has the gradients of `{of}` ({site})")]
     OtherLoss { loss: String, of: String, site: Site },
     #[error(
         "`{op}` at {site} computes a gradient with what the update at {update} has changed, but replicas update once, at the end of a step; write what follows that update as a program of its own with the same parameters, and run it after this one"
@@ -37,15 +37,15 @@ pub enum BuildError {
         "the sparse gradient `{var}` ({site}) has rows that do not depend on the batch; make it dense with `rows_to_dense`"
     )]
     FixedRows { var: String, site: Site },
-    #[error("there is no pass `{name}`; there are {known}")]
+    #[error("there is no pass `{name}`; known passes: {known}")]
     UnknownPass { name: String, known: String },
     #[error("after the pass `{pass}`: {fault}")]
     Fault { pass: String, fault: Fault },
-    #[error("`{loss}` is to be the loss, but it is {got}, not one number ({site})")]
+    #[error("`{loss}` is named as the loss, but it is {got}, not one number ({site})")]
     LossNotScalar { loss: String, got: String, site: Site },
-    #[error("async_mode is for `Hogwild`: here all replicas take part in every step")]
+    #[error("async_mode needs `Hogwild`; this executor runs every step on all replicas")]
     Asynchronous,
-    #[error("the program never updates what the gradients of `{loss}` are for; call `minimize` first")]
+    #[error("the program has gradients of `{loss}` but no updates; call `minimize` first")]
     NoUpdate { loss: String },
     #[error("cannot start {n} threads: {why}")]
     Threads { n: usize, why: String },

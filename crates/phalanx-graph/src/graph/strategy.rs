@@ -1,5 +1,5 @@
-//! What the user wants of a parallel run, checked once as a whole.
-//! - STRATEGY-1: what the user gave is never changed; what really holds is in [`Effective`].
+//! The user's options for a parallel run, checked once as a whole.
+//! - STRATEGY-1: the user's options are never changed; the values in effect are in [`Effective`].
 //! - STRATEGY-2: all conflicts are reported, not the first.
 
 use std::{fmt, path::PathBuf};
@@ -158,9 +158,9 @@ pub enum Conflict {
     CpuNum { got: String, most: usize },
     #[error("{got} replicas; it must be a number from 1 to {most}")]
     Replicas { got: usize, most: usize },
-    #[error("bucket_bytes is 0, but fuse_all_reduce_ops wants buckets; set a size or turn it off")]
+    #[error("bucket_bytes is 0, but fuse_all_reduce_ops needs buckets; set a size or turn it off")]
     NoBucket,
-    #[error("num_iteration_per_run is 0; then nothing would ever run")]
+    #[error("num_iteration_per_run is 0; set it to 1 or more")]
     NoIterations,
     #[error("num_trainers is {wanted}, but the collective has {got} processes")]
     Trainers { wanted: usize, got: usize },
@@ -168,27 +168,29 @@ pub enum Conflict {
     Trainer { wanted: usize, got: usize },
     #[error("sync_batch_norm shares statistics between replicas, but NoReduce keeps them apart")]
     SyncAlone,
-    #[error("accumulate is 0; each replica takes its share in at least one piece")]
+    #[error("accumulate is 0; it must be at least 1")]
     NoPieces,
-    #[error("{replicas} replicas accumulate {pieces} pieces each; together there can be {most}")]
+    #[error("{replicas} replicas with {pieces} pieces each are more than {most} pieces; lower accumulate")]
     Pieces { replicas: usize, pieces: usize, most: usize },
     #[error("accumulate adds up gradients, but NoReduce keeps them apart")]
     AccumulateAlone,
     #[error("sync_batch_norm needs all samples at once, but accumulate takes them piece by piece")]
     SyncPieces,
-    #[error("gradient_scale is Customized, but no loss is named whose gradient could be fed")]
+    #[error("gradient_scale is Customized, but no loss is named; name the loss whose gradient is fed")]
     ScaleWithoutLoss,
     #[error("num_threads is {got}; the most is {most}")]
     Threads { got: usize, most: usize },
     #[error("async_mode is for the replicas of one process, but {got} processes train together")]
     AsyncProcesses { got: usize },
-    #[error("sync_batch_norm makes replicas wait for each other's samples, but in async_mode nobody waits")]
+    #[error(
+        "sync_batch_norm makes replicas wait for each other's samples, but in async_mode replicas do not wait"
+    )]
     AsyncSync,
     #[error("accumulate adds up gradients before an update, but in async_mode each batch is an update")]
     AsyncPieces,
-    #[error("gradient_scale is Customized, but in async_mode nothing is fed to one replica in particular")]
+    #[error("gradient_scale is Customized, but in async_mode a value cannot be fed to one replica")]
     AsyncScale,
-    #[error("async_mode learns from what a reader gives, but a dry run reads nothing")]
+    #[error("async_mode trains on batches from a reader, but a dry run does not read")]
     AsyncDry,
 }
 
@@ -201,7 +203,7 @@ impl fmt::Display for Conflicts {
         for (i, conflict) in self.0.iter().enumerate() {
             let before = match (i, self.0.len()) {
                 (0, 1) => "",
-                (0, _) => "the strategies do not go together: ",
+                (0, _) => "the strategies contradict each other: ",
                 _ => "; ",
             };
             write!(f, "{before}{conflict}")?;
@@ -347,7 +349,10 @@ mod tests {
         let before = (build.clone(), exec.clone());
         let got = validate(&build, &exec, Circumstances { has_loss: false, ..HERE }).unwrap_err();
         assert_eq!(got.0.len(), 6, "{got}");
-        assert!(got.to_string().starts_with("the strategies do not go together: bucket_bytes is 0"), "{got}");
+        assert!(
+            got.to_string().starts_with("the strategies contradict each other: bucket_bytes is 0"),
+            "{got}"
+        );
         // One value that is bad by itself contradicts nothing.
         let one = Conflicts(vec![got.0[0].clone()]).to_string();
         assert!(one.starts_with("bucket_bytes is 0"), "{one}");

@@ -1,7 +1,7 @@
-//! A program within an operation: what a loop does in a round, or a branch if it is taken.
+//! A program within an operation: one round of a loop, or a branch.
 //! - BODY-1: a body computes what it gives from what it takes and nothing else: it has no variables in the store,
 //!   updates nothing, and is as its operation says it is. This is known before anything runs.
-//! - BODY-2: bodies lie within one another at most `MOST_NESTED` deep, also in what is read from outside.
+//! - BODY-2: bodies are nested at most `MOST_NESTED` deep, also in programs that are read from files.
 
 use super::{
     error::{GraphError, Misfit},

@@ -1,4 +1,4 @@
-//! What can be wrong with a program, each time with operation, variable and the place in the user's code.
+//! The errors of a program. Each names the operation, the variable and the place in the user's code.
 
 use super::{program::Site, shape::Dim, shape::MAX_RANK, shape::Shape, sig::Sig};
 use phalanx_core::DType;
@@ -28,7 +28,7 @@ pub enum Misfit {
     Body { what: &'static str, error: Box<GraphError> },
     #[error("input {slot}: its {what} takes {wanted}, got {got}")]
     Takes { what: &'static str, slot: usize, wanted: Box<Sig>, got: Box<Sig> },
-    #[error("gives {got} values; an operation gives {most} at most: cut it into several")]
+    #[error("gives {got} values; an operation gives at most {most}: split it into several")]
     Many { most: usize, got: usize },
     #[error("its {what} gives {got} values, wants {wanted}")]
     GivesCount { what: &'static str, wanted: usize, got: usize },
@@ -44,7 +44,7 @@ pub enum GraphError {
     Outputs { op: &'static str, site: Site, wanted: usize, got: usize },
     #[error("`{op}` at {site} writes `{var}`, which was declared as {wanted}; it gives {got}")]
     Output { op: &'static str, site: Site, var: String, wanted: Box<Sig>, got: Box<Sig> },
-    #[error("`{var}` at {site} is declared twice")]
+    #[error("`{var}` at {site} is declared twice; give one of them another name")]
     Duplicate { var: String, site: Site },
     #[error("no variable `{var}` in the program ({site})")]
     Unknown { var: String, site: Site },
@@ -52,7 +52,7 @@ pub enum GraphError {
     Dangling { op: &'static str, site: Site, index: usize, n_vars: usize },
     #[error("`{op}` at {site} reads `{var}` before anything has written it")]
     Unwritten { op: &'static str, site: Site, var: String },
-    #[error("`{op}` at {site} writes `{var}`, which `{first}` at {first_site} has written already")]
+    #[error("`{op}` at {site} writes `{var}`, which `{first}` at {first_site} has already written")]
     Rewritten { op: &'static str, site: Site, var: String, first: &'static str, first_site: Site },
     #[error("`{op}` at {site} writes `{var}`, which is fed")]
     FeedWritten { op: &'static str, site: Site, var: String },
@@ -60,16 +60,16 @@ pub enum GraphError {
         "`{var}` at {site} has shape {shape}: it cannot be counted, or has more than {MAX_RANK} dimensions"
     )]
     Uncountable { var: String, site: Site, shape: Shape },
-    #[error("`{var}` at {site} lives in the store and so cannot depend on the batch: {shape}")]
+    #[error("`{var}` at {site} is in the store and cannot depend on the batch: {shape}")]
     BatchInStore { var: String, site: Site, shape: Shape },
     #[error("the loss `{var}` at {site} must be one floating-point number, got {got}")]
     NotScalar { var: String, site: Site, got: Sig },
     #[error("`{op}` at {site} has no gradient, but the loss `{loss}` depends on `{var}` through it")]
     NoGradient { op: &'static str, site: Site, var: String, loss: String },
-    #[error("the loss `{loss}` does not depend on any parameter that is learned ({site})")]
+    #[error("the loss `{loss}` does not depend on any trainable parameter ({site})")]
     NothingToLearn { loss: String, site: Site },
     #[error(
-        "`{var}` has a gradient of `{loss}` already, and {site} would add it twice; minimize a loss once, or give each optimizer parameters of its own"
+        "`{var}` already has a gradient of `{loss}`, and {site} would add it twice; minimize a loss once, or give each optimizer its own parameters"
     )]
     BackwardTwice { loss: String, var: String, site: Site },
     #[error(
@@ -77,7 +77,7 @@ pub enum GraphError {
     )]
     Stale { loss: String, var: String, update: Site, site: Site },
     #[error(
-        "nothing can be computed again ({site}) behind the update at {update}, because parameters are others there; write what follows as a program of its own"
+        "nothing can be computed again ({site}) after the update at {update}, because parameters have changed; write what follows as a program of its own"
     )]
     Again { update: Site, site: Site },
     #[error("`{var}` ({site}) cannot be updated: {why}")]
@@ -89,11 +89,11 @@ pub enum GraphError {
     #[error("`{what}` cannot take the sparse gradient of `{var}` ({site})")]
     SparseGradient { what: &'static str, var: String, site: Site },
     #[error(
-        "`{op}` at {site} {why}, which nothing within a loop or a branch may do; put it outside, after them"
+        "`{op}` at {site} {why}, which is not allowed inside a loop or a branch; put it outside, after them"
     )]
     NotInBody { op: &'static str, site: Site, why: &'static str },
-    #[error("`{var}` at {site} lives in the store, and a body has nothing there; let the body take it")]
+    #[error("`{var}` at {site} is in the store, but a body cannot have variables there; pass it to the body")]
     StoredInBody { var: String, site: Site },
-    #[error("`{var}` at {site} shall be given by a body, but no operation of the body computes it")]
+    #[error("`{var}` at {site} is named as a result of a body, but no operation of the body computes it")]
     NotGiven { var: String, site: Site },
 }

@@ -1,4 +1,4 @@
-//! What may stand within itself, when it is read: bytes from outside must not decide how deep the reader's stack goes.
+//! A limit on nesting when programs are read: bytes from outside must not decide how deep the reader's stack gets.
 
 use serde::{Deserialize, Deserializer, de::Error};
 use std::cell::Cell;

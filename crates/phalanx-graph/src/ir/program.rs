@@ -1,5 +1,5 @@
 //! The program: variables and operations, ids inside, names at the edge.
-//! - GRAPH-1: every variable that is no feed, parameter or state is written by exactly one operation, before anything
+//! - GRAPH-1: every variable that is not a feed, parameter or state is written by exactly one operation, before anything
 //!   reads it.
 //! - GRAPH-2: a parameter or state is written only by operations that name it among their outputs, in program order.
 //! - GRAPH-3: the outputs of every operation have the element type, shape and form that its `infer` gives.

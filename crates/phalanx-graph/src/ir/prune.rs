@@ -1,7 +1,7 @@
-//! The part of a program that somebody wants the results of.
-//! - PRUNE-1: what is wanted has the bits that the whole program gives it.
-//! - PRUNE-2: an operation stays if it writes what is wanted, or what an operation that stays reads later. With an update
-//!   stays what changes the states it reads, be it later, so that the next run finds them as it would. Nothing else does.
+//! The part of a program that computes given results.
+//! - PRUNE-1: the results have the same bits as in the whole program.
+//! - PRUNE-2: an operation stays if it writes a result, or a variable that a remaining operation reads later. If an update stays, so do
+//!   operations that change the states it reads, even later ones, so that the next run finds the same states. No other operation stays.
 
 use super::program::{Op, Program, Role, VarId, VarKind};
 

@@ -29,11 +29,9 @@ pub enum KernelError {
     Index { input: usize, at: usize, value: i64, limit: usize },
     #[error("no kernel for {0}")]
     DType(DType),
-    #[error(
-        "it still goes on after {most} rounds, the most it may take; allow more, or let its condition end it"
-    )]
+    #[error("it has not ended after {most} rounds, its limit; allow more, or let its condition end it")]
     Rounds { most: u64 },
-    #[error("it gave {value} in `{var}`, element {at}")]
+    #[error("it computed {value} in `{var}`, element {at}")]
     NotFinite { var: String, at: usize, value: f64 },
     #[error(transparent)]
     Within(Box<Within>),

@@ -1,4 +1,4 @@
-//! What picks, compares, counts or draws.
+//! Layers that select, compare, count or draw random numbers.
 
 use super::{Builder, Made};
 use crate::{

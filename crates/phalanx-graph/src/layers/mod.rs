@@ -1,4 +1,4 @@
-//! Builds programs: what users write. Every call is remembered as the place of the operations it adds.
+//! Builds programs: the functions that users call. Each call's line is stored as the place of the operations it adds.
 
 mod attention;
 mod choose;

@@ -1,4 +1,4 @@
-//! What can be wrong with a model, each time with the node or tensor, both sides, and what to do.
+//! The errors of a model. Each names the node or tensor, both sides, and what to do.
 
 use crate::ir::{GraphError, Shape, Sig};
 use phalanx_core::DType;
@@ -14,7 +14,7 @@ pub enum OnnxError {
     Malformed { at: usize, what: &'static str },
     #[error("not an ONNX file, or damaged: {0}")]
     Undecodable(prost::DecodeError),
-    #[error("the file has no graph; it is no ONNX model, or damaged")]
+    #[error("the file has no graph; it is not an ONNX model, or damaged")]
     NoGraph,
     #[error("the model uses operator set {got}, this reads {low} to {high}; export it with opset_version=17")]
     Opset { got: i64, low: i64, high: i64 },
@@ -28,12 +28,12 @@ pub enum OnnxError {
     Node { index: usize, name: String, op: String, why: Box<Fault> },
     #[error("the model has no outputs")]
     NoOutputs,
-    #[error("output `{name}` is given by no node")]
+    #[error("output `{name}` is not computed by any node")]
     NoOutput { name: String },
     #[error("`{name}` is named twice, among inputs, initializers and outputs of nodes")]
     Twice { name: String },
     #[error(
-        "`{name}` shall be {what}, but the model has no such floating-point initializer that its outputs depend on"
+        "`{name}` is named as {what}, but the model has no floating-point initializer of that name that its outputs depend on"
     )]
     NoSuchWeight { name: String, what: &'static str },
     #[error("initializer `{name}` is {wanted}, the store has {got}; export into the file that was imported")]
@@ -96,7 +96,7 @@ pub enum InputFault {
     #[error("has element type number {0}; f32, f64, i64, u8 and bool are taken")]
     DType(i32),
     #[error(
-        "has the fixed shape {shape}: the batch was baked in. Export with the batch as a symbol: \
+        "has the fixed shape {shape}: the batch size is fixed. Export with the batch as a symbol: \
          torch.onnx.export(..., dynamic_axes={{\"{name}\": {{0: \"batch\"}}}})"
     )]
     Baked { name: String, shape: Shape },
@@ -115,7 +115,7 @@ pub enum InputFault {
 pub enum Fault {
     #[error("input {slot} is missing")]
     Missing { slot: usize },
-    #[error("reads `{name}`, which nothing before it gives")]
+    #[error("reads `{name}`, which no earlier node computes")]
     Undefined { name: String },
     #[error("has no output")]
     NoOutput,
@@ -134,7 +134,7 @@ pub enum Fault {
     #[error("{0} would need the square of the batch, or a part of it")]
     Batch(&'static str),
     #[error(
-        "cannot give {from} the shape {to}: the batch was baked in. In the model write x.flatten(1) or \
+        "cannot give {from} the shape {to}: the batch size is fixed. In the model write x.flatten(1) or \
          x.view(x.size(0), -1) instead of numbers, and export with dynamic_axes"
     )]
     Baked { from: Shape, to: String },
@@ -143,7 +143,7 @@ pub enum Fault {
     #[error(
         "normalises with fixed statistics (training_mode=0). Export a model in training mode with \
          torch.onnx.export(..., dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False), \
-         or say what is wanted in `ImportOptions::norms`"
+         or choose in `ImportOptions::norms`"
     )]
     FixedNorm,
     #[error("`{name}` is used as running statistics and so must be an initializer")]

@@ -1,4 +1,4 @@
-//! What was learned, back into the file: the values of initializers are replaced, all other bytes are copied (ONNX-3).
+//! Writes trained parameters back into the file: the values of initializers are replaced, all other bytes are copied (ONNX-3).
 
 use super::{
     error::OnnxError,

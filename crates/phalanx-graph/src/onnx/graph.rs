@@ -1,4 +1,4 @@
-//! What a model says of itself before any node is looked at: which nodes matter, what is fed, what is unknown.
+//! What is known of a model before its nodes are translated: which nodes matter, the feeds, the unsupported operations.
 
 use super::{
     error::{InputFault, OnnxError, Unknown},

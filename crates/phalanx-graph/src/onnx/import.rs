@@ -1,4 +1,4 @@
-//! From a file to a program: walks the nodes in order, folds what is known, and lets each other node add its operations.
+//! Turns a file into a program: walks the nodes in order, folds known values, and translates every other node.
 
 use super::{
     constants::{Known, MOST},

@@ -1,4 +1,4 @@
-//! Models from PyTorch: an ONNX file exported in training mode becomes a program; what was learned goes back into the file.
+//! Models from PyTorch: an ONNX file exported in training mode becomes a program; trained parameters can be written back into the file.
 //!
 //! Everything here can be caused by bytes from outside, so nothing here may panic, hang, or allocate much more than the
 //! file is long.

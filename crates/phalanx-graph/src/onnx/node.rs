@@ -55,8 +55,9 @@ impl<'a> Node<'a> {
     pub fn text(&self, name: &'static str, default: &'static str) -> Result<&'a str, Fault> {
         match self.find(name) {
             None => Ok(default),
-            Some(a) => std::str::from_utf8(a.text.as_deref().unwrap_or_default())
-                .map_err(|_| Fault::Attribute { name, wanted: "a text", got: "bytes that are none".into() }),
+            Some(a) => std::str::from_utf8(a.text.as_deref().unwrap_or_default()).map_err(|_| {
+                Fault::Attribute { name, wanted: "a text", got: "bytes that are not UTF-8".into() }
+            }),
         }
     }
 

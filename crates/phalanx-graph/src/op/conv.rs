@@ -52,7 +52,7 @@ impl Conv2d {
             let got = format!("{self:?}");
             return Err(Misfit::Attribute {
                 name: "stride, dilation, groups, padding",
-                wanted: "sensible numbers",
+                wanted: "positive numbers, and padding up to 1048576",
                 got,
             });
         }

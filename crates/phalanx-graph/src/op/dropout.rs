@@ -1,4 +1,4 @@
-//! What draws random numbers. They depend on seed, stream, run and the sample's place in the whole batch only.
+//! Operations with random numbers. These depend only on seed, stream, run and the sample's place in the whole batch.
 
 use super::{Assign, Operator, check};
 use crate::{

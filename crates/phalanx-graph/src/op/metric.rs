@@ -1,4 +1,4 @@
-//! What is measured and not learned from.
+//! Metrics, which have no gradient.
 
 use super::{Operator, check};
 use crate::{

@@ -1,5 +1,5 @@
 //! Sequences of different lengths in one dense tensor `[n, time, ...]`: the lengths say where each one ends.
-//! - SEQ-1: what lies behind the end of a sequence influences no result and no gradient.
+//! - SEQ-1: padding after the end of a sequence influences no result and no gradient.
 
 use super::check;
 use crate::{

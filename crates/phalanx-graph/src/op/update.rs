@@ -1,4 +1,4 @@
-//! What optimizers do to parameters. All take parameter, gradient and rate first and write the parameter in place.
+//! The update rules of optimizers. All take parameter, gradient and rate first and write the parameter in place.
 //! Sparse gradients must be merged; they change only the rows they have ("lazy"), states included.
 
 use super::{Operator, check, rows::sparse};

@@ -294,10 +294,10 @@ fn check(program: &Program, pairs: &[(VarId, VarId)], site: &Site) -> Result<(),
             Err(GraphError::NotUpdated { var, why, site: site.clone() })
         };
         if !matches!(program.var(p).kind, VarKind::Parameter(_)) {
-            return refused("it is no parameter");
+            return refused("it is not a parameter");
         }
         if pairs[..i].iter().any(|(other, _)| *other == p) {
-            return refused("it is there twice; add its gradients up first");
+            return refused("it is listed twice; add its gradients up first");
         }
     }
     Ok(())

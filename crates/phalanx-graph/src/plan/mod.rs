@@ -1,7 +1,7 @@
-//! Where every variable lies when a given batch is fed: one arena, offsets by liveness.
+//! The memory plan for a given batch: one arena, with offsets by liveness.
 //! - MEMPLAN-3: two variables of the arena overlap only if one is dead before the other is written, or one takes the
 //!   other's place.
-//! - MEMPLAN-4: what is fetched lives to the end of the run.
+//! - MEMPLAN-4: fetched variables are kept to the end of the run.
 //! - MEMPLAN-5: with or without reuse the same kernels see the same values: results are equal to the bit.
 
 mod bodies;

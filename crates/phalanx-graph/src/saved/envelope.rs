@@ -1,4 +1,4 @@
-//! What files of ours have around them: eight letters, the version, the length of the head, a checksum of all that
+//! The envelope of our files: eight letters, the version, the length of the head, a checksum of all that
 //! follows; the head; the body.
 
 use super::SavedError;

@@ -1,10 +1,10 @@
-//! A program that predicts and what it has learned, in one file.
-//! - SAVED-1: what is loaded gives the same bits as what was saved.
+//! A program that predicts and its parameters, in one file.
+//! - SAVED-1: a loaded program gives the same bits as the saved one.
 //! - SAVED-2: a file that is damaged or not ours is an error, and nothing is allocated for a length before that many bytes
 //!   were seen to be there.
 //!
 //! The file: its envelope, with a head (program, what it takes and gives, names and types of values) and the values in the
-//! order of the head, little-endian. What training goes on from is in files of its own, [`values`].
+//! order of the head, little-endian. The state of a training is in separate files, [`values`].
 
 mod envelope;
 mod values;
@@ -22,15 +22,15 @@ const KIND: Kind = Kind { magic: *b"PHXGRAPH", version: 2 };
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SavedError {
-    #[error("`{var}` shall be given, but the program does not compute it")]
+    #[error("`{var}` is a result, but the program does not compute it")]
     UnknownFetch { var: String },
-    #[error("`{var}` is needed for what shall be given, and is not among what is fed")]
+    #[error("`{var}` is needed for the results, but is not among the feeds")]
     Needed { var: String },
-    #[error("`{var}` shall be fed, but nothing that shall be given needs it; leave it out")]
+    #[error("`{var}` is a feed, but no result needs it; leave it out")]
     NotNeeded { var: String },
     #[error("`{var}` is not in the store, or was never set; run or prepare the program on it first")]
     NotStored { var: String },
-    #[error("not a file of this kind: it begins with other letters")]
+    #[error("not a file of this kind: its first bytes are different")]
     Foreign,
     #[error("the file has version {got}, this reads {wanted}; save it again")]
     Version { wanted: u32, got: u32 },

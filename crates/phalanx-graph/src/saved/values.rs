@@ -1,5 +1,5 @@
-//! What a program has learned so far, in a file of its own, so that training goes on from there.
-//! - VALUES-1: training that goes on from a file learns the bits of training that was not interrupted: the run that
+//! The state of a training in a file, from which training can continue.
+//! - VALUES-1: training that continues from a file has the same bits as training that was not interrupted: the run that
 //!   random numbers come from is in the file too.
 //! - VALUES-2: a file that does not fit changes nothing, and all that does not fit is named at once.
 //!

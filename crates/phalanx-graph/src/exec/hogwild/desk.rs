@@ -1,4 +1,4 @@
-//! What replicas that learn asynchronously have in common: where batches come from and where updates go.
+//! The state that asynchronous replicas share: the source of batches and the target of updates.
 
 use super::{Batch, ReaderError, Replica, Update};
 use crate::{

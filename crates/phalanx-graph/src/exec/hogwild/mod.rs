@@ -1,5 +1,5 @@
 //! Asynchronous training in one process: every replica takes the next batch, computes its gradients with a copy of the
-//! parameters, updates the store's, and takes a new copy. Nobody waits for another's computations.
+//! parameters, updates the store's, and takes a new copy. No replica waits for another's computations.
 //! - HOGWILD-1: each batch that the reader gives is one update, by one replica.
 //! - HOGWILD-2: an update is whole: it sees and leaves the store as if it were the only one. The copy that a replica
 //!   computes with is the store as its own last update left it.

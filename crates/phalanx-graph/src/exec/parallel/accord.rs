@@ -1,14 +1,14 @@
-//! What the processes of one executor tell each other: before a run, while it goes on, and when it fails.
+//! What the processes of one executor exchange: before a run, during it, and when it fails.
 //!
-//! A run is a sequence of exchanges that is the same on all processes: first everybody says how it stands, then come the
+//! A run is a sequence of exchanges that is the same on all processes: first all processes exchange their status, then come the
 //! exchanges of the graph, one after the other (SSA-3).
 //! - ACCORD-1: every exchange has a name that is the same in every run and on all processes.
-//! - ACCORD-2: a process that gives up a run brings `Offer::Nothing` to the next exchange of the sequence, or says so
-//!   where everybody says how it stands. So the run fails for all at the same place, and all can run again.
-//! - ACCORD-3: then everybody asks for the reason, and who gave up has left it. Who gave up waits for nobody before its
-//!   next run.
-//! - ACCORD-4: executors of equal programs belong together in the order in which each process made them. Where processes
-//!   run others together, all are told before anything is exchanged, and can run the right ones.
+//! - ACCORD-2: a process that gives up a run offers `Offer::Nothing` in the next exchange of the sequence, or says so in the
+//!   exchange of status. So the run fails on all processes at the same place, and all can run again.
+//! - ACCORD-3: then all processes fetch the reason, which the failed process has left for them. The failed process does not
+//!   wait for any other before its next run.
+//! - ACCORD-4: executors of equal programs belong together in the order in which each process made them. If processes run
+//!   executors that do not belong together, all get an error before anything is exchanged, and can run the right ones.
 
 use super::{Collective, CollectiveError, collective::Data, collective::Done, collective::Offer};
 use crate::exec::RunError;

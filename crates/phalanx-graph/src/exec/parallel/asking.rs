@@ -1,4 +1,4 @@
-//! What a run is asked for, and everything that can be wrong with that (PARA-4).
+//! Checks the feeds and fetches of a run (PARA-4).
 
 use super::{Feed, Fetch, Merge, ParallelExecutor, RunError, Store, accord::Standing};
 use crate::{

@@ -89,7 +89,7 @@ pub enum CollectiveError {
     Aborted { process: usize, why: String },
     #[error("process {process} has no more batches")]
     Ended { process: usize },
-    #[error("process {process} trains another program than process 0, or prepares while that one runs")]
+    #[error("process {process} trains another program than process 0, or prepares while process 0 runs")]
     Different { process: usize },
     #[error(
         "process {process} runs executor {number} of this program, process 0 runs executor {first}, counted in the \
@@ -101,7 +101,7 @@ pub enum CollectiveError {
          feed the same value in all processes"
     )]
     Values { process: usize, var: String },
-    #[error("processes bring what does not fit together: {why}")]
+    #[error("processes have tensors that do not fit together: {why}")]
     Misfit { why: String },
     /// What the collective of the caller says.
     #[error("{call} failed: {why}")]

@@ -1,4 +1,4 @@
-//! What is fed, how it is split, and how it gets into the replicas' memory.
+//! Feeds: how they are split, and how they are copied into the replicas' memory.
 //! - FEED-1: shares of a batch that is split differ by one sample at most, the larger ones first.
 //! - FEED-2: everything that can be wrong with feeds is found before anything runs or changes.
 

@@ -1,4 +1,4 @@
-//! What comes out of a run, and how the values of replicas become one.
+//! The results of a run, and how the values of replicas are merged.
 
 use super::lower::Source;
 use crate::{

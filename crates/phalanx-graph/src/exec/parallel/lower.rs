@@ -1,7 +1,7 @@
 //! From a graph to tasks on memory, for one way to split a batch and one set of fetched variables.
 //!
-//! Every replica has an arena for what its network computes. What replicas add up lies in the shared arena, a block for
-//! each replica, so that gradients are born where they are summed: nothing is packed. The sum lands in the first block.
+//! Every replica has an arena for the variables of its network. Gradients are in the shared arena, a block for each replica, so
+//! that each is computed where it is summed, without packing. The sum is written to the first block.
 //! - LOWER-1: every schedule is proved free of races before it runs (MEMPLAN-2).
 //! - LOWER-2: gradients of one bucket lie side by side; a replica without samples contributes zeros.
 

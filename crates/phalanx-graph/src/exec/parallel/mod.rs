@@ -328,7 +328,7 @@ impl ParallelExecutor {
         self.plans.push(plan.clone());
         let run = self.run_mut();
         for (arena, &bytes) in run.arenas.iter_mut().zip(&plan.arena_bytes) {
-            grow(arena, bytes, "what a replica computes")?;
+            grow(arena, bytes, "the variables of a replica")?;
         }
         grow(&mut run.shared, plan.shared_bytes, "gradients")?;
         if !Arc::ptr_eq(&run.plan, &plan) {

@@ -1,6 +1,6 @@
-//! What is ready to be done, how much is left, and who sleeps until there is more. Knows no tasks, only their numbers.
-//! - POOL-2: no wake-up is lost: who goes to sleep registers and looks once more; who has work looks for sleepers after
-//!   it was put down.
+//! Which tasks are ready, how many are left, and which workers sleep. It knows tasks only by their numbers.
+//! - POOL-2: no wake-up is lost: a worker registers before it sleeps and checks once more; a worker that adds work checks for
+//!   sleepers after that.
 //!
 //! Everything that two threads share here is SeqCst: POOL-2 needs one order of registering, looking and putting down.
 //! Locks and atomics come from `super::sync`, so that tests/pool.rs can try all orders there are.

@@ -1,4 +1,4 @@
-//! What a parallel executor is made with, and what of it holds on this machine.
+//! The setup of a parallel executor, and the values in effect on this machine.
 
 use super::{Alone, Collective};
 use crate::graph::{

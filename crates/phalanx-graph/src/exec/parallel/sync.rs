@@ -1,4 +1,4 @@
-//! What `ready` locks and counts with. A test puts others in their place that try all orders.
+//! The locks and atomics that `ready` uses. A test replaces them by ones that try every order of execution.
 
 pub(super) use std::sync::{
     Condvar, Mutex, MutexGuard,

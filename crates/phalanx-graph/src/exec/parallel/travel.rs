@@ -1,6 +1,6 @@
-//! What one exchange of a graph takes from memory, and puts there when it is back. Between the two it belongs to nobody:
-//! no worker waits for a network.
-//! - TRAVEL-1: the task that takes an exchange back runs after it has arrived, and the run ends after that task.
+//! An exchange with other processes: one task sends tensors from memory, another stores the results. In between no worker
+//! waits for the network.
+//! - TRAVEL-1: the task that stores the results of an exchange runs after they have arrived, and the run ends after that task.
 
 use super::{
     accord::Accord,
@@ -81,14 +81,15 @@ impl Landing {
     /// Puts what has come back into memory.
     pub(super) fn take(&self, exchange: usize, call: &mut Call<'_>) -> Result<(), Lost> {
         let back = self.places.lock(exchange).back.take();
-        let back =
-            back.ok_or_else(|| Lost::Misplaced("it did not come back".into()))?.map_err(Lost::Failed)?;
+        let back = back
+            .ok_or_else(|| Lost::Misplaced("the reduced tensor was not returned".into()))?
+            .map_err(Lost::Failed)?;
         match back.as_slice() {
             [Data::F32(all)] => fill(call.output(0), all)?,
             [Data::F64(all)] => fill(call.output(0), all)?,
             [Data::I64(numbers), Data::F32(values)] => put(call, numbers, values)?,
             [Data::I64(numbers), Data::F64(values)] => put(call, numbers, values)?,
-            _ => return Err(Lost::Misplaced("something else came back".into())),
+            _ => return Err(Lost::Misplaced("another tensor was returned".into())),
         }
         self.places.lock(exchange).spare = back;
         Ok(())
@@ -130,7 +131,7 @@ pub(super) enum Lost {
 
 fn fill<T: Copy>(out: &mut [T], from: &[T]) -> Result<(), Lost> {
     if out.len() != from.len() {
-        let why = format!("{} elements came back, not {}", from.len(), out.len());
+        let why = format!("{} elements were returned instead of {}", from.len(), out.len());
         return Err(Lost::Misplaced(why));
     }
     out.copy_from_slice(from);

@@ -1,4 +1,4 @@
-//! What each ONNX operation becomes. To add one, write a function in a file here and give it a line in the table.
+//! How each ONNX operation is translated. To add one, write a function in a file here and a line in the table.
 
 mod arith;
 mod image;

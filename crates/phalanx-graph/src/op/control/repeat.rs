@@ -31,7 +31,7 @@ pub(super) fn kept(sig: &Sig, most: u64) -> Result<Sig, Misfit> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let bytes = sig.shape.volume().and_then(|v| v.times(Dim::Fixed(sig.dtype.size())));
     let bytes = bytes.and_then(|b| b.times(Dim::Fixed(most)));
-    let wanted = "so few rounds that what they carry can be kept";
+    let wanted = "a limit for which the loop's values fit into memory";
     let bytes = bytes.ok_or(Misfit::Attribute { name: "most", wanted, got: most.to_string() })?;
     Ok(Sig::dense(DType::U8, Shape(vec![bytes])))
 }

@@ -1,4 +1,4 @@
-//! Backwards through a loop: round by round from the last, each computed again from what it began with.
+//! The gradient of a loop: round by round from the last, each computed again from its inputs.
 
 use super::{Inside, env_of, is_real, perform, repeat::kept};
 use crate::{
