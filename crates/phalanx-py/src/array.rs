@@ -1,7 +1,6 @@
 //! A result whose memory the engine made: given to torch, numpy and others through DLPack or numpy's array interface.
 //!
-//! - ARRAY-1: whoever was given the memory, as a view of numpy's or through DLPack, shares it with this object and all others who were; it goes
-//!   with the last of them.
+//! - ARRAY-1: all views of the memory, from numpy or through DLPack, share it with this object; it is freed with the last of them.
 
 use crate::dlpack;
 use phalanx_collective::engine::Tensor;
@@ -64,10 +63,11 @@ impl Array {
         // What a consumer could read at most; less than that is always right.
         let _ = max_version;
         if stream.is_some() {
-            return Err(PyBufferError::new_err("memory of the CPU has no stream: pass stream=None"));
+            return Err(PyBufferError::new_err("CPU memory has no stream: pass stream=None"));
         }
         if let Some(device) = dl_device.filter(|d| *d != (dlpack::CPU, 0)) {
-            let text = format!("the memory is the CPU's, (1, 0), and does not go to the device {device:?}");
+            let text =
+                format!("the memory is on the CPU, (1, 0), and cannot be moved to the device {device:?}");
             return Err(PyBufferError::new_err(text));
         }
         let memory = match copy {

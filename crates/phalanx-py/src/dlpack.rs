@@ -1,4 +1,4 @@
-//! DLPack: how one library hands a tensor's memory to another. The layout is that of `dlpack.h`, before it had versions, which everybody reads.
+//! DLPack: how one library passes a tensor's memory to another. The layout is that of the unversioned `dlpack.h`, which all libraries read.
 
 use phalanx_collective::engine::Tensor;
 use phalanx_core::DType;

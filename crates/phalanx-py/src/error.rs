@@ -42,7 +42,7 @@ pub fn not_initialized(py: Python<'_>) -> PyErr {
     raise(
         py,
         "NotInitializedError",
-        "this process is in no world yet, or has left it; call init() first",
+        "this process has not joined a world, or has left it; call init() first",
         &[],
     )
 }

@@ -1,4 +1,4 @@
-//! The one way in which Python waits for Rust: without the GIL, looking for Ctrl-C, and with panics as exceptions (PY-2).
+//! The only way in which Python waits for Rust: without the GIL, with checks for Ctrl-C, and with panics as exceptions (PY-2).
 
 use crate::error;
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! Memory of Python's, lent to the engine together with the object that owns it.
+//! Python's memory, lent to the engine together with the object that owns it.
 
 use phalanx_collective::engine::{Tensor, spec::Form};
 use phalanx_core::DType;
@@ -17,7 +17,7 @@ impl<'py> FromPyObject<'_, 'py> for Lent {
         let (address, code, shape, owner): (usize, u8, Vec<u64>, Py<PyAny>) = object.extract()?;
         let form = Form { dtype: dtype(code)?, shape };
         if form.n_bytes() > 0 && (address == 0 || !address.is_multiple_of(form.dtype.size())) {
-            let text = format!("a tensor of {} cannot lie at address {address:#x}", form.dtype);
+            let text = format!("a tensor of {} cannot be at address {address:#x}", form.dtype);
             return Err(PyValueError::new_err(text));
         }
         // SAFETY: `python/phalanx` takes address, type and shape from a contiguous tensor or array and passes that very object as the owner, which

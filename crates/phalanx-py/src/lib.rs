@@ -1,9 +1,9 @@
-//! The Python module `phalanx._phalanx`: converts, calls the engine, converts back. What it means is decided elsewhere: in the engine below and in
-//! `python/phalanx` above. No other crate names pyo3.
+//! The Python module `phalanx._phalanx`: converts arguments, calls the engine, converts results. The engine and `python/phalanx` decide what they
+//! mean. No other crate uses pyo3.
 //!
-//! - PY-1: no thread that the engine's work needs ever takes the GIL; the one that asks Python where it is ([`stack`]) does nothing else. What they drop of Python's is put aside by pyo3
-//!   until some thread of Python's comes by.
-//! - PY-2: whoever waits has released the GIL and looks for signals every [`gate::SLICE`].
+//! - PY-1: no thread of the engine takes the GIL; the thread that reads Python's stack ([`stack`]) does nothing else. pyo3 defers the release of
+//!   Python objects that engine threads drop until a Python thread runs.
+//! - PY-2: a thread that waits has released the GIL and checks for signals every [`gate::SLICE`].
 //! - PY-3: [`state`] is locked only by a thread that holds the GIL, and never while it waits; so a fork, which also holds the GIL, finds it free.
 
 mod array;

@@ -33,7 +33,12 @@ impl Operation {
     }
 
     fn outcome(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Outcome> {
-        let taken = || PyValueError::new_err(format!("{} was waited for already, or is being", self.name));
+        let taken = || {
+            PyValueError::new_err(format!(
+                "{} has already been waited for, or another thread waits for it",
+                self.name
+            ))
+        };
         let mut handle = Some(self.lock().take().ok_or_else(taken)?);
         let until = timeout_s.map(|s| Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
         let waited = gate::wait(py, until, |deadline| match handle.take()?.wait_until(deadline) {

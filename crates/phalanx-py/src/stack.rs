@@ -1,7 +1,7 @@
-//! Where Python is, for ranks that wait for this one; and why it ends, for the launcher.
+//! Reports Python's stack to ranks that wait for this one, and the exception that ends the program to the launcher.
 //!
-//! Nothing asks Python anything once the process is about to end: a thread that holds or awaits the GIL while the interpreter goes away
-//! would be ended in the middle of our code.
+//! No thread calls Python once the process is about to end: a thread that holds or awaits the GIL during finalization would be ended in the
+//! middle of our code.
 
 use crate::{gate, state};
 use phalanx_collective::engine::{Frame, Whereabouts};
@@ -83,7 +83,9 @@ pub fn tell_failure(py: Python<'_>, kind: &str, text: String) -> PyResult<bool> 
         "thread" => FailureKind::OfThread,
         "follows" => FailureKind::FollowsAnother,
         other => {
-            return Err(PyValueError::new_err(format!("a failure is own, thread or follows, not {other:?}")));
+            return Err(PyValueError::new_err(format!(
+                "a failure must be own, thread or follows, not {other:?}"
+            )));
         }
     };
     Ok(state::with_world(|world| py.detach(|| world.tell_failure(kind, &text))).unwrap_or(false))

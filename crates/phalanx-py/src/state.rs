@@ -187,7 +187,8 @@ pub fn shutdown(py: Python<'_>) -> PyResult<()> {
     match ended? {
         None => {
             drop(state);
-            let text = "another thread of this rank is still inside a call; the engine ends with it";
+            let text =
+                "another thread of this rank is still inside a call; the engine ends when that call returns";
             Err(error::raise(py, "PhalanxError", text, &[]))
         }
         Some(Ok(communicator)) => {

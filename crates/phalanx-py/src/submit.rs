@@ -1,4 +1,4 @@
-//! Submissions: what Python says, as a request.
+//! Submissions: converts Python arguments to a request.
 
 use crate::{
     error,

@@ -1,4 +1,4 @@
-//! Questions about the world and its process sets.
+//! Functions about the world and its process sets.
 
 use crate::{array::Array, error, gate, lent::dtype, state};
 use pyo3::{prelude::*, types::PyDict};

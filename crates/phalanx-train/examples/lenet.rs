@@ -5,7 +5,7 @@
 //! phalanx run -np 2 -- target/release/examples/lenet --replicas 2
 //! ```
 //!
-//! Two processes with two replicas each end with the very bits of one process with four.
+//! Two processes with two replicas each end with the same bits as one process with four.
 
 #[path = "material/digits.rs"]
 mod digits;

@@ -1,4 +1,4 @@
-//! Where graphs meet communication: [`Ranks`] lets the processes of a world train one program together.
+//! Distributed training of programs: with [`Ranks`] the processes of a world train one program together.
 //!
 //! ```
 //! use phalanx_graph::{Act, BATCH, Builder, Dim, Feed, Fetch, Optimizer, ParallelExecutor, Rule, Setup, Store, Tensor};

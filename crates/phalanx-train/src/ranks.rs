@@ -1,6 +1,6 @@
 //! The processes that train a program together, as ranks of an engine. No thread of an executor waits in here: the engine calls back.
-//! - RANKS-1: what an executor exchanges has one name for all its runs, so that the engine soon runs it without a word.
-//! - RANKS-3: a rank that gives up a run fails it for all of them, and the engine goes on (ACCORD-2); a rank that is lost is named.
+//! - RANKS-1: each exchange of an executor has one name for all runs, so that the engine soon runs it without negotiation.
+//! - RANKS-3: if a rank gives up a run, the run fails on all ranks and the engine keeps running (ACCORD-2); a lost rank is named.
 
 use phalanx_collective::{
     Communicator,

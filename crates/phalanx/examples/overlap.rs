@@ -1,4 +1,4 @@
-//! The engine at work: a backward pass submits every gradient as soon as it is there, and waits only at the end.
+//! Overlap with the engine: a backward pass submits every gradient as soon as it is computed, and waits only at the end.
 //! `phalanx run -np 2 -- target/release/examples/overlap`.
 
 use phalanx::{

@@ -1,4 +1,4 @@
-//! A thread that owns an executor and does what it is told, one thing after the other (PYGRAPH-3).
+//! A thread that owns an executor and runs its requests one after the other (PYGRAPH-3).
 
 use crate::{error, gate};
 use pyo3::prelude::*;

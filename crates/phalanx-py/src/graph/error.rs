@@ -1,4 +1,4 @@
-//! What is wrong with programs and runs, as exceptions. Their classes are written in Python, in `phalanx/graph/errors.py`.
+//! Errors of programs and runs as exceptions. Their classes are written in Python, in `phalanx/graph/errors.py`.
 
 use phalanx_graph::{BuildError, CollectiveError, GraphError, RunError, saved::SavedError};
 use pyo3::{prelude::*, types::PyDict};
@@ -149,7 +149,7 @@ pub fn of_loading(py: Python<'_>, path: &str, error: &SavedError) -> PyErr {
 
 /// Somebody wants the scope of a run that may be waiting for its batch.
 pub fn of_reader(py: Python<'_>) -> PyErr {
-    let text = "the scope belongs to a run in async_mode, which may wait for this: use it between runs, not while \
+    let text = "the scope is used by a run in async_mode: use it between runs, not while \
                 batches are read";
     raise(py, "StateError", text.to_string(), Details::default())
 }
@@ -163,11 +163,13 @@ pub fn of_run(py: Python<'_>, error: &RunError) -> PyErr {
             format!("rank {process} could not run: {why}; nothing has changed here")
         }
         RunError::Collective(CollectiveError::Aborted { process, why }) => {
-            format!("rank {process} failed in this run: {why}; no parameter has changed, and all can go on")
+            format!(
+                "rank {process} failed in this run: {why}; no parameter has changed, and all ranks can continue"
+            )
         }
         RunError::Collective(CollectiveError::Ended { process }) => {
             format!(
-                "rank {process} has no more batches, so the epoch ends for all: reset() and start() again"
+                "rank {process} has no more batches, so the epoch ends on all ranks: call reset() and start()"
             )
         }
         _ => error.to_string(),

@@ -17,7 +17,7 @@ pub fn shape(dims: &[i64]) -> PyResult<Shape> {
     let dim = |&d: &i64| match usize::try_from(d.unsigned_abs()) {
         Ok(n) if d < 0 => Ok(Dim::Batch(n)),
         Ok(n) => Ok(Dim::Fixed(n)),
-        Err(_) => Err(PyValueError::new_err(format!("{d} is no size of a dimension"))),
+        Err(_) => Err(PyValueError::new_err(format!("{d} is not a size of a dimension"))),
     };
     Ok(Shape(dims.iter().map(dim).collect::<PyResult<_>>()?))
 }
@@ -32,5 +32,5 @@ pub fn dims(shape: &Shape) -> Vec<i64> {
 
 /// What Python has written down.
 pub fn read<T: DeserializeOwned>(what: &str, json: &str) -> PyResult<T> {
-    serde_json::from_str(json).map_err(|why| PyValueError::new_err(format!("{json} is no {what}: {why}")))
+    serde_json::from_str(json).map_err(|why| PyValueError::new_err(format!("{json} is not a {what}: {why}")))
 }

@@ -1,5 +1,5 @@
-//! Replicas that learn without waiting for each other. The threads that compute never take the GIL: the thread that waits for
-//! the run is asked for each batch, calls Python for it and copies it, so there is never more than one that nobody has taken.
+//! Replicas that update without waiting for each other. The threads that compute never take the GIL: for each batch they ask the thread that
+//! waits for the run, which calls Python and copies the batch. So at most one batch has been read and not taken.
 
 use super::{
     collective,

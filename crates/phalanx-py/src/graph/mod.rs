@@ -2,12 +2,12 @@
 //! and what is wrong with it is decided in `phalanx-graph`.
 //!
 //! - PYGRAPH-1: operations, kinds of variables and schedules cross as JSON, in the form in which a program is written down.
-//! - PYGRAPH-2: whatever names a place in the user's code names a line of Python.
-//! - PYGRAPH-3: a thread of the executor's own runs programs; whoever waits for it goes through the gate, and after Ctrl-C the run ends
-//!   alone and the next one waits for it.
-//! - PYGRAPH-4: a program that could not be extended is as it was.
-//! - PYGRAPH-5: batches of an asynchronous run are read by the thread that waits for it, one when a replica asks for it; what that thread
-//!   does meanwhile never waits for the run.
+//! - PYGRAPH-2: an error that names a place in the user's code names a line of Python.
+//! - PYGRAPH-3: each executor runs programs in its own thread; a caller waits for it through the gate. After Ctrl-C the run finishes
+//!   in the background, and the next one waits for it.
+//! - PYGRAPH-4: a program that could not be extended is unchanged.
+//! - PYGRAPH-5: the thread that waits for an asynchronous run reads its batches, each when a replica asks for it; nothing that this thread
+//!   does meanwhile waits for the run.
 
 pub mod collective;
 mod control;

@@ -1,4 +1,4 @@
-//! Several replicas at once.
+//! The executor for several replicas.
 
 use super::{
     collective,
@@ -35,12 +35,12 @@ enum Taken {
 
 fn taken(kind: &str, lent: &[Lent]) -> PyResult<Taken> {
     let mut tensors = lent.iter().map(take).collect::<PyResult<Vec<Tensor>>>()?;
-    let mut one = || tensors.pop().ok_or_else(|| PyValueError::new_err("nothing is fed"));
+    let mut one = || tensors.pop().ok_or_else(|| PyValueError::new_err("the feed is empty"));
     Ok(match kind {
         "split" => Taken::Split(one()?),
         "replicate" => Taken::Replicate(one()?),
         "each" => Taken::Each(tensors),
-        _ => return Err(PyValueError::new_err(format!("nothing can be fed as {kind:?}"))),
+        _ => return Err(PyValueError::new_err(format!("{kind:?} is not a form of feed"))),
     })
 }
 

@@ -140,7 +140,7 @@ impl GraphProgram {
     #[staticmethod]
     fn from_json(bytes: &[u8]) -> PyResult<GraphProgram> {
         let program: Program = serde_json::from_slice(bytes)
-            .map_err(|why| PyValueError::new_err(format!("this is no program: {why}")))?;
+            .map_err(|why| PyValueError::new_err(format!("this is not a program: {why}")))?;
         Ok(GraphProgram::of(program))
     }
 

@@ -1,4 +1,4 @@
-//! Changes of a program that only its written form allows.
+//! Changes of a program that need its serialized form.
 
 use super::form;
 use phalanx_graph::{GraphError, Program, ir::Site};

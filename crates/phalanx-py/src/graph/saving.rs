@@ -1,4 +1,4 @@
-//! Programs and what they have learned, as bytes. Files are written and read in Python.
+//! Programs and their variables as bytes. Python writes and reads the files.
 
 use super::{
     error,

@@ -1,4 +1,4 @@
-//! One replica, one operation after the other.
+//! The executor for one replica, one operation after the other.
 
 use super::{
     driver::Driver,

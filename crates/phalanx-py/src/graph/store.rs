@@ -1,4 +1,4 @@
-//! What lives from run to run, as Python sees it.
+//! The store, which keeps variables between runs, for Python.
 
 use super::{
     error,

@@ -1,4 +1,4 @@
-//! Strategies, as Python gives them and as they hold.
+//! Strategies, as Python passes them and as they are in effect.
 
 use phalanx_graph::{BuildStrategy, ExecutionStrategy, GradientScale, ReduceStrategy, graph::Effective};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};

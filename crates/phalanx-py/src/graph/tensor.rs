@@ -1,4 +1,4 @@
-//! Values, from numpy and back. What goes in is copied once, and so is what comes out.
+//! Values, from numpy and back. Each direction copies once.
 
 use crate::lent::Lent;
 use phalanx_collective::engine::Tensor as Memory;
@@ -24,7 +24,7 @@ pub fn take(lent: &Lent) -> PyResult<Tensor> {
         DType::I64 => copy(memory, |dims, data: &[i64]| Tensor::new(dims, data)),
         DType::F32 => copy(memory, |dims, data: &[f32]| Tensor::new(dims, data)),
         DType::F64 => copy(memory, |dims, data: &[f64]| Tensor::new(dims, data)),
-        other => Err(PyTypeError::new_err(format!("programs take no arrays of {other}"))),
+        other => Err(PyTypeError::new_err(format!("programs do not take arrays of {other}"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Curves as SVG, to look at. Each has a panel and a scale of its own: losses and accuracies hardly share one.
+//! Plots curves as SVG. Each curve has its own panel and scale, because losses and accuracies differ in range.
 
 use plotters::{coord::Shift, prelude::*};
 use std::{error::Error, ops::Range, path::Path};
