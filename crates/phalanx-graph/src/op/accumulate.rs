@@ -1,8 +1,4 @@
 //! Gradients that are summed over several runs, and updates that happen only in every k-th run.
-//! Gradients that are summed over several runs, and updates that happen only in every so many.
-=======
-//! An update that happens only in every k-th run.
->>>>>>> 2b0d97b (Static programs: errors and module docs in plain sentences, with what to do):crates/phalanx-graph/src/op/every.rs
 
 use super::{OpKind, Operator, check, layout::by_width};
 use crate::{
