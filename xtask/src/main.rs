@@ -32,7 +32,7 @@ cargo xtask COMMAND
   book           the pages of docs/ as a book with search, in target/book; --open shows it
   wheel          release wheels of the package and of Horovod's names, tried out with every Python here
   dist           a tarball with the command, the library for C and what finds it, and completions
-  bench [...]    measures Phalanx against Open MPI, Gloo and the machine's floor; `bench --help` says more
+  bench [...]    measures Phalanx against Open MPI, Gloo and the machine's limits; `bench --help` says more
 ";
 
 fn main() -> ExitCode {

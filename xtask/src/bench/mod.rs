@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: Phalanx against its peers and the machine's own floor, measured in one run.
+//! `cargo xtask bench`: Phalanx against its peers and the machine's limits, measured in one run.
 //!
 //! Rounds of all of them are interleaved and medians over the rounds compared: machines are noisy, and what slows one
 //! round down should slow all of them down alike.
@@ -44,8 +44,10 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         for &np in &options.np {
             for what in [What::Allreduce, What::Others, What::Half] {
                 eprintln!("round {round} of {}, {np} ranks, {} ...", options.rounds, what.name());
-                let floor = peers.floor(shell, np, what, &options, &mut samples);
-                peers.excuse(shell, "the floor", floor)?;
+                let memory = peers.memory(shell, np, what, &options, &mut samples);
+                peers.excuse(shell, "the limits of memory", memory)?;
+                let handmade = peers.handmade(shell, np, what, &options, &mut samples);
+                peers.excuse(shell, "the hand-made allreduce", handmade)?;
                 let openmpi = peers.openmpi(shell, np, what, &options, &mut samples);
                 peers.excuse(shell, "Open MPI", openmpi)?;
                 ours::measure(shell, np, what, &options, &mut samples)?;

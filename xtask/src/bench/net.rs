@@ -40,13 +40,13 @@ pub fn measure(
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}, between two namespaces ...", options.rounds);
         let seconds = options.seconds.to_string();
-        if let Some(program) = &peers.tcp_floor {
-            let script =
-                r#"run() { exec nsenter --net="/run/netns/$2" env RANK="$1" "$PROGRAM" "$SECONDS_EACH"; }"#;
-            let mut command = pair.both(shell, script);
-            command.env("PROGRAM", program).env("SECONDS_EACH", &seconds).env("PEER", "net-floor");
-            let floor = peers::take(shell, command, samples);
-            peers.excuse(shell, "plain TCP between namespaces", floor)?;
+        if let Some(program) = &peers.streams {
+            let streams = peers::take(shell, pair.plain(shell, program, &seconds, "net-streams"), samples);
+            peers.excuse(shell, "two TCP streams between namespaces", streams)?;
+        }
+        if let Some(program) = &peers.handmade_tcp {
+            let handmade = peers::take(shell, pair.plain(shell, program, &seconds, "net-handmade"), samples);
+            peers.excuse(shell, "the hand-made allreduce between namespaces", handmade)?;
         }
         if let Some(program) = &peers.openmpi {
             let openmpi = peers::take(shell, pair.openmpi(shell, program, &seconds), samples);
@@ -140,6 +140,15 @@ impl Pair {
             .env("WORLD_SIZE", "2")
             .env("GLOO_SOCKET_IFNAME", INTERFACE)
             .env("PIN", "1");
+        command
+    }
+
+    /// A program in C for both ranks, each on a core of its own. It may take the sizes or have its own.
+    fn plain(&self, shell: &Shell, program: &Path, seconds: &str, peer: &str) -> Command {
+        let script = r#"run() { exec nsenter --net="/run/netns/$2" env RANK="$1" "$PROGRAM" "$SECONDS_EACH" $SIZES; }"#;
+        let mut command = self.both(shell, script);
+        let sizes = NET_SIZES.map(|bytes| bytes.to_string()).join(" ");
+        command.env("PROGRAM", program).env("SECONDS_EACH", seconds).env("SIZES", sizes).env("PEER", peer);
         command
     }
 

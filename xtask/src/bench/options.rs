@@ -7,7 +7,7 @@ cargo xtask bench [OPTIONS]          collectives; see also `cargo xtask bench to
 
   --quick            one short round: shows that everything works, too noisy to quote
   --np 2,4           numbers of ranks
-  --peers LIST       of floor, openmpi, gloo; default: all that this machine has
+  --peers LIST       of handmade, openmpi, gloo; default: all that this machine has
   --rounds 3         how often everything is repeated; medians over the rounds are told
   --seconds 0.5      for each size in each round
   --python PATH      a python with torch, for Gloo; also PEER_PYTHON
@@ -27,7 +27,7 @@ pub struct Options {
     pub out: Option<PathBuf>,
 }
 
-const PEERS: [&str; 3] = ["floor", "openmpi", "gloo"];
+const PEERS: [&str; 3] = ["handmade", "openmpi", "gloo"];
 
 impl Options {
     /// `None` when help was asked for.
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn options_are_read_and_nonsense_is_refused() {
-        let options = parse("--np 2 --peers floor,openmpi --rounds 5 --net --out -").unwrap().unwrap();
+        let options = parse("--np 2 --peers handmade,openmpi --rounds 5 --net --out -").unwrap().unwrap();
         assert_eq!((options.np.as_slice(), options.rounds, options.net), ([2].as_slice(), 5, true));
         assert_eq!(options.out, None);
-        assert!(options.wants("floor") && !options.wants("gloo"));
+        assert!(options.wants("handmade") && !options.wants("gloo"));
         assert_eq!(parse("--quick").unwrap().unwrap().out, None);
         assert!(parse("--help").unwrap().is_none());
         for bad in ["--np 1", "--np", "--peers mpich", "--rounds 0", "--fast"] {

@@ -1,6 +1,7 @@
 //! The peers: built from `benches/peers` where the machine has what they need, and run with the same sizes.
 
 use super::{
+    goals::SIZES,
     options::Options,
     row::{Samples, What},
 };
@@ -14,8 +15,11 @@ const MAX_BYTES: &str = "67108864";
 
 /// What could be built, and what is to be said about the rest.
 pub struct Peers {
-    pub floor: Option<PathBuf>,
-    pub tcp_floor: Option<PathBuf>,
+    /// The limits inside a host and between hosts.
+    pub memory: Option<PathBuf>,
+    pub streams: Option<PathBuf>,
+    pub handmade: Option<PathBuf>,
+    pub handmade_tcp: Option<PathBuf>,
     pub openmpi: Option<PathBuf>,
     pub python: Option<PathBuf>,
     pub folder: PathBuf,
@@ -27,22 +31,34 @@ impl Peers {
         let folder = shell.root.join("benches").join("peers");
         let made = shell.target().join("peers");
         fs::create_dir_all(&made).map_err(|e| format!("cannot create {}: {e}", made.display()))?;
-        let mut peers =
-            Peers { floor: None, tcp_floor: None, openmpi: None, python: None, folder, notes: Vec::new() };
+        let mut peers = Peers {
+            memory: None,
+            streams: None,
+            handmade: None,
+            handmade_tcp: None,
+            openmpi: None,
+            python: None,
+            folder,
+            notes: Vec::new(),
+        };
         let compile = |compiler: &str, source: &str, name: &str| {
             let program = made.join(name);
             let source = shell.root.join("benches").join("peers").join(source);
             let mut command = shell.command(compiler);
-            command.args(["-O3", "-march=native", "-o"]).arg(&program).arg(source);
+            command.args(["-O3", "-march=native", "-pthread", "-o"]).arg(&program).arg(source);
             shell.must(&mut command, Output::Kept, BUILD_LIMIT).map(|_| program)
         };
-        if options.wants("floor") {
-            match compile("gcc", "floor.c", "floor") {
-                Ok(program) => peers.floor = Some(program),
-                Err(why) => peers.note(format!("no floor: {why} (Debian: gcc; it needs AVX-512)")),
+        let mut plain = |source: &str, name: &str| match compile("gcc", source, name) {
+            Ok(program) => Some(program),
+            Err(why) => {
+                peers.note(format!("no {name}: {why} (Debian: gcc)"));
+                None
             }
-            peers.tcp_floor = compile("gcc", "tcpfloor.c", "tcpfloor").ok();
-        }
+        };
+        let (memory, streams) = (plain("memory.c", "memory"), plain("tcpstreams.c", "tcpstreams"));
+        let [handmade, handmade_tcp] = ["handmade", "handmade_tcp"]
+            .map(|name| if options.wants("handmade") { plain(&format!("{name}.c"), name) } else { None });
+        peers = Peers { memory, streams, handmade, handmade_tcp, ..peers };
         if options.wants("openmpi") {
             let found =
                 ["mpicc.openmpi", "mpicc"].into_iter().find_map(|cc| compile(cc, "mpi_bench.c", "mpi").ok());
@@ -87,7 +103,8 @@ impl Peers {
         }
     }
 
-    pub fn floor(
+    /// What plain copies and additions reach with as many threads as ranks.
+    pub fn memory(
         &self,
         shell: &Shell,
         np: u32,
@@ -95,7 +112,26 @@ impl Peers {
         options: &Options,
         samples: &mut Samples,
     ) -> Result<(), String> {
-        match &self.floor {
+        match &self.memory {
+            Some(program) if what == What::Allreduce => {
+                let mut command = shell.command(program);
+                command.args([np.to_string(), options.seconds.to_string()]);
+                command.args(SIZES.map(|bytes| bytes.to_string()));
+                take(shell, command, samples)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn handmade(
+        &self,
+        shell: &Shell,
+        np: u32,
+        what: What,
+        options: &Options,
+        samples: &mut Samples,
+    ) -> Result<(), String> {
+        match &self.handmade {
             Some(program) if what == What::Allreduce => {
                 let mut command = shell.command(program);
                 command.args([np.to_string(), options.seconds.to_string()]).env("MAXB", MAX_BYTES);

@@ -69,6 +69,7 @@ pub fn all(samples: &Samples, np: &[u32], with_net: bool) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     for &np in np {
         tables.push(allreduce(samples, np));
+        tables.push(limits(samples, np));
         tables.push(others(samples, np));
         tables.push(half(samples, np));
     }
@@ -85,36 +86,57 @@ fn allreduce(samples: &Samples, np: u32) -> Table {
         1,
         &[
             "size",
-            "floor private",
-            "floor arena",
+            "hand-made private",
+            "hand-made arena",
             "Open MPI",
             "Gloo",
             "ours private",
             "ours arena",
             "private / Open MPI",
             "arena / Open MPI",
-            "private / floor",
-            "arena / floor",
+            "private / hand-made",
+            "arena / hand-made",
         ],
     );
     for bytes in SIZES {
         let get = |who: &str| samples.get(who, np, "allreduce", "f32", bytes);
         let (private, arena) = (get("ours-private"), get("ours-arena"));
-        let (floor_private, floor_shared) = (get("floor-private"), get("floor-shared"));
+        let (made_private, made_shared) = (get("handmade-private"), get("handmade-shared"));
         let mpi = get("openmpi");
         table.rows.push(vec![
             size(bytes),
-            us(floor_private),
-            us(floor_shared),
+            us(made_private),
+            us(made_shared),
             us(mpi),
             us(get("gloo")),
             us(private),
             us(arena),
             ratio(private, mpi, goals::against_openmpi(np, Memory::Private, bytes)),
             ratio(arena, mpi, goals::against_openmpi(np, Memory::Arena, bytes)),
-            ratio(private, floor_private, goals::against_floor(Memory::Private, bytes)),
-            ratio(arena, floor_shared, goals::against_floor(Memory::Arena, bytes)),
+            ratio(private, made_private, goals::against_handmade(Memory::Private, bytes)),
+            ratio(arena, made_shared, goals::against_handmade(Memory::Arena, bytes)),
         ]);
+    }
+    table
+}
+
+/// Bandwidths rather than times, because that is how memory is described. A rank's, not the sum of all.
+fn limits(samples: &Samples, np: u32) -> Table {
+    let mut table = Table::new(
+        format!("allreduce of f32 beside plain memory, {np} ranks or threads (GB/s of each)"),
+        1,
+        &["size", "copy", "add", "ours private", "ours arena", "time of private / (copy + add)"],
+    );
+    for bytes in SIZES {
+        let get = |who: &str, op: &str| samples.get(who, np, op, "f32", bytes);
+        let (copy, add) = (get("memory", "copy"), get("memory", "add"));
+        // Without the limits there is nothing to stand beside.
+        let ours = |who: &str| get(who, "allreduce").filter(|_| copy.is_some());
+        let (private, arena) = (ours("ours-private"), ours("ours-arena"));
+        let both = copy.zip(add).map(|(copy, add)| copy + add);
+        let cells = [copy, add, private, arena].map(|time| speed(bytes, time));
+        let row = std::iter::once(size(bytes)).chain(cells);
+        table.rows.push(row.chain([ratio(private, both, None)]).collect());
     }
     table
 }
@@ -159,28 +181,33 @@ fn net(samples: &Samples) -> Table {
         1,
         &[
             "size",
-            "TCP floor",
+            "two TCP streams",
+            "hand-made",
             "Open MPI",
             "Gloo",
             "ours",
             "ours / Open MPI",
             "ours / Gloo",
-            "ours / TCP floor",
+            "ours / streams",
+            "ours / hand-made",
         ],
     );
     for bytes in NET_SIZES {
         let get = |who: &str| samples.get(who, 2, "allreduce", "f32", bytes);
-        let (floor, mpi, gloo, ours) =
-            (get("net-floor"), get("net-openmpi"), get("net-gloo"), get("net-private"));
+        let streams = samples.get("net-streams", 2, "streams", "f32", bytes);
+        let (handmade, mpi, gloo, ours) =
+            (get("net-handmade"), get("net-openmpi"), get("net-gloo"), get("net-private"));
         table.rows.push(vec![
             size(bytes),
-            us(floor),
+            us(streams),
+            us(handmade),
             us(mpi),
             us(gloo),
             us(ours),
             ratio(ours, mpi, Some(1.0)),
             ratio(ours, gloo, Some(1.0)),
-            ratio(ours, floor, None),
+            ratio(ours, streams, goals::against_streams(bytes)),
+            ratio(ours, handmade, None),
         ]);
     }
     table
@@ -203,6 +230,11 @@ fn us(value: Option<f64>) -> String {
         Some(us) if us < 100.0 => format!("{us:.1}"),
         Some(us) => format!("{us:.0}"),
     }
+}
+
+/// Gigabytes per second.
+fn speed(bytes: u64, time_us: Option<f64>) -> String {
+    time_us.map_or("-".into(), |us| format!("{:.2}", bytes as f64 / us / 1e3))
 }
 
 /// Our time over the other's, with the goal where there is one.
@@ -248,6 +280,27 @@ mod tests {
         assert_eq!(tables[0].score(), Score { met: 1, of: 1 });
         let widths: Vec<usize> = text.lines().map(|l| l.chars().count()).collect();
         assert!(widths.windows(2).all(|w| w[0] == w[1]), "{text}");
+    }
+
+    #[test]
+    fn limits_stand_beside_our_figures() {
+        let mut samples = Samples::default();
+        for row in ["memory\t2\tcopy\tf32\t1048576\t100", "memory\t2\tadd\tf32\t1048576\t150"] {
+            samples.add_tsv(&format!("{row}\t0\t0\n"));
+        }
+        samples.add_tsv("net-streams\t2\tstreams\tf32\t67108864\t50000\t0\t0\n");
+        for (who, bytes, us) in [("ours", 1 << 20, 500), ("net", 64 << 20, 55000)] {
+            let row = format!(
+                r#"{{"op":"allreduce","dtype":"f32","bytes":{bytes},"np":2,"buffers":"private","median_us":{us}}}"#
+            );
+            samples.add_json(who, &row);
+        }
+        let texts: Vec<String> = all(&samples, &[2], true).iter().map(Table::text).collect();
+        let [_, limits, net] = &texts[..] else { panic!("{texts:?}") };
+        for cell in ["10.49", "6.99", "2.10", "2.00x"] {
+            assert!(limits.contains(cell), "{cell} in {limits}");
+        }
+        assert!(net.contains("1.10x, goal 1.11 ✓"), "{net}");
     }
 
     #[test]

@@ -16,10 +16,7 @@ pub const AFTER_LENET: Steps = &[
 
 pub const AFTER_GRADIENTS: Steps = &[
     ("{phalanx} bench -np 2", "the speed of every collective, each result checked"),
-    (
-        "cargo xtask bench",
-        "the same against Open MPI, Gloo and the machine's own floor, with the release build",
-    ),
+    ("cargo xtask bench", "the same against Open MPI, Gloo and the machine's limits, with the release build"),
     ("cargo xtask demo", "two processes train LeNet"),
 ];
 
