@@ -13,8 +13,8 @@ pub fn write(
          A call's time is its slowest rank's, started after a barrier. Each number is the median over the rounds of each \
          round's median; rounds of all programs were interleaved. The limits inside a host are \
          what plain copies and plain additions of f32 reach in the same run, as many threads at once as there are ranks \
-         (`benches/peers/memory.c`). The limit between hosts is two opposite TCP streams that move as many bytes \
-         (`benches/peers/tcpstreams.c`). Hand-made is an allreduce in C, from private memory and from memory that the ranks \
+         (`benches/peers/memory.c`). The limit of large messages between hosts is two opposite TCP streams that move as \
+         many bytes (`benches/peers/tcpstreams.c`); at small ones its sleeping threads are slower than ranks that poll. Hand-made is an allreduce in C, from private memory and from memory that the ranks \
          share (`benches/peers/handmade.c`), or over one TCP connection (`benches/peers/handmade_tcp.c`). It is not a limit. A ratio is our \
          time over the other's; below one is faster.\n\n"
     );
