@@ -155,7 +155,7 @@ def test_what_does_not_fit_names_the_line(world: World) -> None:
     with pytest.raises(fluid.ProgramError, match=r"f32\[batch, 4\], got f32\[batch, 2\]") as caught:
         layers.cond(yes, lambda: x, lambda: layers.fc(x, 2))
     assert caught.value.op == "cond"
-    with pytest.raises(fluid.ProgramError, match="gives 2 values, wants 1"):
+    with pytest.raises(fluid.ProgramError, match="returns 2 values instead of 1"):
         layers.while_loop(lambda i: yes, lambda i: [i, x], [i], maximum_trip_count=2)
     with pytest.raises(fluid.ProgramError, match="bool"):
         layers.while_loop(lambda i: i, lambda i: i, [i], maximum_trip_count=2)

@@ -73,7 +73,7 @@ def test_replicated_values_and_numbers(world: World) -> None:
 def test_feed_dict_is_the_same_as_feed(world: World) -> None:
     exe, scores, _ = executor(world, 2)
     assert exe.run([scores], feed_dict=batch(4))[0].shape == (4, 4)
-    with pytest.raises(fluid.FeedError, match="give one"):
+    with pytest.raises(fluid.FeedError, match="pass one of them"):
         exe.run([scores], feed=batch(4), feed_dict=batch(4))
 
 

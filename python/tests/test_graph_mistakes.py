@@ -78,12 +78,12 @@ def test_one_bad_value_contradicts_nothing(world: World) -> None:
 def test_nobody_shares_with_itself(world: World) -> None:
     loss, _ = executors(world)
     first, second, third = (fluid.CompiledProgram(world.main) for _ in range(3))
-    with pytest.raises(fluid.StrategyError, match="from itself") as caught:
+    with pytest.raises(fluid.StrategyError, match="with itself") as caught:
         first.with_data_parallel(loss.name, share_vars_from=first, places=2)
     assert caught.value.var == "share_vars_from"
     first.with_data_parallel(loss.name, share_vars_from=second, places=2)
     second.with_data_parallel(loss.name, share_vars_from=third, places=2)
-    with pytest.raises(fluid.StrategyError, match="from itself"):
+    with pytest.raises(fluid.StrategyError, match="with itself"):
         third.with_data_parallel(loss.name, share_vars_from=first, places=2)
     # What was refused has not happened.
     third.with_data_parallel(loss.name, places=2)

@@ -451,7 +451,7 @@ def test_wrong_loaders_are_refused_in_words(world: World) -> None:
         next(loader(x)())
     with pytest.raises(fluid.FeedError, match="for data in loader"):
         loader(x).start()
-    with pytest.raises(fluid.FeedError, match="start\\(\\) it"):
+    with pytest.raises(fluid.FeedError, match="call start\\(\\)"):
         iter(loader(x, iterable=False))
     with pytest.raises(TypeError, match="a function that returns a generator"):
         loader(x).set_batch_generator(iter([]))  # type: ignore[arg-type]
