@@ -228,7 +228,7 @@ def as_horovods() -> None:
     unnamed = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
     assert list(unnamed._parameter_names.values()) == ["allreduce.noname.0.0", "allreduce.noname.0.1"]
     for dtype in (torch.float32, torch.int32, torch.uint8, torch.bool):
-        with pytest.raises(RuntimeError, match="sum and average"):
+        with pytest.raises(RuntimeError, match="Sum and Average"):
             hvd.reducescatter(torch.ones(hvd.size(), dtype=dtype), op=hvd.Adasum)
     goes_on()
 
