@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from phalanx import _phalanx
-from phalanx._arguments import checked_op, checked_root, checked_splits
+from phalanx._arguments import checked_root, checked_splits
+from phalanx._options import Options
 from phalanx._world import (
     cross_rank,
     cross_size,
@@ -88,24 +89,15 @@ def _sent(
     kind: str,
     arrays: Sequence[Array],
     finish: Callable[[list[_phalanx.Array], list[int]], T],
-    name: str | None,
-    process_set: ProcessSet,
+    options: Options,
     *,
     results: Sequence[Array] | None = None,
-    grouped: bool = False,
-    **options: Any,
+    **more: Any,
 ) -> Pending[T]:
-    full = None if name is None else f"{'grouped_' if grouped else ''}{kind}.{name}"
-    operation = _phalanx.submit(
-        kind,
-        [_lend(array, writable=kind in ("allreduce", "broadcast") and results is None) for array in arrays],
-        outputs=None if results is None else [_lend(result, writable=True) for result in results],
-        name=full,
-        process_set=set_id(process_set),
-        grouped=grouped,
-        **options,
-    )
-    return Pending(operation, finish)
+    is_in_place = kind in ("allreduce", "broadcast") and results is None
+    outputs = None if results is None else [_lend(result, writable=True) for result in results]
+    lent = [_lend(array, writable=is_in_place) for array in arrays]
+    return Pending(options.submit(kind, lent, outputs, **more), finish)
 
 
 def _made(arrays: list[_phalanx.Array], _rows: list[int]) -> Array:
@@ -114,10 +106,6 @@ def _made(arrays: list[_phalanx.Array], _rows: list[int]) -> Array:
 
 def _all_made(arrays: list[_phalanx.Array], _rows: list[int]) -> list[Array]:
     return [np.asarray(array) for array in arrays]
-
-
-def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
-    return {"op": checked_op(op), "prescale": prescale_factor, "postscale": postscale_factor}
 
 
 def allreduce_async(
@@ -133,8 +121,8 @@ def allreduce_async(
     array = _contiguous(array) if out is not array else array
     result = np.empty_like(array) if out is None else out
     outputs = None if result is array else [result]
-    options = _reduction(op, prescale_factor, postscale_factor)
-    return _sent("allreduce", [array], lambda _arrays, _rows: result, name, process_set, results=outputs, **options)
+    options = Options(name, process_set, False, op, prescale_factor, postscale_factor)
+    return _sent("allreduce", [array], lambda _arrays, _rows: result, options, results=outputs)
 
 
 def allreduce(
@@ -168,12 +156,12 @@ def grouped_allreduce_async(
     """As :func:`grouped_allreduce`, without waiting."""
     inputs = [_contiguous(array) for array in arrays]
     results = [np.empty_like(array) for array in inputs]
-    options = _reduction(op, prescale_factor, postscale_factor)
+    options = Options(name, process_set, True, op, prescale_factor, postscale_factor)
 
     def finish(_arrays: list[_phalanx.Array], _rows: list[int]) -> list[Array]:
         return results
 
-    return _sent("allreduce", inputs, finish, name, process_set, results=results, grouped=True, **options)
+    return _sent("allreduce", inputs, finish, options, results=results)
 
 
 def grouped_allreduce(
@@ -199,7 +187,7 @@ def allgather_async(
     array: Array, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[Array]:
     """As :func:`allgather`, without waiting."""
-    return _sent("allgather", [_contiguous(array)], _made, name, process_set)
+    return _sent("allgather", [_contiguous(array)], _made, Options(name, process_set))
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
@@ -218,7 +206,8 @@ def grouped_allgather_async(
     arrays: Sequence[Array], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[list[Array]]:
     """As :func:`grouped_allgather`, without waiting."""
-    return _sent("allgather", [_contiguous(array) for array in arrays], _all_made, name, process_set, grouped=True)
+    options = Options(name, process_set, grouped=True)
+    return _sent("allgather", [_contiguous(array) for array in arrays], _all_made, options)
 
 
 def grouped_allgather(
@@ -247,7 +236,8 @@ def broadcast_async(
     result = np.empty_like(array) if out is None else out
     outputs = None if result is array else [result]
     root = checked_root(root_rank, process_set)
-    return _sent("broadcast", [array], lambda _arrays, _rows: result, name, process_set, results=outputs, root=root)
+    options = Options(name, process_set)
+    return _sent("broadcast", [array], lambda _arrays, _rows: result, options, results=outputs, root=root)
 
 
 def broadcast(
@@ -279,7 +269,8 @@ def alltoall_async(
     def finish(arrays: list[_phalanx.Array], rows: list[int]) -> tuple[Array, list[int]]:
         return np.asarray(arrays[0]), rows
 
-    return _sent("alltoall", [_contiguous(array)], finish, name, process_set, splits=checked_splits(splits))
+    options = Options(name, process_set)
+    return _sent("alltoall", [_contiguous(array)], finish, options, splits=checked_splits(splits))
 
 
 def alltoall(
@@ -308,8 +299,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Pending[Array]:
     """As :func:`reducescatter`, without waiting."""
-    options = _reduction(op, prescale_factor, postscale_factor)
-    return _sent("reducescatter", [_contiguous(array)], _made, name, process_set, **options)
+    options = Options(name, process_set, False, op, prescale_factor, postscale_factor)
+    return _sent("reducescatter", [_contiguous(array)], _made, options)
 
 
 def reducescatter(
@@ -340,9 +331,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Pending[list[Array]]:
     """As :func:`grouped_reducescatter`, without waiting."""
-    options = _reduction(op, prescale_factor, postscale_factor)
-    inputs = [_contiguous(array) for array in arrays]
-    return _sent("reducescatter", inputs, _all_made, name, process_set, grouped=True, **options)
+    options = Options(name, process_set, True, op, prescale_factor, postscale_factor)
+    return _sent("reducescatter", [_contiguous(array) for array in arrays], _all_made, options)
 
 
 def grouped_reducescatter(

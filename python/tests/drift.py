@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 import phalanx.torch as hvd
+from phalanx.torch import _bucket
 
 LR = 0.5
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Branches(torch.nn.Module):
@@ -88,3 +93,21 @@ def trained(prepare: str) -> list[list[float]]:
         assert base.param_groups[0] is optimizer.param_groups[0]
     hvd.check_equal(optimizer)
     return bits(net)
+
+
+def each_way(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """What a rank does, with gradients in their buckets and with gradients that stay where they are: the results are the same."""
+
+    @wraps(function)
+    def both(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        small = _bucket._SMALL
+        try:
+            _bucket._SMALL = 0
+            in_buckets = function(*args, **kwargs)
+        finally:
+            _bucket._SMALL = small
+        apart = function(*args, **kwargs)
+        assert apart == in_buckets
+        return apart
+
+    return both

@@ -45,7 +45,7 @@ class Ranks:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], deadline_s: float) -> list[Any]:
         """The results of all ranks; an exception of any is raised here. A rank that died has the result ``None``."""
-        order = (inspect.getfile(function), function.__qualname__, args)
+        order = (inspect.getfile(inspect.unwrap(function)), function.__qualname__, args)
         for connection in self.connections:
             connection.send(order)
         results: dict[int, Any] = {}

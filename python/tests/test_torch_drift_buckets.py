@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from drift import LR, Branches, alike, batch, bits, close, loss_of, wrapped
+from drift import LR, Branches, alike, batch, bits, close, each_way, loss_of, wrapped
 from ranks import run_ranks
 
 import phalanx.torch as hvd
 from phalanx import MismatchError
 
 
+@each_way
 def checkpointed(how: str, reentrant: bool) -> list[list[float]]:
     net = Branches()
     model, optimizer = wrapped(net, how)
@@ -32,6 +33,7 @@ def test_recomputed_layers(n: int, how: str) -> None:
     close(alike(run_ranks(n, checkpointed, how, True)), alike(run_ranks(n, checkpointed, how, False)))
 
 
+@each_way
 def groups_in_two_passes() -> list[list[float]]:
     net = Branches()
     ps = [*net.left.parameters(), *net.right.parameters()]
@@ -54,6 +56,7 @@ def test_members_of_a_group_are_reduced_once(n: int) -> None:
     alike(run_ranks(n, groups_in_two_passes))
 
 
+@each_way
 def grouped_in_another_order() -> list[list[float]]:
     net = Branches()
     ps = [net.left.weight, net.left.bias, net.right.bias, net.right.weight]
@@ -76,6 +79,7 @@ def test_members_of_groups_in_another_order_are_told_apart(n: int) -> None:
     alike(run_ranks(n, grouped_in_another_order))
 
 
+@each_way
 def two_checkpoints(uses_all: bool) -> list[list[float]]:
     torch.manual_seed(2)
     blocks = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(3)])
@@ -101,6 +105,7 @@ def test_checkpoints_send_each_gradient_once(n: int, uses_all: bool) -> None:
     alike(run_ranks(n, two_checkpoints, uses_all))
 
 
+@each_way
 def other_caps() -> str:
     net = hvd.DistributedDataParallel(Branches(), bucket_cap_mb=25.0 if hvd.rank() else 1e-5)
     with pytest.raises(MismatchError, match="buckets of"):

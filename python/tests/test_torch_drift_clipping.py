@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from drift import LR, Branches, alike, bits, close, loss_of, wrapped
+from drift import LR, Branches, alike, bits, close, each_way, loss_of, wrapped
 from ranks import run_ranks
 
 import phalanx.torch as hvd
 from phalanx import MismatchError
 
 
+@each_way
 def clipped(how: str, options: dict[str, Any]) -> list[list[float]]:
     net = Branches()
     model, optimizer = wrapped(net, how, **options)
@@ -44,6 +45,7 @@ def test_clipping_is_right_whatever_each_rank_has_used(n: int, how: str, options
     close(alike(run_ranks(n, clipped, how, options)), clipped_alone(n))  # REDUCE-1; momentum shows that BUCKET-3 holds
 
 
+@each_way
 def unscaled(with_inf: bool) -> tuple[list[list[float]], float]:
     net = Branches()
     _, optimizer = wrapped(net, "optimizer")
@@ -67,6 +69,7 @@ def test_unscaling_is_right_and_all_ranks_leave_out_the_same_steps(n: int) -> No
     assert scale == 512.0
 
 
+@each_way
 def clipped_without_a_batch() -> str:
     """A rank without a batch clips nothing, and gets everybody's gradients only in its step."""
     net = Branches()
@@ -87,6 +90,7 @@ def test_a_rank_that_could_not_clip_is_told_to_all(n: int) -> None:
     assert "changed after they were reduced" in alike(run_ranks(n, clipped_without_a_batch))
 
 
+@each_way
 def line_search() -> tuple[list[list[float]], int]:
     net = Branches()
     optimizer = hvd.DistributedOptimizer(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drift import LR, Branches, alike, bits, loss_of, wrapped
+from drift import LR, Branches, alike, bits, each_way, loss_of, wrapped
 from ranks import run_ranks
 
 import phalanx.torch as hvd
 from phalanx import MismatchError
 
 
+@each_way
 def held_gradients(is_alias: bool) -> tuple[bool, list[list[float]]]:
     net = Branches()
     _, optimizer = wrapped(net, "optimizer")
@@ -31,6 +32,7 @@ def test_gradients_of_earlier_steps_stay_what_they_were(n: int, is_alias: bool) 
     assert is_unchanged
 
 
+@each_way
 def gradients_of_the_programs_own() -> list[list[float]]:
     net = Branches()
     _, optimizer = wrapped(net, "optimizer")
@@ -55,6 +57,7 @@ def test_gradients_that_are_parts_of_a_tensor_stay_so(n: int) -> None:
     alike(run_ranks(n, gradients_of_the_programs_own))
 
 
+@each_way
 def channels_last() -> list[list[float]]:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3))
@@ -73,6 +76,7 @@ def test_layouts_are_kept(n: int) -> None:
     alike(run_ranks(n, channels_last))
 
 
+@each_way
 def another_layout() -> str:
     net = torch.nn.Conv2d(3, 4, 3)
     if hvd.rank() == 1:
@@ -88,6 +92,7 @@ def test_another_layout_on_one_rank_is_told(n: int) -> None:
     alike(run_ranks(n, another_layout))
 
 
+@each_way
 def hooked(how: str) -> tuple[list[list[float]], float]:
     net = torch.nn.Linear(3, 1)
     with torch.no_grad():
@@ -114,6 +119,7 @@ def test_hooks_of_the_program_come_before_gradients_travel(n: int, how: str) -> 
     assert grads == [[wanted] * 3]
 
 
+@each_way
 def alias_of_a_gradient() -> list[float]:
     net = torch.nn.Linear(2, 1, bias=False)
     flat = torch.zeros(2)
@@ -132,6 +138,7 @@ def test_memory_that_the_program_shares_with_a_gradient_has_the_result(n: int) -
     assert alike(run_ranks(n, alias_of_a_gradient)) == [(n - 1) / 2] * 2
 
 
+@each_way
 def sparse_on_one_rank() -> list[list[float]]:
     torch.manual_seed(0)
     table, other = torch.nn.Embedding(6, 2, sparse=True), torch.nn.Linear(1, 1)

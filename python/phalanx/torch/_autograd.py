@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from phalanx import _phalanx
+from phalanx._options import Options
 from phalanx.exceptions import UnsupportedError
-from phalanx.process_sets import ProcessSet
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _submit
 from phalanx.torch._handles import synchronize
@@ -34,47 +34,40 @@ def _list(result: torch.Tensor | list[torch.Tensor]) -> list[torch.Tensor]:
     return result if isinstance(result, list) else [result]
 
 
-def _of_gradient(options: dict[str, Any]) -> dict[str, Any]:
-    name = options["name"]
-    return {**options, "name": None if name is None else f"{name}.grad"}
-
-
 class Reduce(torch.autograd.Function):
     """The gradient is reduced as the tensors were."""
 
     @staticmethod
-    def forward(ctx: Any, options: dict[str, Any], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, options: Options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.options = options
-        return tuple(_list(synchronize(_submit.reduce(tensors, in_place=False, **options))))
+        return tuple(_list(synchronize(_submit.reduce(tensors, options, in_place=False))))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        if ctx.options["op"] not in (Average, Sum):
+        if ctx.options.op not in (Average, Sum):
             raise UnsupportedError(
                 "only sums and averages over ranks can be differentiated: use op=Sum or op=Average, or detach the tensor"
             )
         contiguous = [g.contiguous() for g in gradients]
-        options = _of_gradient(ctx.options)
-        return None, *_list(synchronize(_submit.reduce(contiguous, in_place=False, **options)))
+        return None, *_list(synchronize(_submit.reduce(contiguous, ctx.options.of("grad"), in_place=False)))
 
 
 class Gather(torch.autograd.Function):
     """The gradient is averaged, and each rank takes the rows that were its own."""
 
     @staticmethod
-    def forward(ctx: Any, options: dict[str, Any], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, options: Options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.options, ctx.rows = options, [t.shape[0] if t.dim() else 0 for t in tensors]
-        return tuple(_list(synchronize(_submit.gather(tensors, **options))))
+        return tuple(_list(synchronize(_submit.gather(tensors, options))))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        options = _of_gradient(ctx.options)
-        process_set: ProcessSet = options["process_set"]
+        options: Options = ctx.options.of("grad")
         own = [torch.tensor([rows]) for rows in ctx.rows]
-        rows_of_all = _list(synchronize(_submit.gather(own, **options)))
+        rows_of_all = _list(synchronize(_submit.gather(own, options)))
         contiguous = [g.contiguous() for g in gradients]
-        reduced = _list(synchronize(_submit.reduce(contiguous, in_place=False, op=Average, **options)))
-        me = process_set.ranks.index(_phalanx.place()[0])
+        reduced = _list(synchronize(_submit.reduce(contiguous, options.but(op=Average), in_place=False)))
+        me = options.process_set.ranks.index(_phalanx.place()[0])
         slices = [
             gradient.narrow(0, int(rows[:me].sum()), int(rows[me]))
             for gradient, rows in zip(reduced, rows_of_all, strict=True)
@@ -86,19 +79,16 @@ class Broadcast(torch.autograd.Function):
     """The gradient is averaged for the root; the others' inputs had no influence."""
 
     @staticmethod
-    def forward(ctx: Any, options: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-        ctx.options = options
-        result: torch.Tensor = synchronize(_submit.broadcast(tensor, in_place=False, **options))
+    def forward(ctx: Any, options: Options, root_rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.options, ctx.root = options, root_rank
+        result: torch.Tensor = synchronize(_submit.broadcast(tensor, root_rank, options, in_place=False))
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        options = _of_gradient(ctx.options)
-        root = options.pop("root_rank")
-        reduced = synchronize(
-            _submit.reduce([gradient.contiguous()], in_place=False, grouped=False, op=Average, **options)
-        )
-        return None, reduced if _phalanx.place()[0] == root else reduced * 0
+        options = ctx.options.of("grad").but(op=Average)
+        reduced = synchronize(_submit.reduce([gradient.contiguous()], options, in_place=False))
+        return None, None, reduced if _phalanx.place()[0] == ctx.root else reduced * 0
 
 
 class Alltoall(torch.autograd.Function):
@@ -106,18 +96,17 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, options: dict[str, Any], splits: Any, tensor: torch.Tensor
+        ctx: Any, options: Options, splits: Any, tensor: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.options = options
-        output, received = synchronize(_submit.alltoall(tensor, splits, **options))
+        output, received = synchronize(_submit.alltoall(tensor, splits, options))
         ctx.received, ctx.rows = received.cpu(), tensor.shape[0]
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _received: Any) -> Any:
-        options = _of_gradient(ctx.options)
-        back, _ = synchronize(_submit.alltoall(gradient.contiguous(), ctx.received, **options))
+        back, _ = synchronize(_submit.alltoall(gradient.contiguous(), ctx.received, ctx.options.of("grad")))
         if back.shape[0] < ctx.rows:
             # Rows that nobody was sent.
             back = torch.cat([back, back.new_zeros(ctx.rows - back.shape[0], *back.shape[1:])])
@@ -128,15 +117,15 @@ class Scatter(torch.autograd.Function):
     """The gradient of every share is gathered, as large as the reduction made it."""
 
     @staticmethod
-    def forward(ctx: Any, options: dict[str, Any], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, options: Options, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.options = options
-        return tuple(_list(synchronize(_submit.scatter(tensors, **options))))
+        return tuple(_list(synchronize(_submit.scatter(tensors, options))))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        options = _of_gradient(ctx.options)
-        options.pop("wire", None)
-        n_ranks = len(options["process_set"].ranks)
-        factor = (n_ranks if options.pop("op") == Sum else 1) * options.pop("prescale") * options.pop("postscale")
+        options: Options = ctx.options
+        n_ranks = len(options.process_set.ranks) if options.op == Sum else 1
+        factor = n_ranks * options.prescale * options.postscale
         scaled = [(g * factor).contiguous() for g in gradients]
-        return None, *_list(synchronize(_submit.gather(scaled, **options)))
+        plain = Options(options.name, options.process_set, options.grouped).of("grad")
+        return None, *_list(synchronize(_submit.gather(scaled, plain)))

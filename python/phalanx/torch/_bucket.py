@@ -108,8 +108,8 @@ class Bucket:
         if self._age != _world.age():
             self._renew()
         self._places = range(len(self.ps)) if places is None else places
-        views = self._views
-        if places is None and _are_all_there(grads) and not any(map(_IS_SPARSE, grads)):
+        views, dense = self._views, [grad for grad in grads if grad is not None]
+        if places is None and len(dense) == len(views) and not any(map(_IS_SPARSE, dense)):
             self._back = grads
         else:
             if places is not None:
@@ -124,10 +124,9 @@ class Bucket:
                 views.append(view)
                 dense.append(grad.to_dense() if grad.is_sparse else grad)
                 self._back[place] = None if grad.is_sparse else grad
-            grads = dense
         if views:
             with torch.no_grad():
-                _copy(views, grads)
+                _copy(views, dense)
         return self._flat
 
     def _arrive_small(self) -> None:

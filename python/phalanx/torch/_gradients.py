@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from phalanx._options import Options
 from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import ProcessSet
 from phalanx.torch import _handles, _submit
 from phalanx.torch._bucket import Bucket
 from phalanx.torch.collectives import sparse_allreduce_async
-from phalanx.torch.compression import Compressor, is_native, narrows
+from phalanx.torch.compression import Compressor, is_native, narrows, wire_of
 
 
 @dataclass(frozen=True)
@@ -140,17 +141,15 @@ def send(p: torch.Tensor, index: int, name: str, manner: Manner) -> Travel:
 
 def _reduce(tensor: torch.Tensor, name: str, manner: Manner) -> int:
     is_narrow = is_native(manner.compression) and narrows(tensor, manner.compression)
-    return _submit.reduce(
-        [tensor],
-        in_place=True,
-        grouped=False,
-        name=name,
+    options = Options(
+        name,
+        manner.process_set,
         op=manner.op,
         prescale=manner.prescale,
         postscale=manner.postscale,
-        process_set=manner.process_set,
-        wire=manner.compression.wire if is_narrow else None,
+        wire=wire_of(manner.compression) if is_narrow else None,
     )
+    return _submit.reduce([tensor], options, in_place=True)
 
 
 def _bring_home(p: torch.Tensor, reduced: torch.Tensor, context: Any, manner: Manner) -> None:

@@ -27,6 +27,7 @@ import torch
 
 from phalanx import _phalanx, _world
 from phalanx._accord import Accord, explain
+from phalanx._options import Options
 from phalanx.exceptions import MismatchError, PhalanxError
 from phalanx.reductions import Max
 from phalanx.torch import _handles, _submit
@@ -436,14 +437,8 @@ class Reducer:
 
     def _largest(self, tensor: torch.Tensor, of: str) -> int:
         """Starts to replace each element by the largest one of all ranks."""
-        return _submit.reduce(
-            [tensor],
-            in_place=True,
-            grouped=False,
-            name=f"{self._what}.{self._number}.{of}",
-            op=Max,
-            process_set=self._manner.process_set,
-        )
+        options = Options(f"{self._what}.{self._number}.{of}", self._manner.process_set, op=Max)
+        return _submit.reduce([tensor], options, in_place=True)
 
     def _answer(self) -> View:
         assert self._asked is not None, "_ask() was called"

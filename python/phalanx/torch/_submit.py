@@ -9,16 +9,11 @@ import torch
 
 from phalanx import _phalanx
 from phalanx._arguments import checked_op, checked_root, checked_splits
+from phalanx._options import Options
 from phalanx.exceptions import UnsupportedError
-from phalanx.process_sets import ProcessSet, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _handles
-from phalanx.torch._memory import CODES, back, check, device_of, host_like, lend, on_host, taken
-
-
-def full_name(kind: str, name: str | None) -> str | None:
-    """The name of the operation on all ranks; without one, the engine numbers operations."""
-    return None if name is None else f"{kind}.{name}"
+from phalanx.torch._memory import back, check, device_of, host_like, lend, on_host, taken
 
 
 def chosen_op(op: int | None, average: bool | None) -> int:
@@ -46,35 +41,18 @@ def _check_group(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return tensors
 
 
-def reduce(
-    tensors: Sequence[torch.Tensor],
-    *,
-    in_place: bool,
-    grouped: bool,
-    name: str | None,
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: ProcessSet,
-    wire: torch.dtype | None = None,
-) -> int:
+def reduce(tensors: Sequence[torch.Tensor], options: Options, *, in_place: bool) -> int:
     """Allreduce, of one tensor or a group."""
     tensors = _check_group(tensors)
     inputs = [on_host(tensor) for tensor in tensors]
     outputs = inputs if in_place else [host_like(tensor) for tensor in tensors]
-    operation = _phalanx.submit(
+    operation = options.submit(
         "allreduce",
         [lend(tensor) for tensor in inputs],
-        outputs=None if in_place else [lend(output) for output in outputs],
-        name=full_name("grouped_allreduce" if grouped else "allreduce", name),
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        process_set=set_id(process_set),
-        wire=None if wire is None else CODES[wire],
+        None if in_place else [lend(output) for output in outputs],
         device=device_of(tensors[0]) if tensors else -1,
-        grouped=grouped,
     )
+    grouped = options.grouped
 
     def finish(_arrays: list[_phalanx.Array], _rows: list[int]) -> torch.Tensor | list[torch.Tensor]:
         if in_place:
@@ -86,51 +64,26 @@ def reduce(
     return _handles.add(operation, finish)
 
 
-def gather(tensors: Sequence[torch.Tensor], *, grouped: bool, name: str | None, process_set: ProcessSet) -> int:
+def gather(tensors: Sequence[torch.Tensor], options: Options) -> int:
     """Allgather, of one tensor or a group."""
-    tensors = _check_group(tensors)
-    operation = _phalanx.submit(
-        "allgather",
-        [lend(on_host(tensor)) for tensor in tensors],
-        name=full_name("grouped_allgather" if grouped else "allgather", name),
-        process_set=set_id(process_set),
-        device=device_of(tensors[0]) if tensors else -1,
-        grouped=grouped,
-    )
-    return _handles.add(operation, _made(tensors, grouped))
+    return _gathered("allgather", tensors, options)
 
 
-def scatter(
-    tensors: Sequence[torch.Tensor],
-    *,
-    grouped: bool,
-    name: str | None,
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    process_set: ProcessSet,
-    wire: torch.dtype | None = None,
-) -> int:
+def scatter(tensors: Sequence[torch.Tensor], options: Options) -> int:
     """Reducescatter, of one tensor or a group."""
-    op = checked_op(op)
-    if op not in (Average, Sum):
+    if checked_op(options.op) not in (Average, Sum):
         raise UnsupportedError(
             "reducescatter supports only Sum and Average: for other reductions, use allreduce and take this rank's rows"
         )
+    return _gathered("reducescatter", tensors, options)
+
+
+def _gathered(kind: str, tensors: Sequence[torch.Tensor], options: Options) -> int:
+    """For collectives whose results the engine makes."""
     tensors = _check_group(tensors)
-    operation = _phalanx.submit(
-        "reducescatter",
-        [lend(on_host(tensor)) for tensor in tensors],
-        name=full_name("grouped_reducescatter" if grouped else "reducescatter", name),
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        process_set=set_id(process_set),
-        wire=None if wire is None else CODES[wire],
-        device=device_of(tensors[0]) if tensors else -1,
-        grouped=grouped,
-    )
-    return _handles.add(operation, _made(tensors, grouped))
+    device = device_of(tensors[0]) if tensors else -1
+    operation = options.submit(kind, [lend(on_host(tensor)) for tensor in tensors], device=device)
+    return _handles.add(operation, _made(tensors, options.grouped))
 
 
 def _made(tensors: list[torch.Tensor], grouped: bool) -> _handles.Finish:
@@ -143,22 +96,14 @@ def _made(tensors: list[torch.Tensor], grouped: bool) -> _handles.Finish:
     return finish
 
 
-def broadcast(
-    tensor: torch.Tensor, root_rank: int, *, in_place: bool, name: str | None, process_set: ProcessSet
-) -> int:
+def broadcast(tensor: torch.Tensor, root_rank: int, options: Options, *, in_place: bool) -> int:
     """Broadcast from a rank of the world."""
     check(tensor)
     source = on_host(tensor)
     output = source if in_place else host_like(tensor)
-    operation = _phalanx.submit(
-        "broadcast",
-        [lend(source)],
-        outputs=None if in_place else [lend(output)],
-        name=full_name("broadcast", name),
-        root=checked_root(root_rank, process_set),
-        process_set=set_id(process_set),
-        device=device_of(tensor),
-    )
+    root = checked_root(root_rank, options.process_set)
+    outputs = None if in_place else [lend(output)]
+    operation = options.submit("broadcast", [lend(source)], outputs, root=root, device=device_of(tensor))
 
     def finish(_arrays: list[_phalanx.Array], _rows: list[int]) -> torch.Tensor:
         return back(output, tensor) if in_place else output.to(tensor.device)
@@ -166,23 +111,11 @@ def broadcast(
     return _handles.add(operation, finish)
 
 
-def alltoall(
-    tensor: torch.Tensor,
-    splits: torch.Tensor | Sequence[int] | None,
-    *,
-    name: str | None,
-    process_set: ProcessSet,
-) -> int:
+def alltoall(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None, options: Options) -> int:
     """Alltoall; the result is the received rows, and how many came from each rank."""
     check(tensor)
-    operation = _phalanx.submit(
-        "alltoall",
-        [lend(on_host(tensor))],
-        name=full_name("alltoall", name),
-        splits=checked_splits(splits),
-        process_set=set_id(process_set),
-        device=device_of(tensor),
-    )
+    rows = checked_splits(splits)
+    operation = options.submit("alltoall", [lend(on_host(tensor))], splits=rows, device=device_of(tensor))
 
     def finish(arrays: list[_phalanx.Array], rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         return taken(arrays[0], tensor.device), torch.tensor(rows, dtype=torch.int32, device=tensor.device)

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from phalanx import _phalanx, _world
+from phalanx._options import Options
 from phalanx.exceptions import MismatchError
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _autograd, _submit
 from phalanx.torch._handles import poll, synchronize
 from phalanx.torch._submit import chosen_op
-from phalanx.torch.compression import Compression, Compressor, is_native, narrows
+from phalanx.torch.compression import Compression, Compressor, is_native, narrows, wire_of
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -29,16 +30,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As :func:`allreduce`, without waiting: returns a handle for :func:`poll` and :func:`synchronize`."""
-    return _submit.reduce(
-        [tensor],
-        in_place=False,
-        grouped=False,
-        name=name,
-        op=chosen_op(op, average),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=process_set,
-    )
+    options = Options(name, process_set, False, chosen_op(op, average), prescale_factor, postscale_factor)
+    return _submit.reduce([tensor], options, in_place=False)
 
 
 def allreduce(
@@ -59,40 +52,23 @@ def allreduce(
     >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum)
     tensor([1., 2.])
     """
-    op = chosen_op(op, average)
-    (result,) = _reduced([tensor], False, name, compression, op, prescale_factor, postscale_factor, process_set)
+    options = Options(name, process_set, False, chosen_op(op, average), prescale_factor, postscale_factor)
+    (result,) = _reduced([tensor], compression, options)
     return result
 
 
-def _reduced(
-    tensors: _Tensors,
-    grouped: bool,
-    name: str | None,
-    compression: type[Compressor],
-    op: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-) -> list[torch.Tensor]:
-    options: dict[str, Any] = {
-        "grouped": grouped,
-        "name": name,
-        "op": op,
-        "prescale": prescale,
-        "postscale": postscale,
-        "process_set": process_set,
-    }
+def _reduced(tensors: _Tensors, compression: type[Compressor], options: Options) -> list[torch.Tensor]:
     contexts: list[Any] | None = None
     if not is_native(compression):
         pairs = [compression.compress(t) for t in tensors]
         tensors, contexts = [t for t, _ in pairs], [c for _, c in pairs]
     elif tensors and all(isinstance(t, torch.Tensor) and narrows(t, compression) for t in tensors):
-        options["wire"] = compression.wire
+        options = options.but(wire=wire_of(compression))
     if _autograd.is_wanted(*tensors):
         results = list(_autograd.Reduce.apply(options, *tensors))
     else:
-        result = synchronize(_submit.reduce(tensors, in_place=False, **options))
-        results = result if grouped else [result]
+        result = synchronize(_submit.reduce(tensors, options, in_place=False))
+        results = result if options.grouped else [result]
     if contexts is not None:
         results = [compression.decompress(t, c) for t, c in zip(results, contexts, strict=True)]
     return results
@@ -109,16 +85,8 @@ def allreduce_async_(
 ) -> int:
     """As :func:`allreduce_`, without waiting."""
     _autograd.refuse_in_place([tensor])
-    return _submit.reduce(
-        [tensor],
-        in_place=True,
-        grouped=False,
-        name=name,
-        op=chosen_op(op, average),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=process_set,
-    )
+    options = Options(name, process_set, False, chosen_op(op, average), prescale_factor, postscale_factor)
+    return _submit.reduce([tensor], options, in_place=True)
 
 
 def allreduce_(
@@ -147,16 +115,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As :func:`grouped_allreduce`, without waiting."""
-    return _submit.reduce(
-        tensors,
-        in_place=False,
-        grouped=True,
-        name=name,
-        op=chosen_op(op, average),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=process_set,
-    )
+    options = Options(name, process_set, True, chosen_op(op, average), prescale_factor, postscale_factor)
+    return _submit.reduce(tensors, options, in_place=False)
 
 
 def grouped_allreduce(
@@ -177,8 +137,8 @@ def grouped_allreduce(
     >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2)])
     [tensor([1.]), tensor([0., 0.])]
     """
-    op = chosen_op(op, average)
-    return _reduced(list(tensors), True, name, compression, op, prescale_factor, postscale_factor, process_set)
+    options = Options(name, process_set, True, chosen_op(op, average), prescale_factor, postscale_factor)
+    return _reduced(list(tensors), compression, options)
 
 
 def grouped_allreduce_async_(
@@ -193,16 +153,8 @@ def grouped_allreduce_async_(
     """As :func:`grouped_allreduce_`, without waiting."""
     tensors = list(tensors)
     _autograd.refuse_in_place(tensors)
-    return _submit.reduce(
-        tensors,
-        in_place=True,
-        grouped=True,
-        name=name,
-        op=chosen_op(op, average),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=process_set,
-    )
+    options = Options(name, process_set, True, chosen_op(op, average), prescale_factor, postscale_factor)
+    return _submit.reduce(tensors, options, in_place=True)
 
 
 def grouped_allreduce_(
@@ -224,10 +176,6 @@ def grouped_allreduce_(
 SPARSE_OPS = {Average: "Average", Sum: "Sum"}
 
 
-def _part(name: str | None, of: str) -> str | None:
-    return None if name is None else f"{name}.{of}"
-
-
 def sparse_allreduce_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -242,9 +190,10 @@ def sparse_allreduce_async(
     if op == Average and not tensor.dtype.is_floating_point:
         raise ValueError(f"rows of {tensor.dtype} cannot be averaged: convert the tensor, or use op=Sum")
     own_form = torch.tensor([[op, *tensor.size()]])
-    form = _submit.gather([own_form], grouped=False, name=_part(name, "form"), process_set=process_set)
+    options = Options(name, process_set)
+    form = _submit.gather([own_form], options.of("form"))
     indices, values = tensor._indices().t().contiguous(), tensor._values().contiguous()
-    handle = _submit.gather([indices, values], grouped=True, name=name, process_set=process_set)
+    handle = _submit.gather([indices, values], options.but(grouped=True))
 
     def result() -> torch.Tensor:
         forms = synchronize(form)
@@ -265,7 +214,7 @@ def sparse_allreduce_async(
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """As :func:`allgather`, without waiting."""
-    return _submit.gather([tensor], grouped=False, name=name, process_set=process_set)
+    return _submit.gather([tensor], Options(name, process_set))
 
 
 def allgather(
@@ -280,8 +229,7 @@ def allgather(
     tensor([[1, 2]])
     """
     if _autograd.is_wanted(tensor):
-        options = {"grouped": False, "name": name, "process_set": process_set}
-        return _autograd.Gather.apply(options, tensor)[0]  # type: ignore[no-any-return]
+        return _autograd.Gather.apply(Options(name, process_set), tensor)[0]  # type: ignore[no-any-return]
     result: torch.Tensor = synchronize(allgather_async(tensor, name, process_set))
     return result
 
@@ -290,7 +238,7 @@ def grouped_allgather_async(
     tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """As :func:`grouped_allgather`, without waiting."""
-    return _submit.gather(tensors, grouped=True, name=name, process_set=process_set)
+    return _submit.gather(tensors, Options(name, process_set, grouped=True))
 
 
 def grouped_allgather(
@@ -299,8 +247,7 @@ def grouped_allgather(
     """Gathers several tensors as one operation: all of them, or none."""
     tensors = list(tensors)
     if _autograd.is_wanted(*tensors):
-        options = {"grouped": True, "name": name, "process_set": process_set}
-        return list(_autograd.Gather.apply(options, *tensors))
+        return list(_autograd.Gather.apply(Options(name, process_set, grouped=True), *tensors))
     result: list[torch.Tensor] = synchronize(grouped_allgather_async(tensors, name, process_set))
     return result
 
@@ -309,7 +256,7 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """As :func:`broadcast`, without waiting."""
-    return _submit.broadcast(tensor, root_rank, in_place=False, name=name, process_set=process_set)
+    return _submit.broadcast(tensor, root_rank, Options(name, process_set), in_place=False)
 
 
 def broadcast(
@@ -324,8 +271,7 @@ def broadcast(
     tensor([7])
     """
     if _autograd.is_wanted(tensor):
-        options = {"root_rank": root_rank, "name": name, "process_set": process_set}
-        return _autograd.Broadcast.apply(options, tensor)  # type: ignore[no-any-return]
+        return _autograd.Broadcast.apply(Options(name, process_set), root_rank, tensor)  # type: ignore[no-any-return]
     result: torch.Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
     return result
 
@@ -336,7 +282,7 @@ def broadcast_async_(
     """As :func:`broadcast_`, without waiting."""
     # Parameters are given their first values like this, which is no mistake.
     _autograd.refuse_in_place([tensor], leaves=False)
-    return _submit.broadcast(tensor, root_rank, in_place=True, name=name, process_set=process_set)
+    return _submit.broadcast(tensor, root_rank, Options(name, process_set), in_place=True)
 
 
 def broadcast_(
@@ -354,7 +300,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As :func:`alltoall`, without waiting; :func:`synchronize` returns both the received rows and their splits."""
-    return _submit.alltoall(tensor, splits, name=name, process_set=process_set)
+    return _submit.alltoall(tensor, splits, Options(name, process_set))
 
 
 def alltoall(
@@ -372,8 +318,7 @@ def alltoall(
     (tensor([1, 2]), tensor([2], dtype=torch.int32))
     """
     if _autograd.is_wanted(tensor):
-        options = {"name": name, "process_set": process_set}
-        output, received = _autograd.Alltoall.apply(options, splits, tensor)
+        output, received = _autograd.Alltoall.apply(Options(name, process_set), splits, tensor)
     else:
         output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
     return output if splits is None else (output, received)
@@ -388,15 +333,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """As :func:`reducescatter`, without waiting."""
-    return _submit.scatter(
-        [tensor],
-        grouped=False,
-        name=name,
-        op=op,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=process_set,
-    )
+    options = Options(name, process_set, False, op, prescale_factor, postscale_factor)
+    return _submit.scatter([tensor], options)
 
 
 def reducescatter(
@@ -416,7 +354,8 @@ def reducescatter(
     >>> hvd.reducescatter(torch.tensor([1.0, 2.0]), op=hvd.Sum)
     tensor([1., 2.])
     """
-    return _scattered([tensor], False, name, compression, op, process_set, prescale_factor, postscale_factor)[0]
+    options = Options(name, process_set, False, op, prescale_factor, postscale_factor)
+    return _scattered([tensor], compression, options)[0]
 
 
 def grouped_reducescatter_async(
@@ -428,15 +367,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """As :func:`grouped_reducescatter`, without waiting."""
-    return _submit.scatter(
-        tensors,
-        grouped=True,
-        name=name,
-        op=op,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        process_set=process_set,
-    )
+    options = Options(name, process_set, True, op, prescale_factor, postscale_factor)
+    return _submit.scatter(tensors, options)
 
 
 def grouped_reducescatter(
@@ -449,34 +381,18 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduces and scatters several tensors as one operation: all of them, or none."""
-    return _scattered(list(tensors), True, name, compression, op, process_set, prescale_factor, postscale_factor)
+    options = Options(name, process_set, True, op, prescale_factor, postscale_factor)
+    return _scattered(list(tensors), compression, options)
 
 
-def _scattered(
-    tensors: list[torch.Tensor],
-    grouped: bool,
-    name: str | None,
-    compression: type[Compressor],
-    op: int,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-) -> list[torch.Tensor]:
+def _scattered(tensors: _Tensors, compression: type[Compressor], options: Options) -> list[torch.Tensor]:
     pairs = [compression.compress(t) for t in tensors]
     tensors = [t for t, _ in pairs]
-    options: dict[str, Any] = {
-        "grouped": grouped,
-        "name": name,
-        "op": op,
-        "prescale": prescale,
-        "postscale": postscale,
-        "process_set": process_set,
-    }
     if _autograd.is_wanted(*tensors):
         results = list(_autograd.Scatter.apply(options, *tensors))
     else:
-        result = synchronize(_submit.scatter(tensors, **options))
-        results = result if grouped else [result]
+        result = synchronize(_submit.scatter(tensors, options))
+        results = result if options.grouped else [result]
     return [compression.decompress(t, c) for t, (_, c) in zip(results, pairs, strict=True)]
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from phalanx.torch._memory import CODES
+
 
 class Compressor:
     """Makes a tensor smaller before it is sent, and restores its type afterwards. Programs may define their own."""
@@ -84,6 +86,11 @@ def is_native(compression: type[Compressor]) -> bool:
 def narrows(tensor: torch.Tensor, compression: type[Compressor]) -> bool:
     """Whether elements of this tensor are sent as another type."""
     return compression.wire is not None and tensor.dtype in (torch.float32, torch.float64)
+
+
+def wire_of(compression: type[Compressor]) -> int | None:
+    """The type in which elements are sent, as the engine numbers it."""
+    return None if compression.wire is None else CODES[compression.wire]
 
 
 __all__ = ["Compression", "Compressor"]
