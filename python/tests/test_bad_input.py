@@ -216,6 +216,7 @@ def sparse() -> None:
         warnings.simplefilter("error")
         total = hvd.sparse_allreduce_async(grad, name="s", op=hvd.Sum)()
         p = torch.nn.Embedding(5, 2, sparse=True)
+        hvd.broadcast_parameters(p.state_dict(), 0)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(p.parameters(), lr=1.0), p.named_parameters())
         p(torch.tensor([0, hvd.rank()])).sum().backward()
         optimizer.step()

@@ -229,7 +229,7 @@ def test_a_loss_is_not_minimized_twice_by_mistake(world: World) -> None:
     one, _, _ = two(world)
     fluid.optimizer.SGD(0.1).minimize(one)
     before = str(world.main)
-    with pytest.raises(fluid.ProgramError, match="`w` has a gradient of .* already") as caught:
+    with pytest.raises(fluid.ProgramError, match="`w` already has a gradient of") as caught:
         fluid.optimizer.SGD(0.1).minimize(one)
     assert caught.value.var == "w"
     assert str(world.main) == before

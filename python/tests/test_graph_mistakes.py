@@ -48,7 +48,7 @@ def test_names_that_are_nearly_right(world: World) -> None:
         with pytest.raises(fluid.FeedError) as missing:
             run({"x": good["x"]}, [loss])
         assert "did you mean" not in str(missing.value)
-    with pytest.raises(fluid.LossError, match=r"no such variable; did you mean `mean_0.tmp_0`\?"):
+    with pytest.raises(fluid.LossError, match=r"no variable of that name; did you mean `mean_0.tmp_0`\?"):
         fluid.ParallelExecutor(loss_name="mean_0.tmp0", main_program=world.main)
 
 

@@ -165,7 +165,7 @@ def test_the_loss_must_be_the_one_that_was_minimized(world: World) -> None:
     ]:
         with pytest.raises(fluid.LossError, match=says):
             fluid.ParallelExecutor(use_cuda=False, loss_name=name, main_program=world.main, devices=2)
-    with pytest.raises(fluid.ProgramError, match="has a gradient of .* already"):
+    with pytest.raises(fluid.ProgramError, match="already has a gradient of"):
         fluid.optimizer.SGD(0.1).minimize(loss)
     with pytest.raises(fluid.ProgramError, match="no operations"):
         fluid.ParallelExecutor(main_program=fluid.Program(), devices=2)

@@ -92,7 +92,7 @@ def test_programs_are_read_as_they_were_written(world: World) -> None:
 @pytest.mark.parametrize("cut", [0, 1, 10, 200, -1])
 def test_programs_that_are_cut_off_are_refused(world: World, cut: int) -> None:
     classifier()
-    with pytest.raises(fluid.ProgramError, match="no program"):
+    with pytest.raises(fluid.ProgramError, match="not a program"):
         fluid.Program.parse_from_string(world.main.serialize_to_string()[:cut])
 
 
