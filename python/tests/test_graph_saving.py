@@ -214,7 +214,7 @@ def test_what_is_not_there_and_what_makes_no_sense_is_said(world: World, tmp_pat
         (fluid.FeedError, "`label` is a feed, but no result needs it", ["x", "label"], [scores]),
         (fluid.FeedError, "no feed of that name", ["y"], [scores]),
         (fluid.FetchError, "empty", ["x"], []),
-        (fluid.FetchError, "for tests", ["x"], [world.main.var("fc_0.w_0@GRAD")]),
+        (fluid.FetchError, "for testing", ["x"], [world.main.var("fc_0.w_0@GRAD")]),
         (TypeError, "variables", ["x"], ["scores"]),
     ]
     for kind, text, feeds, targets in cases:
