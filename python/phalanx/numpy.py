@@ -85,6 +85,14 @@ def _contiguous(array: Array) -> Array:
     return np.asarray(array, order="C")
 
 
+def _apart(array: Array, out: Array | None) -> Array:
+    """What is sent: the array itself, or a copy if only a part of it is overwritten with results."""
+    if out is array:
+        return array
+    array = _contiguous(array)
+    return array.copy() if out is not None and np.may_share_memory(array, out) else array
+
+
 def _sent(
     kind: str,
     arrays: Sequence[Array],
@@ -118,7 +126,7 @@ def allreduce_async(
     out: Array | None = None,
 ) -> Pending[Array]:
     """As :func:`allreduce`, without waiting."""
-    array = _contiguous(array) if out is not array else array
+    array = _apart(array, out)
     result = np.empty_like(array) if out is None else out
     outputs = None if result is array else [result]
     options = Options(name, process_set, False, op, prescale_factor, postscale_factor)
@@ -232,7 +240,7 @@ def broadcast_async(
     out: Array | None = None,
 ) -> Pending[Array]:
     """As :func:`broadcast`, without waiting."""
-    array = _contiguous(array) if out is not array else array
+    array = _apart(array, out)
     result = np.empty_like(array) if out is None else out
     outputs = None if result is array else [result]
     root = checked_root(root_rank, process_set)

@@ -257,7 +257,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "PHALANX_CHECK",
         doc: "N: every N steps ranks compare digests of their parameters, and a difference is an error on all of them; 0: never. Unset: \
-              in the first and every 100th backward pass, and a difference is a warning",
+              in the first 8 reductions, in numbers 16, 32, 64 and every 100th, and a difference is a warning",
         set: |c, v| number(v).map(|n| c.check = Some(n)),
         show: |c| c.check.map(|n| n.to_string()).unwrap_or_default(),
     },

@@ -28,6 +28,8 @@ _Named = Sequence[tuple[str, torch.Tensor]]
 _ROW = struct.Struct("<I8s8s")
 #: Rounds between comparisons where `PHALANX_CHECK` says nothing.
 _INTERVAL = 100
+#: Rounds at the start that are all compared: most mistakes show there.
+_EARLY = 8
 
 
 def check_equal(
@@ -37,12 +39,12 @@ def check_equal(
     """Returns if all ranks have the same bits; otherwise every rank raises :class:`MismatchError`, which says where they differ.
 
     For a model, the parameters are compared; for an optimizer, its parameters and its state; for a mapping, such as a
-    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` checks the parameters after every N-th step. Without it, the first and every
-    100th backward pass check them, and a difference is a warning.
+    ``state_dict()``, all tensors. ``PHALANX_CHECK=N`` checks the parameters after every N-th step. Without it,
+    the first 8 reductions, 16, 32, 64 and then every 100th check them, and a difference is a warning.
     """
     set_id(process_set)
     if len(process_set.ranks) > 1:
-        settings = _settings(model_or_optimizer)
+        settings = settings_of(model_or_optimizer)
         _compare(type(model_or_optimizer).__name__, _tensors(model_or_optimizer), process_set, settings)
 
 
@@ -65,7 +67,7 @@ class Checks:
 
 
 class Glances:
-    """Compares parameters in the first and then in every 100th round where `PHALANX_CHECK` says nothing.
+    """Compares parameters from round to round, at ever greater distances and then in every 100th, where `PHALANX_CHECK` says nothing.
 
     A difference is a warning: ranks on unlike processors may differ in the last bit of a step. All ranks are in a round together, so
     nobody waits for a rank that does something else. The first round comes before the first step and shows whether parameters were
@@ -75,22 +77,31 @@ class Glances:
     def __init__(self, what: str, process_set: ProcessSet) -> None:
         self._what, self._set = what, process_set
         self._age, self._n_rounds = -1, 0
-        self._has_warned = False
+        self._has_warned = self._is_suspicious = False
+
+    def suspect(self) -> None:
+        """Something happened after which ranks may differ: the next round compares."""
+        self._is_suspicious = True
 
     def is_time(self) -> bool:
         """Whether this rank wants to compare in this round."""
         if self._age != _world.age():
             self._age, self._n_rounds, self._has_warned = _world.age(), 0, False
-        is_on = not self._has_warned and _phalanx.check_every() is None
-        return is_on and self._n_rounds % _INTERVAL == 0
+        if self._has_warned or _phalanx.check_every() is not None:
+            return False
+        n = self._n_rounds
+        # Short jobs are over before the 100th.
+        is_early = n < _EARLY or (n < _INTERVAL and n & (n + 1) == 0)
+        return self._is_suspicious or is_early or n % _INTERVAL == 0
 
     def round(self, compares: bool, name: str, named: Callable[[], _Named]) -> None:
         """All ranks have reduced the gradients of another pass, and one of them may want to compare."""
         self._n_rounds += 1
+        self._is_suspicious = False
         if not compares:
             return
         try:
-            _compare(f"{self._what}, backward pass {self._n_rounds}", named(), self._set, name=name)
+            _compare(f"{self._what}, reduction {self._n_rounds}", named(), self._set, name=name)
         except MismatchError as why:
             self._has_warned = True
             if _phalanx.place()[0] == min(self._set.ranks):
@@ -120,16 +131,25 @@ def _of_group(optimizer: torch.optim.Optimizer, i: int, group: dict[str, Any]) -
     return named
 
 
-def _settings(of: Any) -> list[str]:
+#: Options that choose between ways to compute the same.
+_WAYS = ("capturable", "differentiable", "foreach", "fused")
+
+
+def settings_of(of: Any) -> list[str]:
     """The options of an optimizer, such as learning rates."""
     if not isinstance(of, torch.optim.Optimizer):
         return []
     return [
         f"{key} of group {i} = {value!r}"
         for i, group in enumerate(of.param_groups)
-        for key, value in sorted(group.items())
+        for key, value in ((key, _plain(value)) for key, value in sorted(group.items()) if key not in _WAYS)
         if isinstance(value, (bool, int, float, str, tuple))
     ]
+
+
+def _plain(value: Any) -> Any:
+    """Rates may be tensors of one element."""
+    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
 
 def _compare(

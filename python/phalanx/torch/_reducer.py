@@ -115,9 +115,12 @@ class Reducer:
         *,
         passes: int = 1,
         again: bool = False,
+        settings: Callable[[], Sequence[str]] = list,
     ) -> None:
         self._what, self._manner, self._cap, self._grouping, self._again = what, manner, cap, grouping, again
         self.passes = passes
+        #: What else ranks must have alike in every round, such as learning rates.
+        self._settings = settings
         self.is_syncing = True
         # Ranks make their optimizers in the same order, or hear that they do not: the number is one of the lines they compare.
         made = (what, tuple(manner.process_set.ranks))
@@ -180,6 +183,8 @@ class Reducer:
             self._members[p].index = i
         self._renumber([self._members[p].index if p in self._members else None for p in old])
         self._is_known = False
+        # New parameters have the values that each rank gave them.
+        self._glances.suspect()
 
     def _renumber(self, new: list[int | None]) -> None:
         """Numbers the parameters again, after some were added or removed."""
@@ -430,7 +435,8 @@ class Reducer:
             is_sparse = has and grad is not None and grad.is_sparse and not self._manner.sparse_as_dense
             dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
-        identity = hashlib.blake2b(self._digest + self._layout + counts, digest_size=8).digest()
+        settings = "\n".join(self._settings()).encode()
+        identity = hashlib.blake2b(self._digest + self._layout + counts + settings, digest_size=8).digest()
         report = written(bytes(dense), bytes(sparse), is_at_step, self._glances.is_time(), identity)
         handle = self._largest(torch.frombuffer(report, dtype=torch.uint8), "round")
         self._asked = (handle, report)
@@ -456,6 +462,7 @@ class Reducer:
                 f"{self._n_left_out} passes without a step",
                 f"buckets {self._layout.hex()}",
                 f"{self._n_touched} steps with gradients that were changed after they were reduced",
+                *self._settings(),
             ]
             explain(self._what, f"{self._what}.{self._number}.round", self._lines() + places, self._manner.process_set)
         assert view is not None, "explain() raises"
@@ -570,6 +577,7 @@ class Reducer:
             # A pass that ended with an exception: ranks may have sent different parts of it. All get all of it, so that
             # names are free again, and nobody keeps it.
             self._open.clear()
+            self._glances.suspect()
             for bucket in (bucket for bucket in self._buckets if not bucket.is_sent):
                 bucket.release()
             sent = self.under_way()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+from phalanx import _phalanx
+from phalanx.process_sets import ProcessSet
+
+_T = TypeVar("_T")
 
 #: Two copies would reduce the gradients of one model, or one optimizer those of two.
 _NO_COPY = (
@@ -41,3 +48,24 @@ def same_groups(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     state.update(loaded_state)
     groups[:] = dicts
     optimizer.param_groups, optimizer.state = groups, state
+
+
+def weakly(owner: Any, call: Callable[[Any], list[_T]]) -> Callable[[], list[_T]]:
+    """Calls with the owner as long as it lives, without keeping it alive."""
+    reference = weakref.ref(owner)
+
+    def ask() -> list[_T]:
+        alive = reference()
+        return [] if alive is None else call(alive)
+
+    return ask
+
+
+def warn_outsider(what: str, process_set: ProcessSet) -> None:
+    """Says that this rank is not a member of the set: its gradients stay its own."""
+    if not process_set.included():
+        warnings.warn(
+            f"rank {_phalanx.place()[0]} is not in the process set {list(process_set.ranks)} of this {what}: it trains alone. Make the "
+            f"{what} only on ranks of the set if it should not train",
+            stacklevel=4,
+        )

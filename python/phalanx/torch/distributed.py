@@ -25,6 +25,7 @@ from phalanx.reductions import Average
 from phalanx.torch import _check
 from phalanx.torch._gradients import Manner
 from phalanx.torch._reducer import Reducer, default_cap
+from phalanx.torch._wrapping import warn_outsider
 from phalanx.torch.compression import Compression, Compressor
 from phalanx.torch.functions import broadcast_parameters, broadcast_tensors, described
 
@@ -118,6 +119,12 @@ class DistributedDataParallel(torch.nn.Module):
         self._take(broadcast_buffers is not False, process_set, manner, cap)
         if self._is_alone:
             return
+        if any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in module.modules()):
+            warnings.warn(
+                "torch.nn.SyncBatchNorm knows only torch's process groups and would use the statistics of each rank alone: convert the "
+                "model with phalanx.torch.SyncBatchNorm.convert_sync_batchnorm",
+                stacklevel=2,
+            )
         # Buckets are filled in the order of parameters, which therefore must be the same, too.
         Accord("DistributedDataParallel", self._order, process_set).wait()
         if init_sync:
@@ -174,6 +181,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._reducer = Reducer(what, manner, cap, again=True)
         self._ids = []
         self._is_alone = len(process_set.ranks) == 1 or not process_set.included()
+        warn_outsider("DistributedDataParallel", process_set)
         # What torch's class knows under this name.
         self._ignored = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
 
@@ -195,6 +203,7 @@ class DistributedDataParallel(torch.nn.Module):
             # Some model has another parameter or layer; perhaps this one.
             self._adopt()
         if self._reducer.is_abandoned():
+            # The program may have made a step with what it had.
             self._reducer.leave_out()
         if not self.training or not self._reducer.is_syncing:
             return self.module(*args, **kwargs)

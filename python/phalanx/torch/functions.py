@@ -11,6 +11,7 @@ import torch
 from phalanx import _phalanx
 from phalanx._accord import Accord
 from phalanx._arguments import checked_root
+from phalanx.exceptions import PhalanxError
 from phalanx.objects import allgather_object, broadcast_object
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.torch._handles import synchronize
@@ -71,11 +72,19 @@ def broadcast_tensors(
         contiguous = tensor.detach().contiguous()
         handle = broadcast_async_(contiguous, root_rank, name, process_set)
         under_way.append((handle, contiguous, tensor))
+    failure: PhalanxError | None = None
     for handle, contiguous, tensor in under_way:
-        synchronize(handle)
+        try:
+            synchronize(handle)
+        except PhalanxError as why:
+            # All are waited for, so that their names are free again.
+            failure = failure or why
+            continue
         if contiguous.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(contiguous)
+    if failure is not None:
+        raise failure
 
 
 @dataclass
@@ -129,8 +138,9 @@ def broadcast_optimizer_state(
 
 def _groups(optimizer: torch.optim.Optimizer) -> list[str]:
     """What must be equal for one optimizer to take over the state of another."""
+    names: dict[torch.Tensor, str] = getattr(optimizer, "_parameter_names", {})
     return [
-        described(f"parameter {i}.{j}", p)
+        described(f"parameter {i}.{j} {names.get(p, '')}".rstrip(), p)
         for i, group in enumerate(optimizer.param_groups)
         for j, p in enumerate(group["params"])
     ]

@@ -30,7 +30,7 @@ from phalanx.reductions import Adasum, Average, Sum
 from phalanx.torch import _check
 from phalanx.torch._gradients import Manner, gradient_of
 from phalanx.torch._reducer import Grouping, Reducer, default_cap
-from phalanx.torch._wrapping import Uncopied, same_groups
+from phalanx.torch._wrapping import Uncopied, same_groups, warn_outsider, weakly
 from phalanx.torch.adasum_optimizer import AdasumOptimizer
 from phalanx.torch.collectives import allreduce
 from phalanx.torch.compression import Compression, Compressor
@@ -41,6 +41,8 @@ _Parameter = torch.Tensor
 class _DistributedOptimizer(Uncopied):
     """What is added to the class of the wrapped optimizer."""
 
+    _unwrapped: torch.optim.Optimizer
+
     def _start(self, names: dict[_Parameter, str], manner: Manner, passes: int, grouping: Grouping) -> None:
         self._parameter_names = names
         self._manner = manner
@@ -48,20 +50,25 @@ class _DistributedOptimizer(Uncopied):
         self.sparse_as_dense, self.gradient_predivide_factor = manner.sparse_as_dense, manner.postscale
         self._synchronized = False
         self._should_synchronize = True
+        self._followed: list[int] = []
         self._checks = _check.Checks("DistributedOptimizer", manner.process_set)
-        self._reducer = Reducer("DistributedOptimizer", manner, default_cap(), grouping, passes=passes)
+        settings = weakly(self, _check.settings_of)
+        self._reducer = Reducer(
+            "DistributedOptimizer", manner, default_cap(), grouping, passes=passes, settings=settings
+        )
         self._is_alone = len(manner.process_set.ranks) == 1 or not manner.process_set.included()
+        warn_outsider("DistributedOptimizer", manner.process_set)
         if not self._is_alone:
             self._follow()
 
     def _follow(self) -> None:
         """Registers all parameters, including those that were just added."""
-        self._followed = self._ids()
+        before, self._followed = set(self._followed), self._ids()
         own = [(i, j, p) for i, group in enumerate(self.param_groups) for j, p in enumerate(group["params"])]
         for i, j, p in own:
             if p not in self._parameter_names:
                 self._parameter_names[p] = f"added.{i}.{j}"
-            if p.requires_grad:
+            if p.requires_grad and id(p) not in before:
                 # As with Horovod, whose scripts read gradients before the first pass.
                 gradient_of(p)
         self._reducer.adopt((self._parameter_names[p], p) for _, _, p in own)
@@ -140,6 +147,8 @@ class _DistributedOptimizer(Uncopied):
             if not self._is_alone:
                 self._reducer.look_at_gradients()
             result = super().step()
+        # A scheduler that was made before the optimizer was wrapped looks there.
+        self._unwrapped._opt_called = True  # type: ignore[attr-defined]
         self._synchronized = False
         if not self._is_alone:
             self._reducer.step_done()
@@ -269,6 +278,7 @@ def _wrapped(optimizer: torch.optim.Optimizer, addition: type) -> Any:
     wrapped.__dict__.update(optimizer.__dict__)
     # Schedulers replace it in the instance, where it would hide ours.
     wrapped.__dict__.pop("step", None)
+    wrapped._unwrapped = optimizer
     return wrapped
 
 

@@ -74,7 +74,7 @@ static void wrong_tensors(void) {
     tensor = four();
     other.data = DATA + 2;
     SAME(phalanx_allreduce_into(&tensor, &other, NULL), PHALANX_STATUS_INVALID);
-    SAYS(phalanx_last_error(), "share memory");
+    SAYS(phalanx_last_error(), "overlap in memory");
     other = four();
     other.dtype = PHALANX_DTYPE_I32;
     other.data = DATA + 4;

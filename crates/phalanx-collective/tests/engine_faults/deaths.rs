@@ -28,7 +28,10 @@ impl Fault {
         match self {
             Fault::Kill => ended("its process was killed by SIGKILL"),
             Fault::Exit => ended("its process exited with code 0"),
-            Fault::Panic => ended("its process exited with code 101"),
+            Fault::Panic => {
+                let panicked = format!("rank {victim} gave up: the thread that owned its engine panicked");
+                [ended("its process exited with code 101"), vec![panicked]].concat()
+            }
             Fault::ShutDown => {
                 vec![format!("rank {victim} has shut down its engine, which ends the engines of all ranks")]
             }

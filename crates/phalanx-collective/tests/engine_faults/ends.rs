@@ -43,7 +43,7 @@ fn a_rank_whose_thread_panics_is_named_also_where_its_process_goes_on() {
                 panicked.join().unwrap_err();
                 return;
             }
-            let error = answered(engine.submit(ones("more")).unwrap()).unwrap_err().to_string();
+            let error = engine.submit(ones("more")).and_then(answered).unwrap_err().to_string();
             assert!(error.contains("rank 2") && error.contains("panicked"), "{error}");
         });
     }

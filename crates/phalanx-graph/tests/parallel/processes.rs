@@ -179,10 +179,11 @@ fn as_long_as_a_process_may_fail_the_others_do_not_update() {
 #[test]
 fn a_process_that_fails_is_named_by_the_others() {
     let program = network(Some(&adam()), &[20], false, 0.0);
-    let processes = Threads::new(2);
+    // All stay until the end: nobody can ask one that is gone why it failed.
+    let processes: Vec<Arc<Threads>> = Threads::new(2).into_iter().map(Arc::new).collect();
     let errors: Vec<RunError> = std::thread::scope(|scope| {
-        let run = |at: usize, collective: Threads| {
-            let setup = Setup { collective: Arc::new(collective), ..on(2) };
+        let run = |at: usize, collective: Arc<Threads>| {
+            let setup = Setup { collective, ..on(2) };
             let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
             let mut store = Store::new(0);
             exe.prepare(&mut store).unwrap();
@@ -195,8 +196,8 @@ fn a_process_that_fails_is_named_by_the_others() {
             assert_eq!(store.get("fc.w"), before, "PARA-2");
             error
         };
-        let threads: Vec<_> =
-            processes.into_iter().enumerate().map(|(at, c)| scope.spawn(move || run(at, c))).collect();
+        let all = processes.iter().cloned().enumerate();
+        let threads: Vec<_> = all.map(|(at, c)| scope.spawn(move || run(at, c))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
     assert!(matches!(&errors[1], RunError::Replica { replica: 1, .. }), "{}", errors[1]);
