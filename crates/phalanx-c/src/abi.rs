@@ -49,7 +49,7 @@ pub enum Status {
 /// BOOL = 9, because it knows no bfloat16.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DType {
+pub enum CDType {
     U8 = 0,
     I8 = 1,
     U16 = 2,
@@ -67,7 +67,7 @@ pub enum DType {
 /// How the elements of all ranks become one. The numbers are Horovod's: horovod_reduce_op_sum() is PHALANX_OP_SUM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum COp {
     Average = 0,
     Sum = 1,
     Adasum = 2,
@@ -159,7 +159,7 @@ impl COptions {
         struct_size: size_of::<COptions>(),
         name: std::ptr::null(),
         process_set: 0,
-        op: Op::Sum as i32,
+        op: COp::Sum as i32,
         prescale: 1.0,
         postscale: 1.0,
         wire: PHALANX_SAME_DTYPE,
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn element_types_have_the_codes_of_the_library() {
-        use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16};
+        use CDType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16};
         let ours = [U8, I8, U16, I16, I32, I64, F16, BF16, F32, F64, Bool];
         let theirs = phalanx_core::DType::ALL;
         assert_eq!(ours.len(), theirs.len());

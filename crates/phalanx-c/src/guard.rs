@@ -70,17 +70,17 @@ pub fn may_wait() -> Result<(), Failure> {
 
 /// A callback and what it is given. Whoever gave it said that it may be called on any thread.
 #[derive(Debug)]
-pub struct Call {
+pub struct Completion {
     callback: extern "C" fn(i64, i32, *mut c_void),
     user: *mut c_void,
 }
 
 // SAFETY: the pointer is only handed to the callback, never followed here; phalanx.h says that callbacks run on any thread.
-unsafe impl Send for Call {}
+unsafe impl Send for Completion {}
 
-impl Call {
-    pub fn new(callback: Callback, user: *mut c_void) -> Option<Call> {
-        callback.map(|callback| Call { callback, user })
+impl Completion {
+    pub fn new(callback: Callback, user: *mut c_void) -> Option<Completion> {
+        callback.map(|callback| Completion { callback, user })
     }
 
     pub fn call(self, handle: i64, status: i32) {
@@ -116,7 +116,7 @@ mod tests {
             unsafe { *user.cast::<bool>() = may_wait().is_ok() };
         }
         let mut may = true;
-        Call::new(Some(look), (&raw mut may).cast()).unwrap().call(1, 0);
+        Completion::new(Some(look), (&raw mut may).cast()).unwrap().call(1, 0);
         assert!(!may, "EDGE-3");
         assert!(may_wait().is_ok());
     }

@@ -3,7 +3,7 @@
 use crate::{
     abi::Status,
     failure::{self, Failure},
-    guard::{self, Call},
+    guard::{self, Completion},
     process::lock,
 };
 use phalanx_collective::engine::{Answer, Handle};
@@ -23,13 +23,13 @@ const YIELD_FOR: Duration = Duration::from_micros(100);
 pub struct Handles {
     next: AtomicI64,
     /// A lock because any thread submits and releases; held for a look only.
-    entries: Mutex<BTreeMap<i64, Arc<Entry>>>,
+    entries: Mutex<BTreeMap<i64, Arc<SubmittedOp>>>,
 }
 
 /// One operation.
-pub struct Entry {
+pub struct SubmittedOp {
     /// What can be seen of the answer, as soon as there is one.
-    view: OnceLock<View>,
+    view: OnceLock<AnswerView>,
     /// A lock because several threads may ask at once; never held while one waits.
     kept: Mutex<Kept>,
     bell: Arc<Bell>,
@@ -58,32 +58,32 @@ impl Bell {
 }
 
 /// An answer in the words of phalanx.h.
-pub struct View {
+pub struct AnswerView {
     pub status: i32,
     pub error: CString,
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<OutputView>,
     pub received: Vec<i64>,
     pub last_joined: Option<i32>,
 }
 
-pub struct Output {
+pub struct OutputView {
     /// An address is a number here, because other threads may look at it.
     pub address: usize,
     pub dtype: i32,
     pub shape: Vec<i64>,
 }
 
-impl View {
-    fn of(answer: &Answer) -> View {
+impl AnswerView {
+    fn of(answer: &Answer) -> AnswerView {
         let failed = answer.as_ref().err();
         let done = answer.as_ref().ok();
         let signed = |numbers: &[u64]| numbers.iter().map(|n| *n as i64).collect::<Vec<i64>>();
         let outputs = done.iter().flat_map(|o| &o.tensors).map(|tensor| {
             let bytes = tensor.bytes();
             let address = if bytes.is_empty() { 0 } else { bytes.as_ptr() as usize };
-            Output { address, dtype: tensor.dtype() as i32, shape: signed(tensor.shape()) }
+            OutputView { address, dtype: tensor.dtype() as i32, shape: signed(tensor.shape()) }
         });
-        View {
+        AnswerView {
             status: failed.map_or(Status::Ok, failure::status) as i32,
             error: failed.map(|e| guard::text(&e.to_string())).unwrap_or_default(),
             outputs: outputs.collect(),
@@ -99,10 +99,13 @@ impl Handles {
     }
 
     /// Gives an operation its number, and calls back once it is done, which may be now.
-    pub fn add(&self, handle: Handle, call: Option<Call>) -> i64 {
+    pub fn add(&self, handle: Handle, call: Option<Completion>) -> i64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let entry =
-            Arc::new(Entry { view: OnceLock::new(), kept: Mutex::new(Kept::Nothing), bell: Arc::default() });
+        let entry = Arc::new(SubmittedOp {
+            view: OnceLock::new(),
+            kept: Mutex::new(Kept::Nothing),
+            bell: Arc::default(),
+        });
         lock(&self.entries).insert(number, entry.clone());
         let Some(call) = call else {
             *lock(&entry.kept) = Kept::Pending(handle, false);
@@ -111,7 +114,7 @@ impl Handles {
         // Nobody but the callback knows the number yet, and it looks at the view only.
         let (seen, bell) = (entry.clone(), entry.bell.clone());
         handle.on_done(move |answer| {
-            let status = seen.view.get_or_init(|| View::of(answer)).status;
+            let status = seen.view.get_or_init(|| AnswerView::of(answer)).status;
             drop(seen);
             call.call(number, status);
             bell.ring();
@@ -120,7 +123,7 @@ impl Handles {
         number
     }
 
-    pub fn get(&self, number: i64) -> Result<Arc<Entry>, Failure> {
+    pub fn get(&self, number: i64) -> Result<Arc<SubmittedOp>, Failure> {
         lock(&self.entries).get(&number).cloned().ok_or_else(|| {
             Failure::new(Status::UnknownHandle, format!("{number} is not a handle, or was released"))
         })
@@ -135,7 +138,7 @@ impl Handles {
     }
 }
 
-impl Entry {
+impl SubmittedOp {
     /// Whether it is done; if so the view is there.
     pub fn poll(&self) -> bool {
         // The slot of the answer may be locked by this very thread.
@@ -150,7 +153,7 @@ impl Entry {
             }
             Kept::Pending(handle, rings) => match handle.wait_until(Instant::now()) {
                 Ok(answer) => {
-                    self.view.get_or_init(|| View::of(&answer));
+                    self.view.get_or_init(|| AnswerView::of(&answer));
                     *kept = Kept::Done { _answer: Box::new(answer) };
                     true
                 }
@@ -169,7 +172,7 @@ impl Entry {
     }
 
     /// What is seen of the answer.
-    pub fn view(&self) -> Result<&View, Failure> {
+    pub fn view(&self) -> Result<&AnswerView, Failure> {
         let view = if self.poll() { self.view.get() } else { None };
         view.ok_or_else(|| {
             Failure::new(Status::Pending, "the operation is not done yet; phalanx_wait() waits for it")
@@ -177,7 +180,7 @@ impl Entry {
     }
 
     /// Waits until it is done, at most until the deadline.
-    pub fn wait(&self, deadline: Option<Instant>) -> Result<&View, Failure> {
+    pub fn wait(&self, deadline: Option<Instant>) -> Result<&AnswerView, Failure> {
         if guard::in_callback() {
             guard::may_wait().or_else(|refused| self.view().map(drop).map_err(|_| refused))?;
             return self.view();

@@ -1,7 +1,7 @@
 //! Horovod's C functions: its names, arguments and codes. What its Python modules call through ctypes.
 
 use crate::{
-    abi::{Op, Status},
+    abi::{COp, Status},
     failure::Failure,
     guard::{self, code, guard},
     life,
@@ -186,32 +186,32 @@ pub extern "C" fn horovod_rocm_built() -> bool {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_reduce_op_average() -> c_int {
-    Op::Average as c_int
+    COp::Average as c_int
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_reduce_op_sum() -> c_int {
-    Op::Sum as c_int
+    COp::Sum as c_int
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_reduce_op_adasum() -> c_int {
-    Op::Adasum as c_int
+    COp::Adasum as c_int
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_reduce_op_min() -> c_int {
-    Op::Min as c_int
+    COp::Min as c_int
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_reduce_op_max() -> c_int {
-    Op::Max as c_int
+    COp::Max as c_int
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_reduce_op_product() -> c_int {
-    Op::Product as c_int
+    COp::Product as c_int
 }
 
 /// As phalanx_add_process_set(), if HOROVOD_DYNAMIC_PROCESS_SETS was 1 at horovod_init(). Returns its number; or -1 (not initialized), -2 (not

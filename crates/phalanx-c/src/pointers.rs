@@ -1,7 +1,7 @@
 //! Reads C pointers, and refuses values that are visibly wrong.
 
 use crate::{
-    abi::{COptions, CTensor, Op},
+    abi::{COp, COptions, CTensor},
     failure::Failure,
 };
 use phalanx_collective::engine::{Request, Tensor, spec::Form};
@@ -14,19 +14,19 @@ const MAX_DIMS: i32 = 64;
 
 /// A tensor as the caller described it.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct CallerTensor {
     address: *mut u8,
     form: Form,
 }
 
-impl Given {
+impl CallerTensor {
     /// The addresses of its bytes.
     fn span(&self) -> std::ops::Range<usize> {
         let begin = self.address as usize;
         begin..begin + self.form.n_bytes() as usize
     }
 
-    fn is_at(&self, other: &Given) -> bool {
+    fn is_at(&self, other: &CallerTensor) -> bool {
         self.address == other.address && self.form == other.form
     }
 
@@ -87,7 +87,7 @@ pub fn dtype(code: i32) -> Result<DType, Failure> {
 
 /// # Safety
 /// `tensor` is null or points to one whose shape is null or has `ndim` dimensions.
-pub unsafe fn tensor(tensor: *const CTensor) -> Result<Given, Failure> {
+pub unsafe fn tensor(tensor: *const CTensor) -> Result<CallerTensor, Failure> {
     // SAFETY: the same is asked of our caller.
     let Some(CTensor { data, shape, ndim, dtype: code }) = (unsafe { tensor.as_ref() }).copied() else {
         return Err(Failure::invalid("the tensor is NULL"));
@@ -118,12 +118,12 @@ pub unsafe fn tensor(tensor: *const CTensor) -> Result<Given, Failure> {
             form.shape
         )));
     }
-    Ok(Given { address: data.cast(), form })
+    Ok(CallerTensor { address: data.cast(), form })
 }
 
 /// # Safety
 /// As for `tensor`, `n` times.
-pub unsafe fn tensors(items: *const CTensor, n: i32) -> Result<Vec<Given>, Failure> {
+pub unsafe fn tensors(items: *const CTensor, n: i32) -> Result<Vec<CallerTensor>, Failure> {
     // SAFETY: the caller says that `n` are there.
     let items = unsafe { slice(items, n, "the tensors") }?;
     // SAFETY: each of them is one that the caller vouches for.
@@ -157,12 +157,12 @@ pub fn apply(request: Request, options: &COptions, name: Option<String>) -> Resu
     let mut request =
         request.set(set).scale(options.prescale, options.postscale).device(options.device.max(-1));
     request = match options.op {
-        code if code == Op::Average as i32 => request.op(ReduceOp::Average),
-        code if code == Op::Sum as i32 => request.op(ReduceOp::Sum),
-        code if code == Op::Adasum as i32 => request.adasum(),
-        code if code == Op::Min as i32 => request.op(ReduceOp::Min),
-        code if code == Op::Max as i32 => request.op(ReduceOp::Max),
-        code if code == Op::Product as i32 => request.op(ReduceOp::Product),
+        code if code == COp::Average as i32 => request.op(ReduceOp::Average),
+        code if code == COp::Sum as i32 => request.op(ReduceOp::Sum),
+        code if code == COp::Adasum as i32 => request.adasum(),
+        code if code == COp::Min as i32 => request.op(ReduceOp::Min),
+        code if code == COp::Max as i32 => request.op(ReduceOp::Max),
+        code if code == COp::Product as i32 => request.op(ReduceOp::Product),
         code => return Err(Failure::invalid(format!("{code} is not a phalanx_op"))),
     };
     if options.wire != crate::abi::PHALANX_SAME_DTYPE {
@@ -179,11 +179,11 @@ pub fn unknown_set(set: i32) -> Failure {
 }
 
 /// Refuses tensors of one operation that share memory which one of them writes. True if all outputs are their inputs.
-pub fn check_apart(inputs: &[Given], outputs: &[Given]) -> Result<bool, Failure> {
+pub fn check_apart(inputs: &[CallerTensor], outputs: &[CallerTensor]) -> Result<bool, Failure> {
     let in_place = !inputs.is_empty()
         && inputs.len() == outputs.len()
         && inputs.iter().zip(outputs).all(|(a, b)| a.is_at(b));
-    let read: &[Given] = if in_place { &[] } else { inputs };
+    let read: &[CallerTensor] = if in_place { &[] } else { inputs };
     let mut spans: Vec<(std::ops::Range<usize>, bool)> = Vec::new();
     spans.extend(read.iter().map(|g| (g.span(), false)));
     spans.extend(outputs.iter().map(|g| (g.span(), true)));
@@ -207,8 +207,8 @@ pub fn check_apart(inputs: &[Given], outputs: &[Given]) -> Result<bool, Failure>
 mod tests {
     use super::*;
 
-    fn given(address: usize, n: u64) -> Given {
-        Given { address: address as *mut u8, form: Form { dtype: DType::U8, shape: vec![n] } }
+    fn given(address: usize, n: u64) -> CallerTensor {
+        CallerTensor { address: address as *mut u8, form: Form { dtype: DType::U8, shape: vec![n] } }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use crate::{abi::Status, failure::Failure, guard, handles::Handles};
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, Options},
+    engine::{Engine, EngineOptions},
 };
 use phalanx_core::{Config, Rank};
 use std::{
@@ -208,7 +208,7 @@ fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Resul
 }
 
 /// The settings of the next engine. The environment is read anew: it may have changed since the last one.
-fn options(communicator: &Communicator, wish: Wish) -> Result<Options, Failure> {
+fn options(communicator: &Communicator, wish: Wish) -> Result<EngineOptions, Failure> {
     let n = communicator.size();
     let all = || (0..n).map(Rank);
     if !wish.ranks.is_empty() && !wish.ranks.iter().copied().eq(all().map(|r| i64::from(r.0))) {
@@ -230,7 +230,7 @@ fn options(communicator: &Communicator, wish: Wish) -> Result<Options, Failure> 
     }
     let vars = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let config = Config::from_vars(vars).map_err(|e| Failure::invalid(e.to_string()))?;
-    Ok(Options { process_sets: seen.split_off(1), ..Options::from_config(&config) })
+    Ok(EngineOptions { process_sets: seen.split_off(1), ..EngineOptions::from_config(&config) })
 }
 
 /// Distinct ranks of a world of `n`, sorted.
@@ -257,7 +257,7 @@ pub fn sorted_set(ranks: &[u32], n: u32) -> Result<Vec<u32>, Failure> {
 /// Whether all ranks can start, and with the same process sets; every rank takes part, whatever it was asked for.
 fn agree(
     communicator: &mut Communicator,
-    options: &Result<Options, Failure>,
+    options: &Result<EngineOptions, Failure>,
 ) -> Result<Option<Failure>, Failure> {
     let mut hasher = DefaultHasher::new();
     let sets = options.as_ref().ok().map(|o| &o.process_sets);

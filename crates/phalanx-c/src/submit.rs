@@ -3,8 +3,8 @@
 use crate::{
     abi::{COptions, CTensor},
     failure::Failure,
-    guard::{Call, guard},
-    pointers::{self, Given},
+    guard::{Completion, guard},
+    pointers::{self, CallerTensor},
     process::PROCESS,
 };
 use phalanx_collective::engine::{Request, Tensor};
@@ -23,14 +23,14 @@ unsafe fn submit(options: *const COptions, request: impl FnOnce() -> Result<Requ
             let (options, name) = unsafe { pointers::options(options) }?;
             let request = pointers::apply(request()?, &options, name)?;
             let handle = session.engine.submit(request)?;
-            Ok(PROCESS.handles.add(handle, Call::new(options.callback, options.user)))
+            Ok(PROCESS.handles.add(handle, Completion::new(options.callback, options.user)))
         },
     )
 }
 
 /// # Safety
 /// The caller of the C function keeps the memory valid, and leaves it alone, until the operation is done.
-unsafe fn lend(given: Vec<Given>) -> Vec<Tensor> {
+unsafe fn lend(given: Vec<CallerTensor>) -> Vec<Tensor> {
     // SAFETY: the same is asked of our caller.
     given.into_iter().map(|given| unsafe { given.lend() }).collect()
 }
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn phalanx_join(options: *const COptions) -> i64 {
             // SAFETY: the header asks the same of the caller.
             let (options, _) = unsafe { pointers::options(options) }?;
             let handle = session.engine.join()?;
-            Ok(PROCESS.handles.add(handle, Call::new(options.callback, options.user)))
+            Ok(PROCESS.handles.add(handle, Completion::new(options.callback, options.user)))
         },
     )
 }

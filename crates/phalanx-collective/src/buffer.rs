@@ -11,11 +11,11 @@ use std::{
 /// A vector of zeros that the ranks of this host can read and write during collectives. Where a host has only
 /// one rank it is ordinary memory.
 pub struct ArenaVec<T: Element> {
-    memory: Memory<T>,
+    memory: Backing<T>,
     len: usize,
 }
 
-enum Memory<T> {
+enum Backing<T> {
     Shared(Block, PhantomData<T>),
     Private(Vec<T>),
 }
@@ -23,17 +23,17 @@ enum Memory<T> {
 impl<T: Element> ArenaVec<T> {
     pub(crate) fn shared(block: Block, len: usize) -> ArenaVec<T> {
         assert!(block.len() >= len * size_of::<T>() && block.address().cast::<T>().is_aligned());
-        ArenaVec { memory: Memory::Shared(block, PhantomData), len }
+        ArenaVec { memory: Backing::Shared(block, PhantomData), len }
     }
 
     pub(crate) fn private(zeros: Vec<T>) -> ArenaVec<T> {
         let len = zeros.len();
-        ArenaVec { memory: Memory::Private(zeros), len }
+        ArenaVec { memory: Backing::Private(zeros), len }
     }
 
     /// Whether peers can reach it.
     pub fn is_shared(&self) -> bool {
-        matches!(self.memory, Memory::Shared(..))
+        matches!(self.memory, Backing::Shared(..))
     }
 }
 
@@ -44,10 +44,10 @@ impl<T: Element> Deref for ArenaVec<T> {
         match &self.memory {
             // SAFETY: the block is zeroed or written by elements, aligned and long enough (checked in `shared`), and lives as long as
             // `self`. Peers touch it only inside collectives, for which the caller lends it mutably.
-            Memory::Shared(block, _) => unsafe {
+            Backing::Shared(block, _) => unsafe {
                 std::slice::from_raw_parts(block.address().cast(), self.len)
             },
-            Memory::Private(vec) => vec,
+            Backing::Private(vec) => vec,
         }
     }
 }
@@ -56,10 +56,10 @@ impl<T: Element> DerefMut for ArenaVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.memory {
             // SAFETY: as in `deref`; `&mut self` makes it the only view in this process.
-            Memory::Shared(block, _) => unsafe {
+            Backing::Shared(block, _) => unsafe {
                 std::slice::from_raw_parts_mut(block.address().cast(), self.len)
             },
-            Memory::Private(vec) => vec,
+            Backing::Private(vec) => vec,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Plans this communicator made before, found again without building them.
 
 use crate::plan::{
-    Memory, Request,
-    step::{Layout, Op, Plan, Step},
+    Memory, PlanRequest,
+    step::{CollectiveOp, Layout, Plan, Step},
 };
 use phalanx_net::arena::Lane;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// What a plan depends on besides the communicator itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub op: Op,
+    pub op: CollectiveOp,
     pub layout: Layout,
     pub elem_bytes: u32,
     pub in_place: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    pub fn new(plan: Plan, request: &Request) -> Made {
+    pub fn new(plan: Plan, request: &PlanRequest) -> Made {
         let bytes = match request.layout {
             Layout::Whole { len } | Layout::Rooted { len, .. } => len * u64::from(request.elem_bytes),
             _ => u64::MAX,

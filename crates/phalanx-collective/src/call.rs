@@ -5,14 +5,14 @@
 
 use crate::plan::{
     Memory,
-    step::{Layout, Op},
+    step::{CollectiveOp, Layout},
 };
 use phalanx_core::{DType, ReduceOp};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// One call as compared between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words {
+pub struct CallSignature {
     pub what: u64,
     /// Elements, or a digest of all counts.
     pub count: u64,
@@ -23,16 +23,17 @@ pub struct Words {
 const MEMORY_BITS: u64 = 3 << 12;
 const SCALED: u64 = 1 << 17;
 
-impl Words {
+impl CallSignature {
     pub fn of(
-        op: Op,
+        op: CollectiveOp,
         layout: &Layout,
         dtype: DType,
         reduce: Option<ReduceOp>,
         factors: (f64, f64),
         memory: Memory,
-    ) -> Words {
-        let op_code = Op::ALL.iter().position(|o| *o == op).expect("ALL lists every operation") as u64;
+    ) -> CallSignature {
+        let op_code =
+            CollectiveOp::ALL.iter().position(|o| *o == op).expect("ALL lists every operation") as u64;
         let reduce_code = reduce.map_or(15, |r| r as u64);
         let (root, count) = match layout {
             Layout::Whole { len } => (0, *len),
@@ -47,7 +48,7 @@ impl Words {
         let memory = (memory as u64) << 12;
         let what = op_code | (dtype as u64) << 4 | reduce_code << 8 | memory | scaled | u64::from(root) << 32;
         let factors = if is_scaled { [factors.0.to_bits(), factors.1.to_bits()] } else { [0; 2] };
-        Words { what, count, factors }
+        CallSignature { what, count, factors }
     }
 
     pub fn is_scaled(self) -> bool {
@@ -55,7 +56,7 @@ impl Words {
     }
 
     /// Where the caller's memory lies is no part of what is called.
-    pub fn same_call(self, other: Words) -> bool {
+    pub fn same_call(self, other: CallSignature) -> bool {
         self.what | MEMORY_BITS == other.what | MEMORY_BITS
             && self.count == other.count
             && self.factors == other.factors
@@ -71,7 +72,7 @@ impl Words {
 
     /// For people: "allreduce(sum) of 100 f32". Codes may come from another rank, so none is trusted.
     pub fn describe(self) -> String {
-        let op = Op::ALL.get((self.what & 15) as usize);
+        let op = CollectiveOp::ALL.get((self.what & 15) as usize);
         let dtype = DType::from_code((self.what >> 4 & 15) as u8).map_or("unknown", DType::name);
         let reduce =
             ReduceOp::ALL.get((self.what >> 8 & 15) as usize).map_or(String::new(), |r| format!("({r})"));
@@ -80,14 +81,14 @@ impl Words {
         let scaled = if self.is_scaled() { format!(" scaled by {pre} and {post}") } else { String::new() };
         let op_name = op.map_or("an unknown operation", |o| o.name());
         match op {
-            Some(Op::Barrier) => op_name.to_string(),
-            Some(Op::Broadcast | Op::Reduce) => {
+            Some(CollectiveOp::Barrier) => op_name.to_string(),
+            Some(CollectiveOp::Broadcast | CollectiveOp::Reduce) => {
                 format!("{op_name}{reduce}{scaled} of {} {dtype} with root {root}", self.count)
             }
-            Some(Op::Gather | Op::Scatter) => {
+            Some(CollectiveOp::Gather | CollectiveOp::Scatter) => {
                 format!("{op_name} of {dtype} with root {root} and counts {:04x}", self.count & 0xffff)
             }
-            Some(Op::ReduceScatter | Op::Allgather | Op::Alltoall) => {
+            Some(CollectiveOp::ReduceScatter | CollectiveOp::Allgather | CollectiveOp::Alltoall) => {
                 format!("{op_name}{reduce}{scaled} of {dtype} with counts {:04x}", self.count & 0xffff)
             }
             _ => format!("{op_name}{reduce}{scaled} of {} {dtype}", self.count),
@@ -106,19 +107,23 @@ mod tests {
     use super::*;
     use phalanx_core::Rank;
 
-    fn words(op: Op, layout: Layout, dtype: DType) -> Words {
-        Words::of(op, &layout, dtype, Some(ReduceOp::Sum), (1.0, 1.0), Memory::Private)
+    fn words(op: CollectiveOp, layout: Layout, dtype: DType) -> CallSignature {
+        CallSignature::of(op, &layout, dtype, Some(ReduceOp::Sum), (1.0, 1.0), Memory::Private)
     }
 
     #[test]
     fn different_calls_have_different_words() {
-        let a = words(Op::Allreduce, Layout::Whole { len: 3 }, DType::F32);
+        let a = words(CollectiveOp::Allreduce, Layout::Whole { len: 3 }, DType::F32);
         assert_eq!(a.describe(), "allreduce(sum) of 3 f32");
-        assert!(!a.same_call(words(Op::Allreduce, Layout::Whole { len: 4 }, DType::F32)), "CALL-1");
-        assert!(!a.same_call(words(Op::Allreduce, Layout::Whole { len: 3 }, DType::I32)));
-        assert!(!a.same_call(words(Op::Reduce, Layout::Rooted { root: Rank(0), len: 3 }, DType::F32)));
-        let scaled = Words::of(
-            Op::Allreduce,
+        assert!(!a.same_call(words(CollectiveOp::Allreduce, Layout::Whole { len: 4 }, DType::F32)), "CALL-1");
+        assert!(!a.same_call(words(CollectiveOp::Allreduce, Layout::Whole { len: 3 }, DType::I32)));
+        assert!(!a.same_call(words(
+            CollectiveOp::Reduce,
+            Layout::Rooted { root: Rank(0), len: 3 },
+            DType::F32
+        )));
+        let scaled = CallSignature::of(
+            CollectiveOp::Allreduce,
             &Layout::Whole { len: 3 },
             DType::F32,
             Some(ReduceOp::Sum),
@@ -126,8 +131,8 @@ mod tests {
             Memory::Private,
         );
         assert!(!a.same_call(scaled));
-        let arena = Words::of(
-            Op::Allreduce,
+        let arena = CallSignature::of(
+            CollectiveOp::Allreduce,
             &Layout::Whole { len: 3 },
             DType::F32,
             Some(ReduceOp::Sum),
@@ -141,7 +146,14 @@ mod tests {
     fn calls_with_any_other_factors_differ() {
         let scaled = |pre, post| {
             let layout = Layout::Whole { len: 3 };
-            Words::of(Op::Allreduce, &layout, DType::F32, Some(ReduceOp::Sum), (pre, post), Memory::Private)
+            CallSignature::of(
+                CollectiveOp::Allreduce,
+                &layout,
+                DType::F32,
+                Some(ReduceOp::Sum),
+                (pre, post),
+                Memory::Private,
+            )
         };
         let mine = scaled(0.5, 1.0);
         assert!(mine.same_call(scaled(0.5, 1.0)));
@@ -156,7 +168,7 @@ mod tests {
     #[test]
     fn garbage_words_can_be_described() {
         for what in [u64::MAX, 0x1234_5678_9abc_def0, 0] {
-            assert!(!Words { what, count: u64::MAX, factors: [what; 2] }.describe().is_empty());
+            assert!(!CallSignature { what, count: u64::MAX, factors: [what; 2] }.describe().is_empty());
         }
     }
 }

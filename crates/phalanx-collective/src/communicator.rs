@@ -11,7 +11,7 @@ use crate::{
     invoke::{Ask, Hands},
     plan::{
         self, Algorithm,
-        step::{Layout, Op},
+        step::{CollectiveOp, Layout},
     },
     run::ear::Ear,
 };
@@ -37,7 +37,7 @@ impl Default for Scale {
 
 /// What tells a communicator from all others of a rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CommunicatorId {
     /// No other communicator of its ranks ever has it: links and engines go by it.
     pub number: u32,
     /// Where its slots are; another one may have had it before (TENANT-1).
@@ -83,11 +83,15 @@ impl Communicator {
             return Err(Error::WorldTaken);
         }
         let members = (0..world.n_ranks()).map(Rank).collect();
-        Communicator::of(world, Place { number: 0, lane: 0 }, members)
+        Communicator::of(world, CommunicatorId { number: 0, lane: 0 }, members)
     }
 
-    pub(crate) fn of(world: Arc<World>, place: Place, members: Vec<Rank>) -> Result<Communicator, Error> {
-        let Place { number, lane } = place;
+    pub(crate) fn of(
+        world: Arc<World>,
+        place: CommunicatorId,
+        members: Vec<Rank>,
+    ) -> Result<Communicator, Error> {
+        let CommunicatorId { number, lane } = place;
         let me =
             members.iter().position(|&r| r == world.rank()).expect("a rank makes communicators it is in");
         let mut hosts = vec![Vec::new(); world.topology().n_hosts() as usize];
@@ -253,7 +257,12 @@ impl Communicator {
         let all = 0..data.len();
         let hands = Hands::Together { memory: data, input: all.clone(), output: all };
         self.call(
-            Ask { op: Op::Allreduce, layout: Layout::Whole { len }, dtype, reduce: Some((op, scale)) },
+            Ask {
+                op: CollectiveOp::Allreduce,
+                layout: Layout::Whole { len },
+                dtype,
+                reduce: Some((op, scale)),
+            },
             hands,
         )
     }
@@ -269,7 +278,10 @@ impl Communicator {
         same_length("output", output.len(), input.len())?;
         let layout = Layout::Whole { len: input.len() as u64 };
         let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
-        self.call(Ask { op: Op::Allreduce, layout, dtype: T::DTYPE, reduce: Some((op, scale)) }, hands)
+        self.call(
+            Ask { op: CollectiveOp::Allreduce, layout, dtype: T::DTYPE, reduce: Some((op, scale)) },
+            hands,
+        )
     }
 
     /// Reduces `input` and leaves rank r with its share of the result, `counts[r]` elements.
@@ -286,7 +298,7 @@ impl Communicator {
         let layout = Layout::Counts { counts: counts.to_vec() };
         let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
         let reduce = Some((op, Scale::default()));
-        self.call(Ask { op: Op::ReduceScatter, layout, dtype: T::DTYPE, reduce }, hands)
+        self.call(Ask { op: CollectiveOp::ReduceScatter, layout, dtype: T::DTYPE, reduce }, hands)
     }
 
     /// Gives every rank everybody's elements, in rank order; rank r contributes `counts[r]`.
@@ -301,7 +313,7 @@ impl Communicator {
         same_length("output", output.len(), counts.iter().sum::<u64>() as usize)?;
         let layout = Layout::Counts { counts: counts.to_vec() };
         let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
-        self.call(Ask { op: Op::Allgather, layout, dtype: T::DTYPE, reduce: None }, hands)
+        self.call(Ask { op: CollectiveOp::Allgather, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
     /// Gives every rank the root's elements.
@@ -312,7 +324,7 @@ impl Communicator {
         let all = 0..memory.len();
         let input = if self.me == root { all.clone() } else { 0..0 };
         let hands = Hands::Together { memory, input, output: all };
-        self.call(Ask { op: Op::Broadcast, layout, dtype: T::DTYPE, reduce: None }, hands)
+        self.call(Ask { op: CollectiveOp::Broadcast, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
     /// Reduces into the root's data; everybody else's stay as they are.
@@ -324,7 +336,7 @@ impl Communicator {
         let output = if self.me == root { all.clone() } else { 0..0 };
         let hands = Hands::Together { memory, input: all, output };
         self.call(
-            Ask { op: Op::Reduce, layout, dtype: T::DTYPE, reduce: Some((op, Scale::default())) },
+            Ask { op: CollectiveOp::Reduce, layout, dtype: T::DTYPE, reduce: Some((op, Scale::default())) },
             hands,
         )
     }
@@ -346,7 +358,7 @@ impl Communicator {
         }
         let layout = Layout::RootedCounts { root, counts: counts.to_vec() };
         let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
-        self.call(Ask { op: Op::Gather, layout, dtype: T::DTYPE, reduce: None }, hands)
+        self.call(Ask { op: CollectiveOp::Gather, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
     /// Gives rank r its `counts[r]` of the root's elements. `input` is used at the root only and may be empty elsewhere.
@@ -366,7 +378,7 @@ impl Communicator {
         same_length("output", output.len(), counts[self.me.index()] as usize)?;
         let layout = Layout::RootedCounts { root, counts: counts.to_vec() };
         let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
-        self.call(Ask { op: Op::Scatter, layout, dtype: T::DTYPE, reduce: None }, hands)
+        self.call(Ask { op: CollectiveOp::Scatter, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
     /// Sends `matrix[p * n + q]` elements from every rank p to every rank q, in rank order on both sides.
@@ -384,7 +396,7 @@ impl Communicator {
         same_length("output", output.len(), (0..n).map(|p| matrix[p * n + me]).sum::<u64>() as usize)?;
         let layout = Layout::Matrix { n_ranks: self.size(), matrix: matrix.to_vec() };
         let hands = Hands::Apart { input: bytes::of(input), output: bytes::of_mut(output) };
-        self.call(Ask { op: Op::Alltoall, layout, dtype: T::DTYPE, reduce: None }, hands)
+        self.call(Ask { op: CollectiveOp::Alltoall, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
     /// Everybody's rows of the matrix that [`alltoall`](Self::alltoall) wants; rank p's row says what it sends to each rank.
@@ -399,7 +411,10 @@ impl Communicator {
     /// Returns when every rank has called it.
     pub fn barrier(&mut self) -> Result<(), Error> {
         let hands = Hands::Apart { input: &[], output: &mut [] };
-        self.call(Ask { op: Op::Barrier, layout: Layout::Empty, dtype: DType::U8, reduce: None }, hands)
+        self.call(
+            Ask { op: CollectiveOp::Barrier, layout: Layout::Empty, dtype: DType::U8, reduce: None },
+            hands,
+        )
     }
 
     fn check_root(&self, root: Rank) -> Result<(), Error> {

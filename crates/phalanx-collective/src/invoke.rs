@@ -2,16 +2,16 @@
 
 use crate::{
     cache::{Key, Made},
-    call::Words,
+    call::CallSignature,
     communicator::{Communicator, Scale},
     error::Error,
     plan::{
-        self, Memory, Request,
-        step::{Layout, Op},
+        self, Memory, PlanRequest,
+        step::{CollectiveOp, Layout},
     },
     run::{self, Stop, arena::ArenaRun, exchange::LinkRun, memory::Buffers},
 };
-use phalanx_core::{DType, ReduceOp, Transport, kernel::Reduction};
+use phalanx_core::{DType, ReduceOp, Transport, kernel::ReduceKernel};
 use phalanx_net::{
     NetError,
     arena::{Lane, SLOT_BYTES},
@@ -26,7 +26,7 @@ pub(crate) enum Hands<'a> {
 
 /// One call, checked.
 pub(crate) struct Ask {
-    pub op: Op,
+    pub op: CollectiveOp,
     pub layout: Layout,
     pub dtype: DType,
     pub reduce: Option<(ReduceOp, Scale)>,
@@ -36,7 +36,7 @@ impl Communicator {
     /// The one way into the executor.
     pub(crate) fn call(&mut self, ask: Ask, mut hands: Hands<'_>) -> Result<(), Error> {
         let reduction = match ask.reduce {
-            Some((op, scale)) => Some(Reduction::new(ask.dtype, op, scale.pre, scale.post, self.size())?),
+            Some((op, scale)) => Some(ReduceKernel::new(ask.dtype, op, scale.pre, scale.post, self.size())?),
             None => None,
         };
         if let Some(doom) = self.world.casualties().any().then(|| self.world.casualties().doomed()).flatten()
@@ -75,7 +75,7 @@ impl Communicator {
         &mut self,
         ask: &Ask,
         memory: Memory,
-        reduction: Option<&Reduction>,
+        reduction: Option<&ReduceKernel>,
         hands: &mut Hands<'_>,
     ) -> Result<(), Stop> {
         let elem_bytes = ask.dtype.size();
@@ -95,7 +95,8 @@ impl Communicator {
             }
         };
         let factors = ask.reduce.map_or((1.0, 1.0), |(_, s)| (s.pre, s.post));
-        let words = Words::of(ask.op, &ask.layout, ask.dtype, ask.reduce.map(|r| r.0), factors, memory);
+        let words =
+            CallSignature::of(ask.op, &ask.layout, ask.dtype, ask.reduce.map(|r| r.0), factors, memory);
         let arena = self.lane.as_mut().map(|lane| ArenaRun {
             lane,
             words,
@@ -129,7 +130,7 @@ impl Communicator {
         }
         let config = self.world.config();
         let whole_world = self.number == 0;
-        let request = Request {
+        let request = PlanRequest {
             op: ask.op,
             layout: ask.layout.clone(),
             topology: self.topology.clone(),

@@ -23,7 +23,8 @@ pub mod fuzzing {
             && let Some(header) = rest.first_chunk()
         {
             let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|j| mine[i * 8 + j]));
-            let words = crate::call::Words { what: word(0), count: word(1), factors: [word(2), word(3)] };
+            let words =
+                crate::call::CallSignature { what: word(0), count: word(1), factors: [word(2), word(3)] };
             let _ = crate::run::exchange::judge(header, words, word(0), word(1));
         }
     }

@@ -1,7 +1,7 @@
 //! Sub-communicators: some of the ranks, with an order of their own.
 
 use crate::{
-    communicator::{Communicator, Place},
+    communicator::{Communicator, CommunicatorId},
     error::Error,
 };
 use phalanx_core::{Rank, ReduceOp};
@@ -59,7 +59,7 @@ impl Communicator {
                 )));
             }
         }
-        let place = Place { number: base + group as u32, lane: lanes[group] };
+        let place = CommunicatorId { number: base + group as u32, lane: lanes[group] };
         let members = ranks.iter().map(|r| self.members[r.index()]).collect();
         Communicator::of(self.world.clone(), place, members).map(Some)
     }

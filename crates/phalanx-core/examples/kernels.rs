@@ -25,7 +25,7 @@ impl Case {
     /// Gigabytes per second of one destination.
     fn measure(&self, n_bytes: usize) -> f64 {
         let reduction =
-            kernel::Reduction::new(self.dtype, self.op, 1.0, 1.0, self.n_ranks).expect("has a meaning");
+            kernel::ReduceKernel::new(self.dtype, self.op, 1.0, 1.0, self.n_ranks).expect("has a meaning");
         let mut buffers = vec![vec![1u8; n_bytes + 64]; self.n_srcs + self.n_dsts];
         let mut pointers = buffers.iter_mut().map(|b| b.as_mut_ptr());
         let dsts: Vec<*mut u8> = pointers.by_ref().take(self.n_dsts).collect();

@@ -23,7 +23,7 @@ use pass::Pass;
 
 /// What one reduction computes: op, type and scale factors, checked once.
 #[derive(Clone, Copy, Debug)]
-pub struct Reduction {
+pub struct ReduceKernel {
     dtype: DType,
     /// Never Average: that is Sum with a divisor.
     op: ReduceOp,
@@ -40,13 +40,13 @@ struct Factors {
     divisor: u64,
 }
 
-impl PartialEq for Reduction {
-    fn eq(&self, other: &Reduction) -> bool {
+impl PartialEq for ReduceKernel {
+    fn eq(&self, other: &ReduceKernel) -> bool {
         (self.dtype, self.op, self.factors) == (other.dtype, other.op, other.factors)
     }
 }
 
-impl Reduction {
+impl ReduceKernel {
     /// The reduction of `n_ranks` contributions, or why it has no meaning.
     pub fn new(
         dtype: DType,
@@ -54,17 +54,17 @@ impl Reduction {
         prescale: f64,
         postscale: f64,
         n_ranks: u32,
-    ) -> Result<Reduction, OpError> {
+    ) -> Result<ReduceKernel, OpError> {
         op.check(dtype, prescale, postscale)?;
         let (op, divisor) = match op {
             ReduceOp::Average => (ReduceOp::Sum, u64::from(n_ranks.max(1))),
             other => (other, 1),
         };
-        Ok(Reduction::resolve(Level::detect(), dtype, op, Factors { prescale, postscale, divisor }))
+        Ok(ReduceKernel::resolve(Level::detect(), dtype, op, Factors { prescale, postscale, divisor }))
     }
 
-    fn resolve(level: Level, dtype: DType, op: ReduceOp, factors: Factors) -> Reduction {
-        Reduction { dtype, op, factors, pass: pass::select(level, dtype, op, &factors) }
+    fn resolve(level: Level, dtype: DType, op: ReduceOp, factors: Factors) -> ReduceKernel {
+        ReduceKernel { dtype, op, factors, pass: pass::select(level, dtype, op, &factors) }
     }
 
     #[inline]
@@ -74,14 +74,14 @@ impl Reduction {
 
     /// The same reduction with only the wanted factors: `pre` keeps the prescale, `post` keeps the postscale and
     /// Average's division.
-    pub fn only(self, pre: bool, post: bool) -> Reduction {
+    pub fn only(self, pre: bool, post: bool) -> ReduceKernel {
         let Factors { prescale, postscale, divisor } = self.factors;
         let factors = Factors {
             prescale: if pre { prescale } else { 1.0 },
             postscale: if post { postscale } else { 1.0 },
             divisor: if post { divisor } else { 1 },
         };
-        Reduction::resolve(Level::detect(), self.dtype, self.op, factors)
+        ReduceKernel::resolve(Level::detect(), self.dtype, self.op, factors)
     }
 
     /// Whether no factor changes anything.

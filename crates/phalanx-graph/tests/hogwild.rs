@@ -6,7 +6,7 @@ use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Hogwild, Init,
     Optimizer, Options, ParallelExecutor, Program, Rule, RunError, Setup, Store, Tensor,
-    exec::{Batch, ReaderError, each},
+    exec::{NamedFeeds, ReaderError, each},
     graph::Conflict,
 };
 use std::{
@@ -20,7 +20,7 @@ fn setup(replicas: usize, num_iteration_per_run: usize) -> Setup {
     Setup { replicas: Some(replicas), exec, ..Setup::default() }
 }
 
-fn owned(feeds: Vec<(&'static str, Tensor)>) -> Batch {
+fn owned(feeds: Vec<(&'static str, Tensor)>) -> NamedFeeds {
     feeds.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
@@ -42,7 +42,7 @@ fn linear(rate: f64) -> Program {
     program
 }
 
-fn ones(samples: usize, value: f32) -> Batch {
+fn ones(samples: usize, value: f32) -> NamedFeeds {
     let x = Tensor::new(&[samples, 40], &vec![value; samples * 40]).unwrap();
     vec![("x".to_string(), x)]
 }
@@ -134,7 +134,7 @@ fn nobody_waits_for_the_computations_of_another() {
     let mut first: Option<ThreadId> = None;
     let mut large = Some(ones(30_000, 0.5));
     let mut n_small = 0;
-    let reader = |batch: &mut Batch| -> Result<bool, ReaderError> {
+    let reader = |batch: &mut NamedFeeds| -> Result<bool, ReaderError> {
         let me = std::thread::current().id();
         if let Some(large) = large.take() {
             (first, *batch) = (Some(me), large);
@@ -167,19 +167,19 @@ fn words() -> Program {
     program
 }
 
-fn ids(value: i64) -> Batch {
+fn ids(value: i64) -> NamedFeeds {
     vec![("ids".to_string(), Tensor::new(&[3], &[1, value, 2]).unwrap())]
 }
 
 /// Runs a reader that does something wrong at its 20th batch, and then one that does not.
 fn recovers(
     replicas: usize,
-    mut wrong: impl FnMut(&mut Batch) -> Result<bool, ReaderError> + Send,
+    mut wrong: impl FnMut(&mut NamedFeeds) -> Result<bool, ReaderError> + Send,
 ) -> RunError {
     let mut hogwild = Hogwild::new(&words(), "loss", setup(replicas, usize::MAX)).unwrap();
     let mut store = Store::new(1);
     let (mut updates, mut n) = (Vec::new(), 0);
-    let reader = |batch: &mut Batch| {
+    let reader = |batch: &mut NamedFeeds| {
         n += 1;
         if n == 20 {
             return wrong(batch);

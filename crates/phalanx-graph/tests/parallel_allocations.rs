@@ -4,7 +4,7 @@ use crate::{allocator::count_of_all, alone::alone};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildStrategy, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Init, Optimizer,
-    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, VarId, exec::Batch, op::Func,
+    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor, VarId, exec::NamedFeeds, op::Func,
 };
 
 fn program() -> Program {
@@ -71,7 +71,7 @@ fn updates_allocate_nothing(program: &Program) {
         let mut hogwild = Hogwild::new(program, "loss", setup).unwrap();
         let mut updates = Vec::with_capacity(3 * n_batches);
         let before = count_of_all();
-        let reader = |batch: &mut Batch| {
+        let reader = |batch: &mut NamedFeeds| {
             if batch.is_empty() {
                 batch.push(("x".to_string(), Tensor::new(&[41, 20], &[1f32; 820]).unwrap()));
             }

@@ -129,12 +129,12 @@ pub struct HostArgs {
 
     /// How this program was started; filled in from the command line as a whole, not by a flag.
     #[arg(skip)]
-    pub own: Own,
+    pub own: Invocation,
 }
 
 /// How this program was started, so that it can start itself again.
 #[derive(Clone, Debug, Default)]
-pub struct Own {
+pub struct Invocation {
     pub exe: PathBuf,
     /// The arguments after the program's name.
     pub args: Vec<OsString>,
@@ -142,7 +142,7 @@ pub struct Own {
 
 impl Command {
     /// Sets how this program was started in the subcommands that start it again.
-    pub fn set_own(&mut self, own: Own) {
+    pub fn set_own(&mut self, own: Invocation) {
         match self {
             Command::Run(args) => args.hosts.own = own,
             Command::Doctor(args) => args.hosts.own = own,

@@ -4,7 +4,7 @@
 //!   `-x`: otherwise a rank could join the job that surrounds this one.
 //! - ENV-2: the launcher passes no variable named `PHALANX_SECRET*` to a rank; the agent adds the descriptor's number.
 
-use crate::place::Place;
+use crate::place::Assignment;
 use std::net::SocketAddr;
 
 /// Names the descriptor from which a rank reads the job's secret.
@@ -90,7 +90,7 @@ fn is_listed(name: &[u8], names: &[&str], prefixes: &[&str]) -> bool {
 }
 
 /// What only this rank is told: who it is and where the ranks meet.
-pub fn of_rank(place: &Place, host: &str, meeting: &[SocketAddr]) -> Vec<(String, String)> {
+pub fn of_rank(place: &Assignment, host: &str, meeting: &[SocketAddr]) -> Vec<(String, String)> {
     let meeting = meeting.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
     let numbers = [
         ("PHALANX_RANK", place.rank.0),
@@ -110,7 +110,7 @@ pub fn of_rank(place: &Place, host: &str, meeting: &[SocketAddr]) -> Vec<(String
 }
 
 /// The same by the names that scripts for Horovod read before they import anything.
-pub fn of_rank_for_horovod(place: &Place, host: &str) -> Vec<(String, String)> {
+pub fn of_rank_for_horovod(place: &Assignment, host: &str) -> Vec<(String, String)> {
     let numbers = [
         ("HOROVOD_RANK", place.rank.0),
         ("HOROVOD_SIZE", place.size),
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_rank_is_told_who_it_is() {
         let place =
-            Place { rank: Rank(5), size: 6, local_rank: 1, local_size: 2, cross_rank: 2, cross_size: 3 };
+            Assignment { rank: Rank(5), size: 6, local_rank: 1, local_size: 2, cross_rank: 2, cross_size: 3 };
         let env = of_rank(&place, "n2", &["10.0.0.1:70".parse().unwrap(), "[::1]:80".parse().unwrap()]);
         let value = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         assert_eq!(value("PHALANX_RANK"), Some("5"));

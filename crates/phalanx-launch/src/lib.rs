@@ -20,7 +20,7 @@ mod trace;
 mod wire;
 
 use clap::Parser;
-use cli::{Cli, Command, Own};
+use cli::{Cli, Command, Invocation};
 use phalanx_core::{Config, ConfigError};
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -28,7 +28,7 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
     let words = std::iter::once(exe.clone().into_os_string()).chain(args.iter().cloned());
     let mut cli = Cli::parse_from(cli::with_long_flags(words));
-    cli.command.set_own(Own { exe, args });
+    cli.command.set_own(Invocation { exe, args });
     if let Err(error) = start_log(&cli.command) {
         eprintln!("phalanx: {error}");
         return ExitCode::from(2);

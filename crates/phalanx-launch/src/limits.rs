@@ -8,7 +8,7 @@ use std::{
 
 /// What binds; `None` where nothing does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Limits {
+pub struct HostLimits {
     pub cores: Option<f64>,
     pub memory_bytes: Option<u64>,
 }
@@ -23,8 +23,8 @@ pub struct Shortage {
 }
 
 /// What binds this process.
-pub fn read() -> Limits {
-    let mut limits = Limits::default();
+pub fn read() -> HostLimits {
+    let mut limits = HostLimits::default();
     for dir in groups() {
         let text = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
         limits.cores = least(limits.cores, parse_cpu_max(&text("cpu.max")));

@@ -22,7 +22,7 @@ pub struct WorldPlan {
 
 /// What a rank is told about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Assignment {
     pub rank: Rank,
     pub size: u32,
     pub local_rank: u32,
@@ -85,12 +85,12 @@ impl WorldPlan {
         &self.hosts[self.host_of(rank)].name
     }
 
-    pub fn place(&self, rank: Rank) -> Place {
+    pub fn place(&self, rank: Rank) -> Assignment {
         let host = self.host_of(rank);
         let ranks = &self.hosts[host].ranks;
         let local_rank = rank.0 - ranks.start;
         let has_peer = |h: &&HostRanks| h.ranks.len() as u32 > local_rank;
-        Place {
+        Assignment {
             rank,
             size: self.n_ranks(),
             local_rank,

@@ -6,9 +6,9 @@ mod overview;
 use crate::bench::bytes;
 use clap::Args;
 use phalanx_collective::plan::{
-    self, Algorithm, Memory, Request,
+    self, Algorithm, Memory, PlanRequest,
     simulate::{CostModel, TierCost},
-    step::{Layout, Op},
+    step::{CollectiveOp, Layout},
 };
 use phalanx_core::{DType, Rank, Tiers, Topology};
 use serde::Serialize;
@@ -102,7 +102,7 @@ pub fn main(args: &SimulateArgs) -> ExitCode {
 
 const MAX_RANKS: u32 = 1 << 16;
 
-fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
+fn prepare(args: &SimulateArgs) -> Result<(PlanRequest, CostModel), String> {
     let tiers: Tiers = match (&args.tiers, args.ranks) {
         (Some(shape), _) => shape.parse().map_err(|e| format!("--tiers: {e}"))?,
         (None, Some(0)) => return Err("--ranks 0: a world has at least one rank".into()),
@@ -119,26 +119,30 @@ fn prepare(args: &SimulateArgs) -> Result<(Request, CostModel), String> {
     if n_ranks > MAX_RANKS {
         return Err(format!("{n_ranks} ranks are too many; at most {MAX_RANKS} can be simulated"));
     }
-    let op: Op = args.op.parse().map_err(|e| format!("{e}"))?;
+    let op: CollectiveOp = args.op.parse().map_err(|e| format!("{e}"))?;
     let dtype: DType = args.dtype.parse().map_err(|e| format!("{e}"))?;
     let len = bytes(&args.bytes)?.div_ceil(dtype.size() as u64);
     let share = len / u64::from(n_ranks);
     let layout = match op {
-        Op::Allreduce => Layout::Whole { len },
-        Op::Broadcast | Op::Reduce => Layout::Rooted { root: Rank::ZERO, len },
-        Op::ReduceScatter | Op::Allgather => Layout::Counts { counts: vec![share; n_ranks as usize] },
-        Op::Gather | Op::Scatter => {
+        CollectiveOp::Allreduce => Layout::Whole { len },
+        CollectiveOp::Broadcast | CollectiveOp::Reduce => Layout::Rooted { root: Rank::ZERO, len },
+        CollectiveOp::ReduceScatter | CollectiveOp::Allgather => {
+            Layout::Counts { counts: vec![share; n_ranks as usize] }
+        }
+        CollectiveOp::Gather | CollectiveOp::Scatter => {
             Layout::RootedCounts { root: Rank::ZERO, counts: vec![share; n_ranks as usize] }
         }
-        Op::Alltoall if n_ranks > 4096 => return Err("alltoall is simulated for 4096 ranks at most".into()),
-        Op::Alltoall => {
+        CollectiveOp::Alltoall if n_ranks > 4096 => {
+            return Err("alltoall is simulated for 4096 ranks at most".into());
+        }
+        CollectiveOp::Alltoall => {
             let n = n_ranks as usize;
             Layout::Matrix { n_ranks, matrix: vec![share / u64::from(n_ranks).max(1); n * n] }
         }
-        Op::Barrier => Layout::Empty,
+        CollectiveOp::Barrier => Layout::Empty,
     };
     let hosts = vec![tiers.dims()[0]; (n_ranks / tiers.dims()[0]) as usize];
-    let request = Request {
+    let request = PlanRequest {
         op,
         layout,
         topology: Arc::new(Topology::of_sizes(&hosts)),
@@ -185,7 +189,7 @@ fn positive(what: &str, value: f64) -> Result<f64, String> {
     }
 }
 
-fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
+fn show(args: &SimulateArgs, request: &PlanRequest, cost: &CostModel) {
     let rows = rows(args, request, cost);
     let text = if args.json {
         rows.iter().map(|r| serde_json::to_string(r).unwrap_or_default() + "\n").collect()
@@ -197,7 +201,7 @@ fn show(args: &SimulateArgs, request: &Request, cost: &CostModel) {
 }
 
 /// Every algorithm's price, the fastest first.
-fn rows(args: &SimulateArgs, request: &Request, cost: &CostModel) -> Vec<Row> {
+fn rows(args: &SimulateArgs, request: &PlanRequest, cost: &CostModel) -> Vec<Row> {
     let mut rows = Vec::new();
     for algorithm in Algorithm::supporting(request) {
         if std::io::stderr().is_terminal() {
@@ -213,8 +217,8 @@ fn rows(args: &SimulateArgs, request: &Request, cost: &CostModel) -> Vec<Row> {
 }
 
 /// One algorithm's price.
-fn priced(args: &SimulateArgs, request: &Request, cost: &CostModel, algorithm: Algorithm) -> Row {
-    let is_barrier = request.op == Op::Barrier;
+fn priced(args: &SimulateArgs, request: &PlanRequest, cost: &CostModel, algorithm: Algorithm) -> Row {
+    let is_barrier = request.op == CollectiveOp::Barrier;
     let bytes = if is_barrier { 0 } else { bytes(&args.bytes).unwrap_or_default() };
     let moves = !is_barrier && request.n_ranks() > 1;
     let predicted = plan::simulate::simulate(request, algorithm, cost);
@@ -231,7 +235,7 @@ fn priced(args: &SimulateArgs, request: &Request, cost: &CostModel, algorithm: A
     }
 }
 
-fn table(request: &Request, rows: &[Row]) -> String {
+fn table(request: &PlanRequest, rows: &[Row]) -> String {
     let shape = request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), ToString::to_string);
     let mut text = format!(
         "{} of {} bytes, {} rank{} as {shape}\n{:<14} {:>14} {:>10} {:>8}  bytes over links, tier by tier\n",
@@ -283,7 +287,7 @@ mod tests {
         pub args: SimulateArgs,
     }
 
-    fn prepared(words: &[&str]) -> Result<(Request, CostModel), String> {
+    fn prepared(words: &[&str]) -> Result<(PlanRequest, CostModel), String> {
         prepare(&Line::parse_from(["simulate"].iter().chain(words)).args)
     }
 
@@ -340,7 +344,7 @@ mod tests {
 
     #[test]
     fn the_selected_plan_is_among_the_predicted_ones_for_every_collective() {
-        for op in Op::ALL {
+        for op in CollectiveOp::ALL {
             let (request, cost) = prepared(&["--tiers", "4x3", "--op", op.name(), "--bytes", "1M"]).unwrap();
             let selected = plan::select(&request);
             assert!(selected.supports(&request), "{op}");

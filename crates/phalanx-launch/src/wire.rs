@@ -1,9 +1,9 @@
 //! The protocol between the launcher and its agents: [`phalanx_net::frame`] messages on an agent's stdin and stdout.
 //!
-//! - WIRE-1: the job's secret travels only in [`Down::Prepare`], through a pipe; its `Debug` form hides it.
+//! - WIRE-1: the job's secret travels only in [`ToAgent::Prepare`], through a pipe; its `Debug` form hides it.
 //!
-//! An agent sends [`Up::Hello`] before it reads anything, so that different versions are detected before a message is
-//! misread. [`Up::Exited`] may overtake a rank's last output; [`Up::Closed`] never does.
+//! An agent sends [`ToLauncher::Hello`] before it reads anything, so that different versions are detected before a message is
+//! misread. [`ToLauncher::Exited`] may overtake a rank's last output; [`ToLauncher::Closed`] never does.
 
 use phalanx_core::Rank;
 pub use phalanx_net::ending::Ending;
@@ -15,14 +15,14 @@ pub const CAP: usize = 16 << 20;
 
 /// From the launcher to an agent.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Down {
+pub enum ToAgent {
     /// Check that the ranks could start here; answered by `Ready` or `Refused`.
     Prepare(Box<Prepare>),
     /// Start the ranks.
     Go,
     /// Send a signal to every rank that still runs.
-    Signal(Sig),
-    /// What the launcher read for the ranks that read here; the next comes when each of them has said [`Up::Taken`].
+    Signal(JobSignal),
+    /// What the launcher read for the ranks that read here; the next comes when each of them has said [`ToLauncher::Taken`].
     Input(Vec<u8>),
     /// Nothing more to read will come.
     InputEnded,
@@ -54,14 +54,14 @@ pub struct RankStart {
 
 /// From an agent to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Up {
+pub enum ToLauncher {
     Hello {
         version: String,
     },
     Ready {
         cores: u32,
     },
-    Refused(Refusal),
+    Refused(StartRefusal),
     Started {
         rank: Rank,
         pid: u32,
@@ -72,13 +72,13 @@ pub enum Up {
     },
     Output {
         rank: Rank,
-        stream: Stream,
+        stream: OutputStream,
         bytes: Vec<u8>,
     },
     /// The stream ended: all of its output was said before.
     Closed {
         rank: Rank,
-        stream: Stream,
+        stream: OutputStream,
     },
     Exited {
         rank: Rank,
@@ -90,7 +90,7 @@ pub enum Up {
 
 /// Why an agent cannot start its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum StartRefusal {
     #[error("the working directory {path} does not exist ({why})")]
     NoDirectory { path: String, why: String },
     #[error("command not found: {program}")]
@@ -109,14 +109,14 @@ pub enum Refusal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stream {
+pub enum OutputStream {
     Stdout,
     Stderr,
 }
 
 /// The signals a launcher may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Sig {
+pub enum JobSignal {
     Int,
     Term,
     Kill,
@@ -124,15 +124,15 @@ pub enum Sig {
     Usr2,
 }
 
-impl Sig {
+impl JobSignal {
     /// What the kernel calls it.
     pub const fn number(self) -> i32 {
         match self {
-            Sig::Int => 2,
-            Sig::Term => 15,
-            Sig::Kill => 9,
-            Sig::Usr1 => 10,
-            Sig::Usr2 => 12,
+            JobSignal::Int => 2,
+            JobSignal::Term => 15,
+            JobSignal::Kill => 9,
+            JobSignal::Usr1 => 10,
+            JobSignal::Usr2 => 12,
         }
     }
 }
@@ -161,17 +161,17 @@ mod tests {
             ranks: vec![],
             bind: false,
         };
-        let shown = format!("{:?}", Down::Prepare(Box::new(prepare)));
+        let shown = format!("{:?}", ToAgent::Prepare(Box::new(prepare)));
         assert!(shown.contains("secret: Hidden(..)"), "WIRE-1: {shown}");
     }
 
     #[test]
     fn output_survives_the_frame() {
-        let up = Up::Output { rank: Rank(3), stream: Stream::Stderr, bytes: vec![0, 255, 10] };
+        let up = ToLauncher::Output { rank: Rank(3), stream: OutputStream::Stderr, bytes: vec![0, 255, 10] };
         let bytes = phalanx_net::frame::encode(&up).unwrap();
-        let back: Up = phalanx_net::frame::read(&mut bytes.as_slice(), CAP).unwrap().unwrap();
+        let back: ToLauncher = phalanx_net::frame::read(&mut bytes.as_slice(), CAP).unwrap().unwrap();
         assert!(
-            matches!(back, Up::Output { rank: Rank(3), stream: Stream::Stderr, bytes } if bytes == [0, 255, 10])
+            matches!(back, ToLauncher::Output { rank: Rank(3), stream: OutputStream::Stderr, bytes } if bytes == [0, 255, 10])
         );
     }
 }

@@ -13,7 +13,9 @@ use inputs::{Chance, N_INPUTS, largest_allocation};
 use phalanx_core::Rank;
 use phalanx_net::frame::{self, HEADER};
 use serde::{Serialize, de::DeserializeOwned};
-use wire::{CAP, Down, Ending, Hidden, Prepare, RankStart, Refusal, Sig, Stream, Up};
+use wire::{
+    CAP, Ending, Hidden, JobSignal, OutputStream, Prepare, RankStart, StartRefusal, ToAgent, ToLauncher,
+};
 
 /// Feeds tampered and random streams; returns how many messages came out of them.
 fn decoded<T: Serialize + DeserializeOwned>(seed: u64, messages: &[T]) -> u64 {
@@ -66,12 +68,12 @@ fn whatever_a_launcher_says_is_an_order_or_an_error() {
         bind: true,
     };
     let orders = [
-        Down::Prepare(Box::new(prepare)),
-        Down::Go,
-        Down::Signal(Sig::Usr2),
-        Down::Input(b"yes\n".to_vec()),
-        Down::InputEnded,
-        Down::End,
+        ToAgent::Prepare(Box::new(prepare)),
+        ToAgent::Go,
+        ToAgent::Signal(JobSignal::Usr2),
+        ToAgent::Input(b"yes\n".to_vec()),
+        ToAgent::InputEnded,
+        ToAgent::End,
     ];
     let n_decoded = decoded(11, &orders);
     assert!(n_decoded > N_INPUTS / 100, "some must be orders: {n_decoded}");
@@ -79,24 +81,27 @@ fn whatever_a_launcher_says_is_an_order_or_an_error() {
 
 #[test]
 fn whatever_an_agent_says_is_news_or_an_error() {
-    let (rank, stream) = (Rank(3), Stream::Stderr);
+    let (rank, stream) = (Rank(3), OutputStream::Stderr);
     let news = [
-        Up::Hello { version: "0.1.0".into() },
-        Up::Ready { cores: 8 },
-        Up::Refused(Refusal::NotExecutable { program: "x".into(), why: "permission denied".into() }),
-        Up::Refused(Refusal::NoRoom {
+        ToLauncher::Hello { version: "0.1.0".into() },
+        ToLauncher::Ready { cores: 8 },
+        ToLauncher::Refused(StartRefusal::NotExecutable {
+            program: "x".into(),
+            why: "permission denied".into(),
+        }),
+        ToLauncher::Refused(StartRefusal::NoRoom {
             n_ranks: 600,
             needed: 2400,
             what: "processes and threads".into(),
             left: 100,
             limit: "ulimit -u is 1000".into(),
         }),
-        Up::Started { rank, pid: 4711 },
-        Up::Taken { rank },
-        Up::Output { rank, stream, bytes: b"a line\n".to_vec() },
-        Up::Closed { rank, stream },
-        Up::Exited { rank, ending: Ending::Signal(9) },
-        Up::Done,
+        ToLauncher::Started { rank, pid: 4711 },
+        ToLauncher::Taken { rank },
+        ToLauncher::Output { rank, stream, bytes: b"a line\n".to_vec() },
+        ToLauncher::Closed { rank, stream },
+        ToLauncher::Exited { rank, ending: Ending::Signal(9) },
+        ToLauncher::Done,
     ];
     let n_decoded = decoded(12, &news);
     assert!(n_decoded > N_INPUTS / 100, "some must be news: {n_decoded}");

@@ -52,7 +52,7 @@ pub enum HubHost {
 
 /// What the thread watches over.
 #[derive(Debug)]
-pub struct Charge {
+pub struct Watched {
     pub me: Rank,
     pub hub: std::net::TcpStream,
     pub hub_host: HubHost,
@@ -91,15 +91,16 @@ struct Order {
 type Subscribers = Arc<Mutex<Vec<Arc<OwnedFd>>>>;
 
 impl Watch {
-    pub fn start(charge: Charge) -> io::Result<Watch> {
+    pub fn start(watched: Watched) -> io::Result<Watch> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let first_guest = FIRST_PIDFD + charge.pidfds.len();
-        let door = Door::open(charge.listeners, charge.secret, Purpose::Link, first_guest, poll.registry())?;
-        charge.hub.set_nonblocking(true)?;
-        let mut hub = Own::new(TcpStream::from_std(charge.hub));
+        let first_guest = FIRST_PIDFD + watched.pidfds.len();
+        let door =
+            Door::open(watched.listeners, watched.secret, Purpose::Link, first_guest, poll.registry())?;
+        watched.hub.set_nonblocking(true)?;
+        let mut hub = Own::new(TcpStream::from_std(watched.hub));
         poll.registry().register(&mut *hub, HUB, Interest::READABLE | Interest::WRITABLE)?;
-        for (i, (_, pidfd)) in charge.pidfds.iter().enumerate() {
+        for (i, (_, pidfd)) in watched.pidfds.iter().enumerate() {
             let token = Token(FIRST_PIDFD + i);
             poll.registry().register(&mut SourceFd(&pidfd.as_raw_fd()), token, Interest::READABLE)?;
         }
@@ -110,16 +111,16 @@ impl Watch {
             poll,
             door,
             hub: Some(hub),
-            hub_host: charge.hub_host,
+            hub_host: watched.hub_host,
             hub_heard: Instant::now(),
             hub_frozen: false,
             orphaned: None,
-            decoder: charge.decoder,
+            decoder: watched.decoder,
             backlog: Vec::new(),
-            me: charge.me,
-            pidfds: charge.pidfds,
-            arena: charge.arena,
-            casualties: charge.casualties,
+            me: watched.me,
+            pidfds: watched.pidfds,
+            arena: watched.arena,
+            casualties: watched.casualties,
             inbox: inbox.clone(),
             subscribers: subscribers.clone(),
             commands,
@@ -133,7 +134,7 @@ impl Watch {
             waker,
             inbox,
             subscribers,
-            hub_host: charge.hub_host,
+            hub_host: watched.hub_host,
             thread: Some(thread),
         })
     }

@@ -2,7 +2,7 @@
 
 use phalanx_collective::{
     Error,
-    engine::{EngineError, Invalid, negotiate::message::Fault},
+    engine::{EngineError, Invalid, negotiate::message::OpFault},
 };
 use phalanx_core::Rank;
 use phalanx_net::NetError;
@@ -53,9 +53,9 @@ pub fn of_engine(py: Python<'_>, error: &EngineError) -> PyErr {
     match error {
         EngineError::Mismatch { name, fault } => {
             let ranks = match fault {
-                Fault::Conflict(conflict) => vec![conflict.a.0, conflict.b.0],
-                Fault::RootJoined { root } => vec![root.0],
-                Fault::NoRows { rank, .. } => vec![rank.0],
+                OpFault::Conflict(conflict) => vec![conflict.a.0, conflict.b.0],
+                OpFault::RootJoined { root } => vec![root.0],
+                OpFault::NoRows { rank, .. } => vec![rank.0],
             };
             raise(py, "MismatchError", &text, &[tensor(name), ("ranks", Detail::Numbers(ranks))])
         }

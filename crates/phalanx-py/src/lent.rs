@@ -5,14 +5,14 @@ use phalanx_core::DType;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
 /// `(address, element type, shape, owner)`, or bytes, which are copied.
-pub struct Lent(pub Tensor);
+pub struct LentTensor(pub Tensor);
 
-impl<'py> FromPyObject<'_, 'py> for Lent {
+impl<'py> FromPyObject<'_, 'py> for LentTensor {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Lent> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<LentTensor> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Lent(Tensor::new(bytes.as_bytes().to_vec())));
+            return Ok(LentTensor(Tensor::new(bytes.as_bytes().to_vec())));
         }
         let (address, code, shape, owner): (usize, u8, Vec<u64>, Py<PyAny>) = object.extract()?;
         let form = Form { dtype: dtype(code)?, shape };
@@ -25,7 +25,7 @@ impl<'py> FromPyObject<'_, 'py> for Lent {
         // asynchronous operation. Alignment was just checked; of the element types only bool has invalid values, and neither torch nor numpy makes them.
         let tensor =
             unsafe { Tensor::lent(std::ptr::with_exposed_provenance_mut(address), form, Box::new(owner)) };
-        Ok(Lent(tensor))
+        Ok(LentTensor(tensor))
     }
 }
 

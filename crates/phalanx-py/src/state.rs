@@ -3,7 +3,7 @@
 use crate::{error, gate, graph::collective, stack};
 use phalanx_collective::{
     Communicator, Error,
-    engine::{Engine, EngineError, Options, Whereabouts},
+    engine::{Engine, EngineError, EngineOptions, Whereabouts},
 };
 use phalanx_core::Config;
 use phalanx_net::{NetError, World};
@@ -153,15 +153,15 @@ fn start(
                 variables.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
             let config = Config::from_vars(readable);
             let config = config.map_err(|why| Refusal::World(Error::Net(NetError::Config(why))))?;
-            (communicator, Options::from_config(&config))
+            (communicator, EngineOptions::from_config(&config))
         }
         None => {
             let communicator = Communicator::from_env().map_err(Refusal::World)?;
-            let options = Options::from_config(communicator.world().config());
+            let options = EngineOptions::from_config(communicator.world().config());
             (communicator, options)
         }
     };
-    Engine::start_with(communicator, Options { process_sets, whereabouts, ..options })
+    Engine::start_with(communicator, EngineOptions { process_sets, whereabouts, ..options })
         .map_err(Refusal::Engine)
 }
 

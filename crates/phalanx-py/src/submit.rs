@@ -2,7 +2,7 @@
 
 use crate::{
     error,
-    lent::{Lent, dtype},
+    lent::{LentTensor, dtype},
     operation::Operation,
     state,
 };
@@ -18,9 +18,9 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 pub fn submit(
     py: Python<'_>,
     kind: &str,
-    tensors: Vec<Lent>,
+    tensors: Vec<LentTensor>,
     name: Option<&str>,
-    outputs: Option<Vec<Lent>>,
+    outputs: Option<Vec<LentTensor>>,
     op: u8,
     prescale: f64,
     postscale: f64,

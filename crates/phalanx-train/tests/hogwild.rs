@@ -4,7 +4,7 @@ use crate::digits::Digits;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, ExecutionStrategy, Feed, Fetch, Hogwild, Optimizer, ParallelExecutor, Program,
-    Rule, Schedule, Setup, Store, exec::Batch, kernel::Stream, layers::ConvOptions, op::Pool,
+    Rule, Schedule, Setup, Store, exec::NamedFeeds, kernel::Stream, layers::ConvOptions, op::Pool,
 };
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn network() -> Program {
 }
 
 /// All digits in an order of their own for each pass, a batch at a time, moved a little.
-fn batches(digits: &Digits) -> impl Iterator<Item = Batch> + Send {
+fn batches(digits: &Digits) -> impl Iterator<Item = NamedFeeds> + Send {
     (0..PASSES as u64).flat_map(move |pass| {
         let dice = Stream::new(7, pass, 0);
         let mut order: Vec<usize> = (0..digits.len()).collect();

@@ -1,7 +1,7 @@
 //! The errors of the engine. Programming errors and failures are separate variants: recovery must never retry a programming error.
 
 use super::{
-    negotiate::{message::Fault, report::ranks_text},
+    negotiate::{message::OpFault, report::ranks_text},
     timeline::TimelineError,
 };
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc};
 pub enum EngineError {
     /// Ranks submitted different things under one name. Everybody who did gets it; the engine goes on.
     #[error("{name}: {fault}")]
-    Mismatch { name: String, fault: Fault },
+    Mismatch { name: String, fault: OpFault },
     #[error(
         "{name} is already submitted and its handle has not been waited on; wait for it, or give every pending operation its own name"
     )]

@@ -20,7 +20,7 @@ pub struct Letter {
 pub mod fuzzing {
     use super::{Letter, MAX_FRAME};
     use crate::engine::{
-        negotiate::{Input, Node, Setup, fuse::Limits},
+        negotiate::{Input, Negotiator, NegotiatorSetup, fuse::FusionLimits},
         spec::{Form, Kind, Spec},
     };
     use phalanx_core::{DType, Rank};
@@ -29,11 +29,11 @@ pub mod fuzzing {
     /// Members of the set that hears the letters: place 1 has place 0 above it and place 5 below.
     const N: usize = 6;
 
-    fn node(me: usize) -> Node {
-        let mut node = Node::new(Setup {
+    fn node(me: usize) -> Negotiator {
+        let mut node = Negotiator::new(NegotiatorSetup {
             me,
             members: (0..N).map(Rank::at).collect(),
-            limits: Limits { fusion_bytes: 1 << 20, alone_bytes: 1 << 18 },
+            limits: FusionLimits { fusion_bytes: 1 << 20, alone_bytes: 1 << 18 },
             cache_capacity: 4,
             board: false,
             replay: true,
@@ -75,7 +75,7 @@ pub mod fuzzing {
 mod tests {
     use super::*;
     use crate::engine::{
-        negotiate::message::{Agreed, Announce, Announced, Item, Merged, Response, Status},
+        negotiate::message::{Agreed, Announce, Announced, Item, Merged, RankStatus, Response},
         spec::{Form, Kind, Spec},
         whereabouts::Spot,
     };
@@ -108,7 +108,7 @@ mod tests {
             Response::AllJoined { last: 3 },
             Response::Replay { batches: vec![vec![1], vec![1]] },
         ];
-        let status = Status {
+        let status = RankStatus {
             place: 3,
             waiting: vec![("w".into(), 12)],
             last: Some(("v".into(), 3)),

@@ -48,7 +48,7 @@ pub use letter::fuzzing;
 pub use counters::Counters;
 pub use error::{EngineError, Invalid};
 pub use handle::{Answer, Handle, Outcome};
-pub use options::Options;
+pub use options::EngineOptions;
 pub use request::Request;
 pub use sparse::{Sparse, SparseHandle};
 pub use tensor::{ShapeError, Tensor};
@@ -56,7 +56,7 @@ pub use timeline::TimelineError;
 pub use whereabouts::{Frame, Spot, Whereabouts};
 
 use crate::{communicator::Communicator, error::Error};
-use negotiate::{Input, report::Report};
+use negotiate::{Input, report::StallReport};
 use phalanx_core::{DType, Rank};
 use phalanx_net::{World, lost::Doom};
 use set::Set;
@@ -75,7 +75,7 @@ pub struct Engine {
 impl Engine {
     /// Starts with the settings of the world. Every rank starts its engine.
     pub fn start(communicator: Communicator) -> Result<Engine, EngineError> {
-        let options = Options::from_config(communicator.world().config());
+        let options = EngineOptions::from_config(communicator.world().config());
         Engine::start_with(communicator, options)
     }
 
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// The last report about ranks that keep others waiting.
-    pub fn last_stall(&self) -> Option<Report> {
+    pub fn last_stall(&self) -> Option<StallReport> {
         self.shared.last_report()
     }
 

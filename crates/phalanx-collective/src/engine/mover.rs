@@ -4,11 +4,11 @@
 
 use super::{
     bell::Bell,
-    carry::{Carrier, Load, Place},
+    carry::{Carrier, InOut, Load},
     counters::add,
     error::EngineError,
     handle::{Outcome, Slot},
-    negotiate::{Input, Setup, message::Tuning, replay::View},
+    negotiate::{Input, NegotiatorSetup, message::Tuning, replay::View},
     set::{Job, Set},
     shared::{NoThread, Shared},
     spec::Kind,
@@ -37,7 +37,7 @@ pub(crate) struct Mover {
 impl Mover {
     /// Makes a set of this communicator's ranks, with what runs its operations; nobody else knows of it yet.
     pub fn new(shared: Arc<Shared>, id: u32, comm: Communicator) -> Mover {
-        let setup = Setup {
+        let setup = NegotiatorSetup {
             me: comm.rank().index(),
             members: comm.members.clone(),
             limits: shared.options.limits(),
@@ -113,7 +113,7 @@ impl Mover {
                     let Some(slot) = slot else { continue };
                     let Load { places, made, received, .. } = load;
                     let tensors = if made.is_empty() {
-                        places.into_iter().flatten().map(Place::into_output).collect()
+                        places.into_iter().flatten().map(InOut::into_output).collect()
                     } else {
                         made
                     };

@@ -1,10 +1,10 @@
 //! The options of an engine. Rank 0's values are used on all ranks, because all ranks must decide the same.
 
-use super::{negotiate::fuse::Limits, whereabouts::Whereabouts};
+use super::{negotiate::fuse::FusionLimits, whereabouts::Whereabouts};
 use phalanx_core::Config;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct EngineOptions {
     /// Small tensors travel together up to this size; 0: each travels alone.
     pub fusion_bytes: u64,
     /// Operations remembered by number; 0: each is described in full every time.
@@ -27,10 +27,10 @@ pub struct Options {
 /// Larger tensors gain nothing from company.
 const ALONE_BYTES: u64 = 4 << 20;
 
-impl Options {
-    pub fn from_config(config: &Config) -> Options {
+impl EngineOptions {
+    pub fn from_config(config: &Config) -> EngineOptions {
         let ms = |d: std::time::Duration| (!d.is_zero()).then_some(d.as_millis() as u64);
-        Options {
+        EngineOptions {
             fusion_bytes: config.fusion_bytes,
             cache_capacity: config.cache_capacity,
             replay: config.replay,
@@ -42,8 +42,11 @@ impl Options {
         }
     }
 
-    pub(super) fn limits(&self) -> Limits {
-        Limits { fusion_bytes: self.fusion_bytes, alone_bytes: ALONE_BYTES.min(self.fusion_bytes.max(1)) }
+    pub(super) fn limits(&self) -> FusionLimits {
+        FusionLimits {
+            fusion_bytes: self.fusion_bytes,
+            alone_bytes: ALONE_BYTES.min(self.fusion_bytes.max(1)),
+        }
     }
 
     /// As numbers that rank 0 can send to all.
@@ -53,9 +56,9 @@ impl Options {
         [self.fusion_bytes as i64, self.cache_capacity as i64, replay, ms(self.stall_ms), ms(self.abort_ms)]
     }
 
-    pub(super) fn with_words(self, words: [i64; 5]) -> Options {
+    pub(super) fn with_words(self, words: [i64; 5]) -> EngineOptions {
         let ms = |word: i64| u64::try_from(word).ok();
-        Options {
+        EngineOptions {
             fusion_bytes: words[0] as u64,
             cache_capacity: words[1] as u64,
             replay: words[2] != 0,

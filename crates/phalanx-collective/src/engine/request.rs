@@ -1,9 +1,9 @@
 //! Requests: the operation that a program wants on its tensors.
 
 use super::{
-    carry::Place,
+    carry::InOut,
     error::{EngineError, Invalid},
-    spec::{Kind, Reduce, Spec},
+    spec::{Kind, ReduceRule, Spec},
     tensor::Tensor,
 };
 use phalanx_core::{DType, Rank, ReduceOp};
@@ -23,9 +23,9 @@ pub struct Request {
     pub(super) kind: Kind,
     pub(super) name: Option<String>,
     pub(super) set: u32,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<InOut>,
     pub(super) grouped: bool,
-    reduce: Reduce,
+    reduce: ReduceRule,
     prescale: f64,
     postscale: f64,
     root: Rank,
@@ -40,9 +40,9 @@ impl Request {
             kind,
             name: None,
             set: 0,
-            places: tensors.into_iter().map(Place::InPlace).collect(),
+            places: tensors.into_iter().map(InOut::InPlace).collect(),
             grouped,
-            reduce: Reduce::Op(ReduceOp::Sum),
+            reduce: ReduceRule::Op(ReduceOp::Sum),
             prescale: 1.0,
             postscale: 1.0,
             root: Rank::ZERO,
@@ -101,11 +101,11 @@ impl Request {
     }
 
     pub fn op(self, op: ReduceOp) -> Request {
-        Request { reduce: Reduce::Op(op), ..self }
+        Request { reduce: ReduceRule::Op(op), ..self }
     }
 
     pub fn adasum(self) -> Request {
-        Request { reduce: Reduce::Adasum, ..self }
+        Request { reduce: ReduceRule::Adasum, ..self }
     }
 
     /// Factors before and after the reduction.
@@ -137,7 +137,7 @@ impl Request {
         }
         let pairs = self.places.drain(..).zip(outputs);
         self.places =
-            pairs.map(|(place, output)| Place::Apart { input: place.into_output(), output }).collect();
+            pairs.map(|(place, output)| InOut::Apart { input: place.into_output(), output }).collect();
         Ok(self)
     }
 
@@ -173,11 +173,11 @@ impl Request {
     fn check_reduction(&self, spec: &Spec) -> Result<(), EngineError> {
         for form in &spec.forms {
             match self.reduce {
-                Reduce::Op(op) => op.check(form.dtype, self.prescale, self.postscale)?,
-                Reduce::Adasum if !form.dtype.is_float() => {
+                ReduceRule::Op(op) => op.check(form.dtype, self.prescale, self.postscale)?,
+                ReduceRule::Adasum if !form.dtype.is_float() => {
                     return Err(self.invalid(Invalid::Adasum { dtype: form.dtype }));
                 }
-                Reduce::Adasum => {}
+                ReduceRule::Adasum => {}
             }
             if let Some(wire) = self.wire {
                 let narrow = matches!(wire, DType::F16 | DType::BF16) && form.dtype.is_float();
@@ -189,7 +189,7 @@ impl Request {
                 return Err(self.invalid(Invalid::Scalar));
             }
         }
-        let allowed = matches!(self.reduce, Reduce::Op(ReduceOp::Sum | ReduceOp::Average));
+        let allowed = matches!(self.reduce, ReduceRule::Op(ReduceOp::Sum | ReduceOp::Average));
         if self.kind == Kind::Reducescatter && !allowed {
             return Err(self.invalid(Invalid::Reduction { op: self.reduce.to_string() }));
         }

@@ -5,15 +5,15 @@
 
 use super::{
     bell::Bell,
-    carry::{Load, Place},
+    carry::{InOut, Load},
     counters::add,
     error::EngineError,
     handle::{Handle, Outcome, Slot},
     negotiate::{
-        Input, Node, Output, Setup,
-        message::{End, Message, Tuning},
+        Input, Negotiator, NegotiatorSetup, Output,
+        message::{EngineEnd, Message, Tuning},
         replay::View,
-        report::{Report, seen_text},
+        report::{StallReport, seen_text},
     },
     shared::Shared,
     spec::{Kind, Name, Spec},
@@ -31,7 +31,7 @@ use std::{
 /// One operation as this rank submitted it.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    pub places: Vec<Place>,
+    pub places: Vec<InOut>,
     pub slot: Arc<Slot>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Job {
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     answers: Vec<(Arc<Slot>, Result<Outcome, EngineError>)>,
-    reports: Vec<Report>,
+    reports: Vec<StallReport>,
 }
 
 impl Due {
@@ -57,8 +57,8 @@ impl Due {
 }
 
 #[derive(Debug)]
-pub(crate) struct Desk {
-    pub node: Node,
+pub(crate) struct SetState {
+    pub node: Negotiator,
     pending: BTreeMap<Name, Submission>,
     /// Names whose handles were not looked at yet.
     reserved: BTreeMap<Name, Arc<Slot>>,
@@ -84,7 +84,7 @@ pub(crate) struct Set {
     pub members: Vec<Rank>,
     pub me: usize,
     /// A lock because the threads of the program, the control thread and the mover all have news.
-    desk: Mutex<Desk>,
+    desk: Mutex<SetState>,
     pub bell: Bell,
     /// Raised with every job.
     version: AtomicU64,
@@ -96,13 +96,13 @@ const FROZEN: u64 = 1 << 47;
 const COUNT: u64 = FROZEN - 1;
 
 impl Set {
-    pub fn new(id: u32, number: u32, setup: Setup, board: Option<Board>, bell: Bell) -> Set {
+    pub fn new(id: u32, number: u32, setup: NegotiatorSetup, board: Option<Board>, bell: Bell) -> Set {
         let (members, me) = (setup.members.clone(), setup.me);
-        let node = Node::new(Setup { board: board.is_some(), ..setup });
+        let node = Negotiator::new(NegotiatorSetup { board: board.is_some(), ..setup });
         if let Some(board) = &board {
             board.show(0);
         }
-        let desk = Desk {
+        let desk = SetState {
             node,
             pending: BTreeMap::new(),
             reserved: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Set {
         Set { id, number, members, me, desk, bell, version, board, generation }
     }
 
-    pub fn desk(&self) -> MutexGuard<'_, Desk> {
+    pub fn desk(&self) -> MutexGuard<'_, SetState> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,7 +129,7 @@ impl Set {
         shared: &Shared,
         name: Option<&str>,
         spec: Spec,
-        places: Vec<Place>,
+        places: Vec<InOut>,
         grouped: bool,
     ) -> Result<Handle, EngineError> {
         let mut desk = self.desk();
@@ -186,7 +186,7 @@ impl Set {
         self.drive_locked(shared, self.desk(), input);
     }
 
-    fn drive_locked(&self, shared: &Shared, mut desk: MutexGuard<'_, Desk>, input: Input) {
+    fn drive_locked(&self, shared: &Shared, mut desk: MutexGuard<'_, SetState>, input: Input) {
         let mut due = Due::default();
         let quiet = matches!(input, Input::Flush);
         let mut outputs = std::mem::take(&mut desk.outputs);
@@ -214,7 +214,7 @@ impl Set {
         due.answer();
     }
 
-    fn act(&self, shared: &Shared, desk: &mut Desk, output: Output, due: &mut Due) {
+    fn act(&self, shared: &Shared, desk: &mut SetState, output: Output, due: &mut Due) {
         match output {
             Output::Send { to, message } => desk.outbox.push_back((to, message)),
             Output::Run { batch, replayed } => {
@@ -246,8 +246,8 @@ impl Set {
             Output::Tune(tuning) => self.enqueue(desk, Job::Tune(tuning)),
             Output::Over { rank, why } => {
                 let error = match why {
-                    End::ShutDown => EngineError::ShutDown { rank },
-                    End::Stalled { name, missing, waited_ms, missed } => EngineError::Stalled {
+                    EngineEnd::ShutDown => EngineError::ShutDown { rank },
+                    EngineEnd::Stalled { name, missing, waited_ms, missed } => EngineError::Stalled {
                         name: name.to_string(),
                         seen: seen_text(&missed, &missing),
                         missing,
@@ -266,7 +266,7 @@ impl Set {
         }
     }
 
-    fn enqueue(&self, desk: &mut Desk, job: Job) {
+    fn enqueue(&self, desk: &mut SetState, job: Job) {
         desk.queue.push_back(job);
         self.version.fetch_add(1, Ordering::Release);
         self.bell.ring();
@@ -279,7 +279,7 @@ impl Set {
         due.answer();
     }
 
-    fn end_locked(&self, desk: &mut Desk, error: EngineError, due: &mut Due) {
+    fn end_locked(&self, desk: &mut SetState, error: EngineError, due: &mut Due) {
         if desk.ended.is_some() {
             return;
         }

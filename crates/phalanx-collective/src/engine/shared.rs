@@ -1,7 +1,7 @@
 //! The state that the engine's threads and the program's threads share.
 
 use super::{
-    counters::Tally, error::EngineError, negotiate::report::Report, options::Options, set::Set,
+    counters::Tally, error::EngineError, negotiate::report::StallReport, options::EngineOptions, set::Set,
     timeline::Timeline, whereabouts::Asker,
 };
 use crate::error::Error;
@@ -78,7 +78,7 @@ impl From<NoThread> for EngineError {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub world: Arc<World>,
-    pub options: Options,
+    pub options: EngineOptions,
     pub tally: Tally,
     pub timeline: Timeline,
     began: Instant,
@@ -92,13 +92,13 @@ pub(crate) struct Shared {
     /// Movers of sets other than the first; a lock because another mover starts them.
     kept: Mutex<Vec<JoinHandle<()>>>,
     n_threads: AtomicU32,
-    last_report: Mutex<Option<Report>>,
+    last_report: Mutex<Option<StallReport>>,
     /// A lock because it comes after the rest and goes before it; held only to pass a question on, which never waits.
     asker: Mutex<Option<Asker>>,
 }
 
 impl Shared {
-    pub fn new(world: Arc<World>, options: Options) -> Result<Shared, NetError> {
+    pub fn new(world: Arc<World>, options: EngineOptions) -> Result<Shared, NetError> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| NetError::System { what: "cannot make an event counter", error: e.into() })?;
         let timeline = Timeline::new(world.rank(), world.n_ranks());
@@ -271,7 +271,7 @@ impl Shared {
 
     /// Tells people who keeps whom waiting, once: through the launcher, or where there is none from the first rank of the set. Every other rank
     /// says it in its log only.
-    pub fn report(&self, is_first: bool, report: Report) {
+    pub fn report(&self, is_first: bool, report: StallReport) {
         if is_first && !self.world.tell_launcher(&report.to_string()) {
             phalanx_net::voice::warn(&report.to_string());
         } else {
@@ -280,7 +280,7 @@ impl Shared {
         *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 
-    pub fn last_report(&self) -> Option<Report> {
+    pub fn last_report(&self) -> Option<StallReport> {
         self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

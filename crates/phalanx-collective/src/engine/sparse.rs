@@ -5,7 +5,7 @@ use super::{
     error::Invalid,
     spec::{Form, Kind},
 };
-use phalanx_core::{DType, ReduceOp, kernel::Reduction};
+use phalanx_core::{DType, ReduceOp, kernel::ReduceKernel};
 
 /// Rows of a larger tensor: `values[i]` belongs to row `indices[i]`.
 #[derive(Debug)]
@@ -81,8 +81,8 @@ fn merge(indices: &Tensor, values: &Tensor, average_over: Option<u32>) -> Result
     }
     let shape = [&[unique.len() as u64], &values.shape()[1..]].concat();
     let mut merged = Tensor::zeros(dtype, shape);
-    let sum = Reduction::new(dtype, ReduceOp::Sum, 1.0, 1.0, 1)?;
-    let divide = Reduction::new(dtype, ReduceOp::Average, 1.0, 1.0, average_over.unwrap_or(1))?;
+    let sum = ReduceKernel::new(dtype, ReduceOp::Sum, 1.0, 1.0, 1)?;
+    let divide = ReduceKernel::new(dtype, ReduceOp::Average, 1.0, 1.0, average_over.unwrap_or(1))?;
     let mut at = 0;
     let mut sources: Vec<&[u8]> = Vec::new();
     for (k, &i) in order.iter().enumerate() {

@@ -49,17 +49,17 @@ impl fmt::Display for Kind {
 
 /// How contributions become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Reduce {
+pub enum ReduceRule {
     Op(ReduceOp),
     /// Adds what is orthogonal, averages what is parallel.
     Adasum,
 }
 
-impl fmt::Display for Reduce {
+impl fmt::Display for ReduceRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reduce::Op(op) => op.fmt(f),
-            Reduce::Adasum => f.write_str("adasum"),
+            ReduceRule::Op(op) => op.fmt(f),
+            ReduceRule::Adasum => f.write_str("adasum"),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Form {
 pub struct Spec {
     pub kind: Kind,
     pub forms: Vec<Form>,
-    pub reduce: Reduce,
+    pub reduce: ReduceRule,
     pub prescale: f64,
     pub postscale: f64,
     /// A place in the process set.
@@ -115,7 +115,7 @@ impl Spec {
         Spec {
             kind,
             forms,
-            reduce: Reduce::Op(ReduceOp::Sum),
+            reduce: ReduceRule::Op(ReduceOp::Sum),
             prescale: 1.0,
             postscale: 1.0,
             root: 0,

@@ -4,7 +4,7 @@
 //!   they are told why.
 
 use super::{
-    Engine, control::Control, error::EngineError, mover::Mover, negotiate::Input, options::Options,
+    Engine, control::Control, error::EngineError, mover::Mover, negotiate::Input, options::EngineOptions,
     shared::Shared, timeline, tune, well_formed, whereabouts::Asker,
 };
 use crate::{communicator::Communicator, error::Error};
@@ -20,7 +20,7 @@ type Threads = (JoinHandle<()>, JoinHandle<Communicator>);
 
 impl Engine {
     /// Starts with these settings; rank 0's hold for all, but process sets must be the same on all.
-    pub fn start_with(mut communicator: Communicator, options: Options) -> Result<Engine, EngineError> {
+    pub fn start_with(mut communicator: Communicator, options: EngineOptions) -> Result<Engine, EngineError> {
         let mut words = options.to_words();
         communicator.broadcast(&mut words, Rank::ZERO)?;
         let options = options.with_words(words);

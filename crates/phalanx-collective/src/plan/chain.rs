@@ -4,20 +4,20 @@
 //! rank in the chain. A tree sends the vector log2(n) times.
 
 use super::{
-    Draft, Extent, Request,
+    Draft, Extent, PlanRequest,
     draft::{recv, send, swap},
     extent::n_pieces,
     seats::Seats,
-    step::{Buf, Fold, Op, Span, Step},
+    step::{Buf, CollectiveOp, Fold, Span, Step},
     tree::own_copy,
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Broadcast && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Broadcast && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let root = request.layout.root().expect("a broadcast has a root");
     let n = request.n_ranks();
     let seats = Seats { place: (me.0 + n - root.0) % n, n, rank: move |v: u32| Rank((v + root.0) % n) };

@@ -3,21 +3,21 @@
 //! Empty messages are not sent over a link, so each message is one element of scratch whose value is not used.
 
 use super::{
-    Draft, Request,
+    Draft, PlanRequest,
     draft::swap,
     seats::Seats,
-    step::{Buf, Fold, Op, Span, Step},
+    step::{Buf, CollectiveOp, Fold, Span, Step},
 };
 use phalanx_core::Rank;
 
 /// Scratch that `hear_from_all` needs.
 pub(super) const SCRATCH_LEN: u64 = 2;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Barrier && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Barrier && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let seats = Seats { place: me.0, n: request.n_ranks(), rank: Rank };
     Draft::over_links(SCRATCH_LEN, hear_from_all(seats))
 }

@@ -4,18 +4,18 @@
 //! sides of an exchange add the same two numbers, so all ranks end with the same bits.
 
 use super::{
-    Draft, Extent, Request,
+    Draft, Extent, PlanRequest,
     draft::{contribute, recv, send, swap},
     seats::{Core, Role, Seats},
-    step::{Buf, Fold, Op, Step},
+    step::{Buf, CollectiveOp, Fold, Step},
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Allreduce && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Allreduce && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let whole = Extent::new(0, request.layout.len());
     let seats = Seats { place: me.0, n: request.n_ranks(), rank: Rank };
     let steps = contribute(request, 0, whole.len).chain(exchange_all(seats, whole));

@@ -4,7 +4,7 @@
 //! away what moves nothing, so that algorithms need no special case for empty ranges.
 
 use super::{
-    Request,
+    PlanRequest,
     step::{Buf, Fold, Recv, Send, Span, Step},
 };
 use phalanx_core::Rank;
@@ -84,7 +84,7 @@ fn strip(step: &mut Step) -> bool {
 }
 
 /// Makes `Out[at..at + len]` this rank's prescaled contribution to a reduction over links.
-pub(super) fn contribute(request: &Request, at: u64, len: u64) -> impl Iterator<Item = Step> + use<> {
+pub(super) fn contribute(request: &PlanRequest, at: u64, len: u64) -> impl Iterator<Item = Step> + use<> {
     let out = Span::of(Buf::Out, at, len);
     let copy = (!request.in_place).then_some(Step::Copy { src: Span::of(Buf::In, at, len), dst: out });
     copy.into_iter().chain([Step::Scale { span: out, pre: true, post: false }])

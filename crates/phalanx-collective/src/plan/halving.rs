@@ -4,18 +4,18 @@
 //! rounds. Nearest ranks come first, because the first round moves most. Worlds that are no power of two pay one vector more at each end.
 
 use super::{
-    Draft, Extent, Request,
+    Draft, Extent, PlanRequest,
     draft::{contribute, recv, send, swap},
     seats::{Core, Role},
-    step::{Buf, Fold, Op, Step},
+    step::{Buf, CollectiveOp, Fold, Step},
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Allreduce && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Allreduce && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let whole = Extent::new(0, request.layout.len());
     let out = whole.of(Buf::Out);
     let core = Core::of(request.n_ranks());

@@ -1,8 +1,8 @@
 //! Arithmetic on layouts: how many elements each rank has, and where.
 
 use super::{
-    Extent, Request,
-    step::{Layout, Op},
+    Extent, PlanRequest,
+    step::{CollectiveOp, Layout},
 };
 use phalanx_core::Rank;
 
@@ -77,16 +77,16 @@ fn in_a_row(lens: impl Iterator<Item = u64>) -> Vec<Extent> {
     .collect()
 }
 
-impl Request {
+impl PlanRequest {
     /// Elements of `In` on this rank.
     pub fn in_len(&self, me: Rank) -> u64 {
         let is_root = self.layout.root() == Some(me);
         match self.op {
-            Op::Allreduce | Op::Reduce | Op::ReduceScatter => self.layout.len(),
-            Op::Broadcast | Op::Scatter if is_root => self.layout.len(),
-            Op::Broadcast | Op::Scatter | Op::Barrier => 0,
-            Op::Allgather | Op::Gather => self.layout.counts()[me.index()],
-            Op::Alltoall => self.layout.row(me).iter().map(|e| e.len).sum(),
+            CollectiveOp::Allreduce | CollectiveOp::Reduce | CollectiveOp::ReduceScatter => self.layout.len(),
+            CollectiveOp::Broadcast | CollectiveOp::Scatter if is_root => self.layout.len(),
+            CollectiveOp::Broadcast | CollectiveOp::Scatter | CollectiveOp::Barrier => 0,
+            CollectiveOp::Allgather | CollectiveOp::Gather => self.layout.counts()[me.index()],
+            CollectiveOp::Alltoall => self.layout.row(me).iter().map(|e| e.len).sum(),
         }
     }
 
@@ -94,11 +94,11 @@ impl Request {
     pub fn out_len(&self, me: Rank) -> u64 {
         let is_root = self.layout.root() == Some(me);
         match self.op {
-            Op::Allreduce | Op::Broadcast | Op::Allgather => self.layout.len(),
-            Op::Reduce | Op::Gather if is_root => self.layout.len(),
-            Op::Reduce | Op::Gather | Op::Barrier => 0,
-            Op::ReduceScatter | Op::Scatter => self.layout.counts()[me.index()],
-            Op::Alltoall => self.layout.column(me).iter().map(|e| e.len).sum(),
+            CollectiveOp::Allreduce | CollectiveOp::Broadcast | CollectiveOp::Allgather => self.layout.len(),
+            CollectiveOp::Reduce | CollectiveOp::Gather if is_root => self.layout.len(),
+            CollectiveOp::Reduce | CollectiveOp::Gather | CollectiveOp::Barrier => 0,
+            CollectiveOp::ReduceScatter | CollectiveOp::Scatter => self.layout.counts()[me.index()],
+            CollectiveOp::Alltoall => self.layout.column(me).iter().map(|e| e.len).sum(),
         }
     }
 

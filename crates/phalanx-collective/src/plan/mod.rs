@@ -1,6 +1,6 @@
 //! Collective algorithms as data.
 //!
-//! An algorithm is a pure function from a [`Request`] and a rank to the steps of that rank. It may depend on nothing but the
+//! An algorithm is a pure function from a [`PlanRequest`] and a rank to the steps of that rank. It may depend on nothing but the
 //! request, which is the same on every rank: that is what makes the plans of different ranks fit together.
 //! - PLAN-1: for one request and one algorithm the plans of all ranks, run together, give every rank the result of the operation;
 //!   `verify` checks it with symbols instead of numbers.
@@ -38,12 +38,12 @@ pub use select::select;
 
 use phalanx_core::{Rank, Tiers, Topology};
 use std::{fmt, str::FromStr, sync::Arc};
-use step::{Layout, Op, Plan};
+use step::{CollectiveOp, Layout, Plan};
 
 /// Everything an algorithm may depend on; the same on every rank.
 #[derive(Clone, Debug)]
-pub struct Request {
-    pub op: Op,
+pub struct PlanRequest {
+    pub op: CollectiveOp,
     pub layout: Layout,
     /// Which ranks share a host.
     pub topology: Arc<Topology>,
@@ -72,7 +72,7 @@ pub enum Memory {
     Arena,
 }
 
-impl Request {
+impl PlanRequest {
     pub fn n_ranks(&self) -> u32 {
         self.topology.n_ranks()
     }
@@ -102,8 +102,8 @@ impl Request {
 #[derive(Debug)]
 pub struct Entry {
     pub name: &'static str,
-    pub supports: fn(&Request) -> bool,
-    pub draft: for<'a> fn(&'a Request, Rank) -> Draft<'a>,
+    pub supports: fn(&PlanRequest) -> bool,
+    pub draft: for<'a> fn(&'a PlanRequest, Rank) -> Draft<'a>,
 }
 
 /// Every algorithm there is, in the order in which listings show them.
@@ -145,17 +145,17 @@ impl Algorithm {
     }
 
     /// Whether `build` can plan this request.
-    pub fn supports(self, request: &Request) -> bool {
+    pub fn supports(self, request: &PlanRequest) -> bool {
         (self.entry().supports)(request)
     }
 
     /// The algorithms that can plan this request; never empty.
-    pub fn supporting(request: &Request) -> impl Iterator<Item = Algorithm> {
+    pub fn supporting(request: &PlanRequest) -> impl Iterator<Item = Algorithm> {
         Algorithm::all().filter(move |a| a.supports(request))
     }
 
     /// What `build` collects, one step at a time: for worlds whose plans are too large to hold.
-    pub fn draft(self, request: &Request, me: Rank) -> Draft<'_> {
+    pub fn draft(self, request: &PlanRequest, me: Rank) -> Draft<'_> {
         assert!(self.supports(request), "{self} cannot plan {request:?}; ask supports() first");
         (self.entry().draft)(request, me)
     }
@@ -193,7 +193,7 @@ impl FromStr for Algorithm {
 }
 
 /// What rank `me` does. The algorithm must support the request.
-pub fn build(algorithm: Algorithm, request: &Request, me: Rank) -> Plan {
+pub fn build(algorithm: Algorithm, request: &PlanRequest, me: Rank) -> Plan {
     let draft = algorithm.draft(request, me);
     Plan {
         name: algorithm.name(),

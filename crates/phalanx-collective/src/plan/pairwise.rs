@@ -4,17 +4,17 @@
 //! there is no circular wait, even where some transfers are empty and left out.
 
 use super::{
-    Draft, Request,
+    Draft, PlanRequest,
     draft::swap,
-    step::{Buf, Fold, Op, Step},
+    step::{Buf, CollectiveOp, Fold, Step},
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Alltoall && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Alltoall && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let n = request.n_ranks();
     let (row, column) = (request.layout.row(me), request.layout.column(me));
     let own = Step::Copy { src: row[me.index()].of(Buf::In), dst: column[me.index()].of(Buf::Out) };

@@ -9,28 +9,29 @@
 //! ring between hosts of unequal sizes has several.
 
 use super::{
-    Draft, Extent, Request,
+    Draft, Extent, PlanRequest,
     draft::{contribute, swap},
-    step::{Buf, Fold, Op, Recv, Send, Span, Step},
+    step::{Buf, CollectiveOp, Fold, Recv, Send, Span, Step},
 };
 use phalanx_core::Rank;
 use std::iter::once;
 
-pub fn supports(request: &Request) -> bool {
-    matches!(request.op, Op::Allreduce | Op::ReduceScatter | Op::Allgather) && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    matches!(request.op, CollectiveOp::Allreduce | CollectiveOp::ReduceScatter | CollectiveOp::Allgather)
+        && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     match request.op {
-        Op::Allreduce => {
+        CollectiveOp::Allreduce => {
             let whole = Extent::new(0, request.layout.len());
             let tour = Tour::new(request, me);
             let ring = Ring::among(tour.place, tour.n(), whole, |i| tour.ranks[i as usize]);
             let steps = contribute(request, 0, whole.len).chain(ring.clone().reduce_scatter(true));
             Draft::over_links(0, steps.chain(ring.all_gather()))
         }
-        Op::ReduceScatter => reduce_scatter(request, me),
-        Op::Allgather => allgather(request, me),
+        CollectiveOp::ReduceScatter => reduce_scatter(request, me),
+        CollectiveOp::Allgather => allgather(request, me),
         _ => unreachable!("supports() admits no other operation"),
     }
 }
@@ -42,7 +43,7 @@ struct Tour {
 }
 
 impl Tour {
-    fn new(request: &Request, me: Rank) -> Tour {
+    fn new(request: &PlanRequest, me: Rank) -> Tour {
         let ranks = request.topology.hosts().concat();
         let before = &request.topology.hosts()[..request.topology.host_of(me) as usize];
         let place = before.iter().map(|host| host.len() as u32).sum::<u32>() + request.topology.local_of(me);
@@ -59,7 +60,7 @@ impl Tour {
     }
 
     /// Each rank's elements, in the order of the tour.
-    fn chunks(&self, request: &Request) -> Vec<Extent> {
+    fn chunks(&self, request: &PlanRequest) -> Vec<Extent> {
         let extents = request.layout.extents();
         self.ranks.iter().map(|r| extents[r.index()]).collect()
     }
@@ -122,7 +123,7 @@ impl Ring {
 }
 
 /// Partial results travel in two halves of the scratch, because `In` is not ours to write: one is sent while the other comes in.
-fn reduce_scatter(request: &Request, me: Rank) -> Draft<'_> {
+fn reduce_scatter(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let tour = Tour::new(request, me);
     let (n, place, (next, prev)) = (tour.n(), tour.place, tour.neighbours());
     let chunks = tour.chunks(request);
@@ -148,7 +149,7 @@ fn reduce_scatter(request: &Request, me: Rank) -> Draft<'_> {
     Draft::over_links(2 * half, first.into_iter().chain(rounds))
 }
 
-fn allgather(request: &Request, me: Rank) -> Draft<'_> {
+fn allgather(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let tour = Tour::new(request, me);
     let (n, place, (next, prev)) = (tour.n(), tour.place, tour.neighbours());
     let chunks = tour.chunks(request);

@@ -3,7 +3,7 @@
 //! The thresholds are where the curves of neighbouring algorithms cross on ordinary hosts and networks; tuning may measure better ones for a
 //! particular machine. Every rank makes the same choice because the request is the same.
 
-use super::{Algorithm, Memory, Request, step::Op};
+use super::{Algorithm, Memory, PlanRequest, step::CollectiveOp};
 
 /// Shared memory, more than two ranks: up to this many bytes in all slots together everybody reduces everything.
 const ARENA_ALL_BYTES: u64 = 16 << 10;
@@ -26,7 +26,7 @@ const TIERS_SMALL_BYTES: u64 = 16 << 10;
 const CHAIN_BYTES: u64 = 256 << 10;
 
 /// The algorithm for this request.
-pub fn select(request: &Request) -> Algorithm {
+pub fn select(request: &PlanRequest) -> Algorithm {
     preferences(request)
         .iter()
         .filter_map(|name| Algorithm::named(name))
@@ -35,25 +35,29 @@ pub fn select(request: &Request) -> Algorithm {
 }
 
 /// Best first; the first that supports the request is taken.
-fn preferences(request: &Request) -> &'static [&'static str] {
+fn preferences(request: &PlanRequest) -> &'static [&'static str] {
     if request.n_ranks() == 1 {
         return &["alone"];
     }
     match request.op {
-        Op::Allreduce => allreduce(request),
-        Op::Broadcast => broadcast(request),
-        Op::Gather | Op::Scatter => {
+        CollectiveOp::Allreduce => allreduce(request),
+        CollectiveOp::Broadcast => broadcast(request),
+        CollectiveOp::Gather | CollectiveOp::Scatter => {
             direct_first(request, &["arena-direct", "arena", "tree"], &["arena", "tree"])
         }
-        Op::Reduce => &["arena", "tree"],
-        Op::Allgather => direct_first(request, &["arena-direct", "arena", "ring"], &["arena", "ring"]),
-        Op::ReduceScatter => &["arena", "ring"],
-        Op::Alltoall => direct_first(request, &["arena-direct", "arena", "pairwise"], &["arena", "pairwise"]),
-        Op::Barrier => &["arena", "tiers-rooted", "dissemination"],
+        CollectiveOp::Reduce => &["arena", "tree"],
+        CollectiveOp::Allgather => {
+            direct_first(request, &["arena-direct", "arena", "ring"], &["arena", "ring"])
+        }
+        CollectiveOp::ReduceScatter => &["arena", "ring"],
+        CollectiveOp::Alltoall => {
+            direct_first(request, &["arena-direct", "arena", "pairwise"], &["arena", "pairwise"])
+        }
+        CollectiveOp::Barrier => &["arena", "tiers-rooted", "dissemination"],
     }
 }
 
-fn allreduce(request: &Request) -> &'static [&'static str] {
+fn allreduce(request: &PlanRequest) -> &'static [&'static str] {
     let (n, bytes) = (request.n_ranks(), request.bytes());
     if request.is_one_arena() {
         let is_small = u64::from(n) * bytes <= ARENA_ALL_BYTES;
@@ -77,7 +81,7 @@ fn allreduce(request: &Request) -> &'static [&'static str] {
     }
 }
 
-fn broadcast(request: &Request) -> &'static [&'static str] {
+fn broadcast(request: &PlanRequest) -> &'static [&'static str] {
     if request.memory == Memory::Readable && request.is_one_arena() {
         // Above that, staging wins: the root does half of the copying while the others do theirs.
         let is_short = (PEEK_BYTES..=PEEK_BROADCAST_BYTES).contains(&request.bytes());
@@ -92,13 +96,13 @@ fn broadcast(request: &Request) -> &'static [&'static str] {
 
 /// For buffers in the arena that are worth the second synchronisation, the first list.
 fn direct_first(
-    request: &Request,
+    request: &PlanRequest,
     direct: &'static [&'static str],
     staged: &'static [&'static str],
 ) -> &'static [&'static str] {
     let least = match (request.memory, request.n_ranks(), request.op) {
         (Memory::Readable, 2, _) => PEEK_BYTES,
-        (Memory::Readable, _, Op::Alltoall) => PEEK_ALLTOALL_BYTES,
+        (Memory::Readable, _, CollectiveOp::Alltoall) => PEEK_ALLTOALL_BYTES,
         // One copy into a slot serves many readers; the kernel would be asked by each.
         (Memory::Readable, ..) => return staged,
         _ => ARENA_DIRECT_BYTES,
@@ -112,18 +116,22 @@ mod tests {
     use phalanx_core::{Rank, Topology};
     use std::sync::Arc;
 
-    fn request(op: Op, sizes: &[u32], bytes: u64) -> Request {
+    fn request(op: CollectiveOp, sizes: &[u32], bytes: u64) -> PlanRequest {
         let n = sizes.iter().sum::<u32>() as usize;
         let root = Rank::ZERO;
         let layout = match op {
-            Op::Allreduce => Layout::Whole { len: bytes },
-            Op::Broadcast | Op::Reduce => Layout::Rooted { root, len: bytes },
-            Op::ReduceScatter | Op::Allgather => Layout::Counts { counts: vec![bytes; n] },
-            Op::Gather | Op::Scatter => Layout::RootedCounts { root, counts: vec![bytes; n] },
-            Op::Alltoall => Layout::Matrix { n_ranks: n as u32, matrix: vec![bytes; n * n] },
-            Op::Barrier => Layout::Empty,
+            CollectiveOp::Allreduce => Layout::Whole { len: bytes },
+            CollectiveOp::Broadcast | CollectiveOp::Reduce => Layout::Rooted { root, len: bytes },
+            CollectiveOp::ReduceScatter | CollectiveOp::Allgather => {
+                Layout::Counts { counts: vec![bytes; n] }
+            }
+            CollectiveOp::Gather | CollectiveOp::Scatter => {
+                Layout::RootedCounts { root, counts: vec![bytes; n] }
+            }
+            CollectiveOp::Alltoall => Layout::Matrix { n_ranks: n as u32, matrix: vec![bytes; n * n] },
+            CollectiveOp::Barrier => Layout::Empty,
         };
-        Request {
+        PlanRequest {
             op,
             layout,
             topology: Arc::new(Topology::of_sizes(sizes)),
@@ -139,13 +147,13 @@ mod tests {
 
     #[test]
     fn every_call_in_every_world_has_an_algorithm() {
-        for op in Op::ALL {
+        for op in CollectiveOp::ALL {
             for sizes in [&[1][..], &[2], &[5], &[1, 1], &[3, 1], &[1, 1, 4], &[4, 4, 4, 4]] {
                 for bytes in [0, 1, 4 << 10, 64 << 10, 16 << 20] {
                     for (links_only, memory) in
                         [(false, Memory::Private), (true, Memory::Private), (false, Memory::Arena)]
                     {
-                        let request = Request { links_only, memory, ..request(op, sizes, bytes) };
+                        let request = PlanRequest { links_only, memory, ..request(op, sizes, bytes) };
                         assert!(select(&request).supports(&request), "{request:?}");
                     }
                 }
@@ -155,7 +163,7 @@ mod tests {
 
     #[test]
     fn allreduce_goes_from_latency_to_bandwidth_as_it_grows() {
-        let choice = |sizes: &[u32], bytes| select(&request(Op::Allreduce, sizes, bytes)).name();
+        let choice = |sizes: &[u32], bytes| select(&request(CollectiveOp::Allreduce, sizes, bytes)).name();
         assert_eq!([64, 64 << 10, 64 << 20].map(|b| choice(&[2], b)), ["arena-all"; 3]);
         assert_eq!([64, 64 << 10].map(|b| choice(&[4], b)), ["arena-all", "arena-split"]);
         assert_eq!([64, 64 << 10].map(|b| choice(&[4, 4], b)), ["tiers-small", "tiers"]);
@@ -170,7 +178,7 @@ mod tests {
     #[test]
     fn broadcast_goes_from_a_tree_to_a_chain_as_it_grows() {
         let choice = |sizes: &[u32], bytes, links_only| {
-            select(&Request { links_only, ..request(Op::Broadcast, sizes, bytes) }).name()
+            select(&PlanRequest { links_only, ..request(CollectiveOp::Broadcast, sizes, bytes) }).name()
         };
         assert_eq!([64, 1 << 20].map(|b| choice(&[4], b, true)), ["tree", "chain"]);
         assert_eq!([64, 1 << 20].map(|b| choice(&[2, 2], b, true)), ["tree", "chain"]);
@@ -180,8 +188,10 @@ mod tests {
 
     #[test]
     fn buffers_in_the_arena_are_not_staged_unless_tiny() {
-        let choice =
-            |bytes| select(&Request { memory: Memory::Arena, ..request(Op::Allreduce, &[2], bytes) }).name();
+        let choice = |bytes| {
+            select(&PlanRequest { memory: Memory::Arena, ..request(CollectiveOp::Allreduce, &[2], bytes) })
+                .name()
+        };
         assert_eq!([1 << 10, 64 << 10].map(choice), ["arena-all", "arena-direct"]);
     }
 }

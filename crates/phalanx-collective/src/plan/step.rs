@@ -19,7 +19,7 @@ pub use phalanx_net::arena::N_SLOTS;
 
 /// The operation a plan carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Op {
+pub enum CollectiveOp {
     Allreduce,
     ReduceScatter,
     Allgather,
@@ -31,45 +31,45 @@ pub enum Op {
     Barrier,
 }
 
-impl Op {
-    pub const ALL: [Op; 9] = [
-        Op::Allreduce,
-        Op::ReduceScatter,
-        Op::Allgather,
-        Op::Broadcast,
-        Op::Reduce,
-        Op::Gather,
-        Op::Scatter,
-        Op::Alltoall,
-        Op::Barrier,
+impl CollectiveOp {
+    pub const ALL: [CollectiveOp; 9] = [
+        CollectiveOp::Allreduce,
+        CollectiveOp::ReduceScatter,
+        CollectiveOp::Allgather,
+        CollectiveOp::Broadcast,
+        CollectiveOp::Reduce,
+        CollectiveOp::Gather,
+        CollectiveOp::Scatter,
+        CollectiveOp::Alltoall,
+        CollectiveOp::Barrier,
     ];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Op::Allreduce => "allreduce",
-            Op::ReduceScatter => "reduce_scatter",
-            Op::Allgather => "allgather",
-            Op::Broadcast => "broadcast",
-            Op::Reduce => "reduce",
-            Op::Gather => "gather",
-            Op::Scatter => "scatter",
-            Op::Alltoall => "alltoall",
-            Op::Barrier => "barrier",
+            CollectiveOp::Allreduce => "allreduce",
+            CollectiveOp::ReduceScatter => "reduce_scatter",
+            CollectiveOp::Allgather => "allgather",
+            CollectiveOp::Broadcast => "broadcast",
+            CollectiveOp::Reduce => "reduce",
+            CollectiveOp::Gather => "gather",
+            CollectiveOp::Scatter => "scatter",
+            CollectiveOp::Alltoall => "alltoall",
+            CollectiveOp::Barrier => "barrier",
         }
     }
 }
 
-impl std::fmt::Display for Op {
+impl std::fmt::Display for CollectiveOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl std::str::FromStr for Op {
+impl std::str::FromStr for CollectiveOp {
     type Err = UnknownOp;
 
-    fn from_str(name: &str) -> Result<Op, UnknownOp> {
-        Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| UnknownOp(name.to_string()))
+    fn from_str(name: &str) -> Result<CollectiveOp, UnknownOp> {
+        CollectiveOp::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| UnknownOp(name.to_string()))
     }
 }
 

@@ -4,38 +4,41 @@
 //! from v to there: what is gathered or scattered lies in one piece.
 
 use super::{
-    Draft, Extent, Request,
+    Draft, Extent, PlanRequest,
     draft::{contribute, recv, send},
     seats::Seats,
-    step::{Buf, Fold, Op, Recv, Send, Span, Step},
+    step::{Buf, CollectiveOp, Fold, Recv, Send, Span, Step},
 };
 use phalanx_core::Rank;
 use std::ops::Range;
 
-pub fn supports(request: &Request) -> bool {
-    matches!(request.op, Op::Broadcast | Op::Reduce | Op::Gather | Op::Scatter) && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    matches!(
+        request.op,
+        CollectiveOp::Broadcast | CollectiveOp::Reduce | CollectiveOp::Gather | CollectiveOp::Scatter
+    ) && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let root = request.layout.root().expect("a rooted operation has a root");
     let n = request.n_ranks();
     let seats = Seats { place: (me.0 + n - root.0) % n, n, rank: move |v: u32| Rank((v + root.0) % n) };
     match request.op {
-        Op::Broadcast => {
+        CollectiveOp::Broadcast => {
             let whole = Extent::new(0, request.layout.len());
             let is_root = root == me;
             let buf = if is_root { Buf::In } else { Buf::Out };
             Draft::over_links(0, broadcast(seats, whole.of(buf)).chain(own_copy(request, is_root, whole)))
         }
-        Op::Reduce => reduce(request, seats),
-        Op::Gather => gather(request, seats, root),
-        Op::Scatter => scatter(request, seats, root),
+        CollectiveOp::Reduce => reduce(request, seats),
+        CollectiveOp::Gather => gather(request, seats, root),
+        CollectiveOp::Scatter => scatter(request, seats, root),
         _ => unreachable!("supports() admits no other operation"),
     }
 }
 
 /// The root's own elements from `In` to `Out`, unless they are there already.
-pub(super) fn own_copy(request: &Request, is_root: bool, whole: Extent) -> Option<Step> {
+pub(super) fn own_copy(request: &PlanRequest, is_root: bool, whole: Extent) -> Option<Step> {
     (is_root && !request.in_place).then(|| Step::Copy { src: whole.of(Buf::In), dst: whole.of(Buf::Out) })
 }
 
@@ -47,7 +50,7 @@ pub(super) fn broadcast(seats: Seats<impl Fn(u32) -> Rank>, buf: Span) -> impl I
 }
 
 /// Sums grow in `Out` of the root and in the scratch of everybody else, whose `In` is not ours to write.
-fn reduce<'a>(request: &'a Request, seats: Seats<impl Fn(u32) -> Rank + 'a>) -> Draft<'a> {
+fn reduce<'a>(request: &'a PlanRequest, seats: Seats<impl Fn(u32) -> Rank + 'a>) -> Draft<'a> {
     let len = request.layout.len();
     let Some(up) = parent(seats.place) else {
         let out = Span::of(Buf::Out, 0, len);
@@ -68,7 +71,7 @@ fn reduce<'a>(request: &'a Request, seats: Seats<impl Fn(u32) -> Rank + 'a>) -> 
     Draft::over_links(len, own.into_iter().chain(takes).chain([pass_on]))
 }
 
-fn gather<'a>(request: &'a Request, seats: Seats<impl Fn(u32) -> Rank + 'a>, root: Rank) -> Draft<'a> {
+fn gather<'a>(request: &'a PlanRequest, seats: Seats<impl Fn(u32) -> Rank + 'a>, root: Rank) -> Draft<'a> {
     let run = Run::new(request, root, seats.place);
     let mine = run.hold(seats.place);
     let own = Extent::new(0, mine.len).of(Buf::In);
@@ -95,7 +98,7 @@ fn gather<'a>(request: &'a Request, seats: Seats<impl Fn(u32) -> Rank + 'a>, roo
     Draft::over_links(run.scratch_len(is_leaf), steps.into_iter())
 }
 
-fn scatter<'a>(request: &'a Request, seats: Seats<impl Fn(u32) -> Rank + 'a>, root: Rank) -> Draft<'a> {
+fn scatter<'a>(request: &'a PlanRequest, seats: Seats<impl Fn(u32) -> Rank + 'a>, root: Rank) -> Draft<'a> {
     let run = Run::new(request, root, seats.place);
     let mine = run.hold(seats.place);
     let own = Extent::new(0, mine.len).of(Buf::Out);
@@ -134,7 +137,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(request: &Request, root: Rank, node: u32) -> Run {
+    fn new(request: &PlanRequest, root: Rank, node: u32) -> Run {
         let mut at_root = request.layout.extents();
         at_root.rotate_left(root.index());
         let mut starts = vec![0];
@@ -142,7 +145,7 @@ impl Run {
             *sum += extent.len;
             Some(*sum)
         }));
-        let buf = if request.op == Op::Gather { Buf::Out } else { Buf::In };
+        let buf = if request.op == CollectiveOp::Gather { Buf::Out } else { Buf::In };
         Run { at_root, starts, root, node, buf }
     }
 

@@ -4,12 +4,12 @@
 //! - RUN-2: after a disagreement every rank of the group skips the same number of turns, so that the lane stays usable.
 
 use super::{Stop, memory::Buffers, memory::reduce};
-use crate::call::Words;
+use crate::call::CallSignature;
 use crate::plan::{
     Memory,
     step::{Plan, Span, Step},
 };
-use phalanx_core::{Rank, kernel::Reduction};
+use phalanx_core::{Rank, kernel::ReduceKernel};
 use phalanx_net::{
     NetError,
     arena::{CallHeader, INLINE_BYTES, Lane, N_SLOTS, SLOT_BYTES},
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 /// What the arena steps of one call need.
 pub(crate) struct ArenaRun<'a> {
     pub lane: &'a mut Lane,
-    pub words: Words,
+    pub words: CallSignature,
     pub call: u64,
     /// Everything fits beside the sequence words.
     pub inline: bool,
@@ -42,7 +42,7 @@ impl ArenaRun<'_> {
         &mut self,
         step: &Step,
         buffers: &mut Buffers<'_>,
-        reduction: Option<&Reduction>,
+        reduction: Option<&ReduceKernel>,
     ) -> Result<(), Stop> {
         match step {
             Step::Publish { turn, parts } => {
@@ -157,7 +157,7 @@ impl ArenaRun<'_> {
         for seat in 0..self.lane.n_members() {
             self.await_turn(seat, 0)?;
             let header = self.lane.header(seat, 0);
-            let mut theirs = Words { what: header.what, count: header.count, factors: [0; 2] };
+            let mut theirs = CallSignature { what: header.what, count: header.count, factors: [0; 2] };
             if theirs.is_scaled() {
                 theirs.factors = self.lane.factors(seat, 0);
             }
@@ -204,7 +204,7 @@ impl ArenaRun<'_> {
         dst: Span,
         publish: Option<(u32, u64)>,
         buffers: &mut Buffers<'_>,
-        reduction: &Reduction,
+        reduction: &ReduceKernel,
     ) -> Result<(), Stop> {
         if let Some((result_turn, _)) = publish {
             self.acquire(result_turn)?;
@@ -262,7 +262,7 @@ impl ArenaRun<'_> {
         at: u64,
         len: u64,
         buffers: &mut Buffers<'_>,
-        reduction: &Reduction,
+        reduction: &ReduceKernel,
     ) -> Result<(), Stop> {
         // In blocks that stay in the first-level cache while several destinations are written.
         let size = buffers.elem_bytes() as u64;

@@ -4,9 +4,9 @@
 //! element is used.
 
 use super::{Stop, ear::Ear, memory::Buffers};
-use crate::call::Words;
+use crate::call::CallSignature;
 use crate::plan::step::{Fold, Recv, Send, Span};
-use phalanx_core::{Rank, kernel::Reduction};
+use phalanx_core::{Rank, kernel::ReduceKernel};
 use phalanx_net::{
     Link, NetError, World,
     arena::Patience,
@@ -41,7 +41,7 @@ pub(crate) struct LinkRun<'a> {
     pub ear: &'a mut Option<Ear>,
     /// The world rank of each rank of the communicator.
     pub members: &'a [Rank],
-    pub words: Words,
+    pub words: CallSignature,
     pub call: u64,
     /// The communicator's number: its links are its own.
     pub stream: u32,
@@ -81,7 +81,7 @@ impl LinkRun<'_> {
         sends: &[Send],
         recvs: &[Recv],
         buffers: &mut Buffers<'_>,
-        reduction: Option<&Reduction>,
+        reduction: Option<&ReduceKernel>,
     ) -> Result<(), Stop> {
         let size = buffers.elem_bytes();
         let mut outgoing = Vec::with_capacity(sends.len());
@@ -127,7 +127,7 @@ impl LinkRun<'_> {
         outgoing: &mut [Outgoing],
         incoming: &mut [Incoming],
         buffers: &mut Buffers<'_>,
-        reduction: Option<&Reduction>,
+        reduction: Option<&ReduceKernel>,
     ) -> Result<(), Stop> {
         let mut idle_since: Option<Instant> = None;
         loop {
@@ -191,7 +191,7 @@ impl LinkRun<'_> {
         &mut self,
         inc: &mut Incoming,
         buffers: &mut Buffers<'_>,
-        reduction: Option<&Reduction>,
+        reduction: Option<&ReduceKernel>,
     ) -> Result<bool, Stop> {
         if inc.done < HEADER {
             let n = inc.link.recv_some(&mut inc.header[inc.done..]).map_err(|e| self.broken(inc.rank, &e))?;
@@ -342,11 +342,11 @@ impl LinkRun<'_> {
 }
 
 /// Whether the header of a message says that its sender calls this, and sends so many bytes; if not, what it does call.
-pub(crate) fn judge(header: &[u8; HEADER], mine: Words, call: u64, bytes: u64) -> Result<(), String> {
+pub(crate) fn judge(header: &[u8; HEADER], mine: CallSignature, call: u64, bytes: u64) -> Result<(), String> {
     let word = |i: usize| {
         u64::from_le_bytes(header[i * 8..i * 8 + 8].try_into().expect("seven words of eight bytes"))
     };
-    let theirs = Words { what: word(1), count: word(2), factors: [word(5), word(6)] };
+    let theirs = CallSignature { what: word(1), count: word(2), factors: [word(5), word(6)] };
     if word(0) != MAGIC {
         return Err("bytes that are not a message".into());
     }
@@ -369,8 +369,11 @@ mod tests {
 
     #[test]
     fn a_million_headers_of_any_bytes_are_judged_and_only_the_right_one_fits() {
-        let mine =
-            Words { what: 0x0000_0002_0002_0153, count: 1000, factors: [0.5f64, 2.0].map(f64::to_bits) };
+        let mine = CallSignature {
+            what: 0x0000_0002_0002_0153,
+            count: 1000,
+            factors: [0.5f64, 2.0].map(f64::to_bits),
+        };
         let words = [MAGIC, mine.what, mine.count, 7, 4000, mine.factors[0], mine.factors[1]];
         let mut right = [0; HEADER];
         for (place, word) in right.chunks_exact_mut(8).zip(words) {

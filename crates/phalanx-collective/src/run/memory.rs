@@ -6,7 +6,7 @@
 //! (arena memory), in the ranges and at the times that the plan's turns allow; `verify` proves those disjoint.
 
 use crate::plan::step::{Buf, Span};
-use phalanx_core::kernel::Reduction;
+use phalanx_core::kernel::ReduceKernel;
 use std::marker::PhantomData;
 
 /// Input, output and scratch of one call. `input` and `output` may be the same memory.
@@ -126,7 +126,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// Scales a span in place.
-    pub fn scale(&mut self, reduction: &Reduction, span: Span) {
+    pub fn scale(&mut self, reduction: &ReduceKernel, span: Span) {
         assert!(span.buf != Buf::In);
         let (at, len) = self.bytes(span);
         // SAFETY: one source that equals the one destination, inside a borrowed buffer.
@@ -134,7 +134,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// `dst = dst op incoming`.
-    pub fn fold(&mut self, reduction: &Reduction, incoming: &[u8], dst: Span) {
+    pub fn fold(&mut self, reduction: &ReduceKernel, incoming: &[u8], dst: Span) {
         assert!(dst.buf != Buf::In);
         let (at, len) = self.bytes(dst);
         assert_eq!(len, incoming.len());
@@ -147,7 +147,7 @@ impl<'a> Buffers<'a> {
 ///
 /// The caller vouches, by the plan, that sources are readable now and destinations are this rank's to write (LANE-1, LANE-2).
 #[inline]
-pub(crate) fn reduce(reduction: &Reduction, dsts: &[*mut u8], srcs: &[*const u8], n_elements: usize) {
+pub(crate) fn reduce(reduction: &ReduceKernel, dsts: &[*mut u8], srcs: &[*const u8], n_elements: usize) {
     // SAFETY: addresses come from `Buffers::bytes`, `Lane::data` and `Arena::peer_bytes`, each of which checked its bounds for
     // this many elements; a destination either is one of the sources (a rank's own span) or a slot or peer range that overlaps none.
     unsafe { reduction.apply_raw(dsts, srcs, n_elements) };

@@ -9,7 +9,7 @@ use crate::plan::step::{Plan, Step};
 use arena::ArenaRun;
 use exchange::LinkRun;
 use memory::Buffers;
-use phalanx_core::{Rank, kernel::Reduction};
+use phalanx_core::{Rank, kernel::ReduceKernel};
 use phalanx_net::NetError;
 
 /// Why a plan ended early.
@@ -31,7 +31,7 @@ pub(crate) enum Stop {
 pub(crate) fn run(
     plan: &Plan,
     buffers: &mut Buffers<'_>,
-    reduction: Option<&Reduction>,
+    reduction: Option<&ReduceKernel>,
     mut arena: Option<ArenaRun<'_>>,
     links: &mut LinkRun<'_>,
 ) -> Result<(), Stop> {

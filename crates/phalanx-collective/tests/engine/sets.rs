@@ -2,7 +2,7 @@
 
 use super::{floats, on};
 use crate::support::run_owners;
-use phalanx_collective::engine::{Engine, EngineError, Options, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineError, EngineOptions, Request, Tensor};
 use phalanx_core::Rank;
 
 #[test]
@@ -95,7 +95,7 @@ fn bad_sets_are_refused_with_the_reason() {
 #[test]
 fn sets_given_at_the_start_are_there_at_once_and_must_be_the_same_everywhere() {
     let ids = run_owners(&[3], &[], |comm| {
-        let mut options = Options::from_config(comm.world().config());
+        let mut options = EngineOptions::from_config(comm.world().config());
         options.process_sets = vec![vec![0, 1], vec![2]];
         let engine = Engine::start_with(comm, options).unwrap();
         let set = if engine.rank().0 == 2 { 2 } else { 1 };
@@ -105,7 +105,7 @@ fn sets_given_at_the_start_are_there_at_once_and_must_be_the_same_everywhere() {
     });
     assert_eq!(ids, [[2.0], [2.0], [1.0]]);
     let errors = run_owners(&[2], &[], |comm| {
-        let mut options = Options::from_config(comm.world().config());
+        let mut options = EngineOptions::from_config(comm.world().config());
         options.process_sets = if comm.rank() == Rank(0) { vec![vec![0]] } else { vec![vec![1]] };
         Engine::start_with(comm, options).unwrap_err().to_string()
     });

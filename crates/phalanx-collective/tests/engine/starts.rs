@@ -2,7 +2,7 @@
 
 use super::floats;
 use crate::support::run_owners;
-use phalanx_collective::engine::{Engine, Options, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineOptions, Request, Tensor};
 use std::sync::Arc;
 
 const NO_THREAD: &str = "Resource temporarily unavailable (os error 11)";
@@ -11,7 +11,7 @@ const NO_THREAD: &str = "Resource temporarily unavailable (os error 11)";
 fn a_set_that_one_member_cannot_serve_is_made_nowhere_and_the_engine_goes_on() {
     for hosts in [&[3u32][..], &[2, 1]] {
         let told = run_owners(hosts, &[], |comm| {
-            let mut options = Options::from_config(comm.world().config());
+            let mut options = EngineOptions::from_config(comm.world().config());
             // Enough for the engine itself.
             options.most_threads = (comm.rank().0 == 1).then_some(2);
             let engine = Engine::start_with(comm, options).unwrap();
@@ -40,7 +40,7 @@ fn an_engine_that_cannot_start_leaves_nothing_behind_and_everybody_is_told() {
     let cases = [no_set("[0, 1]"), no_set("[1, 2]"), gave_up.clone(), gave_up];
     for (most, expected) in cases.into_iter().enumerate() {
         let told = run_owners(&[3], &[], move |comm| {
-            let mut options = Options::from_config(comm.world().config());
+            let mut options = EngineOptions::from_config(comm.world().config());
             options.process_sets = vec![vec![0, 1], vec![1, 2]];
             options.most_threads = (comm.rank().0 == 1).then_some(most as u32);
             let world = Arc::downgrade(&comm.world_arc());

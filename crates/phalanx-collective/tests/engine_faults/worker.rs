@@ -5,7 +5,7 @@ use super::forked;
 use crate::processes::worker::MARK;
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, EngineError, Frame, Handle, Options, Request, Tensor, Whereabouts},
+    engine::{Engine, EngineError, EngineOptions, Frame, Handle, Request, Tensor, Whereabouts},
 };
 use phalanx_core::ReduceOp;
 use rustix::process::Signal;
@@ -49,8 +49,8 @@ pub fn main() {
     // Also when the test itself is killed, no rank outlives it.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let communicator = Communicator::from_env().expect("a world forms");
-    let options = Options::from_config(communicator.world().config());
-    let options = Options { whereabouts: whereabouts(), ..options };
+    let options = EngineOptions::from_config(communicator.world().config());
+    let options = EngineOptions { whereabouts: whereabouts(), ..options };
     let engine = Engine::start_with(communicator, options).expect("an engine starts");
     match var("PHALANX_TEST_SCENE").as_str() {
         "waiting" => wait_for_the_victim(engine),

@@ -6,7 +6,7 @@ use crate::{DType, ReduceOp};
 /// Reads every source and writes every destination once.
 ///
 /// # Safety
-/// As for `Reduction::apply_raw`; there is at least one source, and the CPU has the level the pass was selected for.
+/// As for `ReduceKernel::apply_raw`; there is at least one source, and the CPU has the level the pass was selected for.
 pub(super) type Pass = unsafe fn(&Factors, &[*mut u8], &[*const u8], usize);
 
 /// The pass of a reduction on a level this CPU has.
@@ -115,7 +115,7 @@ entry!(Avx512, Avx512::new(), true, "avx512f,avx512bw,avx512vl,avx512dq");
 /// destinations was measured: in cache `f16` gains a tenth, `f32` loses a twentieth, and the code doubles.
 ///
 /// # Safety
-/// As for `Reduction::apply_raw`, and there is at least one source.
+/// As for `ReduceKernel::apply_raw`, and there is at least one source.
 #[inline(always)]
 unsafe fn pass<C: Cpu, L: Cell, O: Join<L::Acc>, const N: usize>(
     cpu: C,
@@ -140,7 +140,7 @@ unsafe fn pass<C: Cpu, L: Cell, O: Join<L::Acc>, const N: usize>(
 /// Whole tiles of `N` elements from element `at` on; returns where the last one ended.
 ///
 /// # Safety
-/// As for `Reduction::apply_raw`, and there is at least one source.
+/// As for `ReduceKernel::apply_raw`, and there is at least one source.
 #[inline(always)]
 unsafe fn tiles<C: Cpu, L: Cell, O: Join<L::Acc>, const N: usize>(
     cpu: C,

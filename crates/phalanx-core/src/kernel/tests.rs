@@ -44,7 +44,7 @@ struct Layout {
 }
 
 /// Runs one pass and returns the destination, having checked that nothing else was written.
-fn run(reduction: &Reduction, srcs: &[Vec<u8>], layout: Layout) -> Vec<u8> {
+fn run(reduction: &ReduceKernel, srcs: &[Vec<u8>], layout: Layout) -> Vec<u8> {
     const GUARD: usize = 64;
     let n_bytes = srcs[0].len();
     let place = |bytes: &[u8], index: usize| {
@@ -88,16 +88,16 @@ fn run(reduction: &Reduction, srcs: &[Vec<u8>], layout: Layout) -> Vec<u8> {
     result.expect("there is a destination")
 }
 
-fn at(level: Level, reduction: Reduction) -> Reduction {
-    Reduction::resolve(level, reduction.dtype, reduction.op, reduction.factors)
+fn at(level: Level, reduction: ReduceKernel) -> ReduceKernel {
+    ReduceKernel::resolve(level, reduction.dtype, reduction.op, reduction.factors)
 }
 
-fn reduction(dtype: DType, op: ReduceOp, prescale: f64, postscale: f64, n_ranks: u32) -> Reduction {
-    Reduction::new(dtype, op, prescale, postscale, n_ranks).unwrap()
+fn reduction(dtype: DType, op: ReduceOp, prescale: f64, postscale: f64, n_ranks: u32) -> ReduceKernel {
+    ReduceKernel::new(dtype, op, prescale, postscale, n_ranks).unwrap()
 }
 
 /// One reduction of single elements, the same on all levels and at both ends of a longer vector.
-fn single<T: bytemuck::Pod>(reduction: Reduction, values: &[T]) -> T {
+fn single<T: bytemuck::Pod>(reduction: ReduceKernel, values: &[T]) -> T {
     let mut results = Vec::new();
     for level in levels() {
         for n in [1, 300] {
@@ -224,7 +224,7 @@ proptest! {
         offset in 0usize..9,
         seed: u64,
     ) {
-        let Ok(whole) = Reduction::new(dtype, op, factors.0, factors.1, n_ranks) else { return Ok(()) };
+        let Ok(whole) = ReduceKernel::new(dtype, op, factors.0, factors.1, n_ranks) else { return Ok(()) };
         let mut random = Random(seed);
         let srcs: Vec<_> = (0..n_srcs).map(|_| random.bytes(n * dtype.size())).collect();
         let want = run(&at(Level::Portable, whole), &srcs, Layout::default());
@@ -395,5 +395,5 @@ fn only_keeps_the_wanted_factors() {
     assert_eq!(all.only(false, true), reduction(DType::F32, ReduceOp::Average, 1.0, 3.0, 4));
     assert!(all.only(false, false).is_plain() && !all.is_plain());
     assert_eq!(all.dtype(), DType::F32);
-    assert!(Reduction::new(DType::Bool, ReduceOp::Average, 1.0, 1.0, 4).is_err());
+    assert!(ReduceKernel::new(DType::Bool, ReduceOp::Average, 1.0, 1.0, 4).is_err());
 }

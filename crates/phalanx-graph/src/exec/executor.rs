@@ -6,7 +6,7 @@
 use super::{error::RunError, store::Store, tensor::Tensor};
 use crate::{
     ir::{Dim, GraphError, Op, OpId, Program, Role, Var, VarId, VarKind},
-    kernel::{Arena, Call, Env, Memory, Operand, Place},
+    kernel::{Call, Env, MemorySpace, MemoryView, Operand, RawMemory},
     plan::{MemoryPlan, Reuse},
 };
 use phalanx_core::DType;
@@ -38,7 +38,7 @@ pub struct Executor {
     options: Options,
     feeds: Vec<VarId>,
     plans: Vec<Planned>,
-    arena: Arena,
+    arena: RawMemory,
     /// Which of its variables it writes.
     written: Vec<bool>,
     /// Whether any of them is in the store.
@@ -64,7 +64,7 @@ impl Executor {
         let mut written = vec![false; program.vars.len()];
         program.ops.iter().flat_map(|op| &op.outputs).for_each(|id| written[id.index()] = true);
         let changes_store = program.vars().any(|(id, var)| var.is_persistable() && written[id.index()]);
-        let (plans, places, arena) = (Vec::new(), Vec::new(), Arena::new(0));
+        let (plans, places, arena) = (Vec::new(), Vec::new(), RawMemory::new(0));
         let learns = program.ops.iter().any(|op| op.role == Role::Loss);
         Ok(Executor {
             program,
@@ -149,22 +149,22 @@ impl Executor {
         &mut self,
         index: usize,
         which: Range<usize>,
-        buffers: &mut [Arena],
+        buffers: &mut [RawMemory],
         env: Env,
     ) -> Result<(), RunError> {
         let (program, plan) = (&self.program, &self.plans[index].plan);
-        let mut memory = Memory::new(&mut self.arena, buffers);
+        let mut memory = MemoryView::new(&mut self.arena, buffers);
         for (id, op) in program.ops().skip(which.start).take(which.len()) {
             step(program, op, id, plan, &mut memory, env)?;
             if self.options.check_finite {
                 finite(program, op, plan, &mut self.arena, buffers)?;
-                memory = Memory::new(&mut self.arena, buffers);
+                memory = MemoryView::new(&mut self.arena, buffers);
             }
         }
         Ok(())
     }
 
-    pub(in crate::exec) fn fetch(&mut self, index: usize, buffers: &mut [Arena], out: &mut [Tensor]) {
+    pub(in crate::exec) fn fetch(&mut self, index: usize, buffers: &mut [RawMemory], out: &mut [Tensor]) {
         let planned = &self.plans[index];
         for (&id, to) in planned.fetched.iter().zip(out) {
             let operand = planned.plan.operand(id).expect("planned with the fetches");
@@ -286,7 +286,7 @@ impl Executor {
         if plan.bytes > self.arena.len() {
             let what = "the variables of a run".to_string();
             let missing = RunError::Memory { what, bytes: plan.bytes };
-            self.arena = Arena::try_new(plan.bytes).ok_or(missing)?;
+            self.arena = RawMemory::try_new(plan.bytes).ok_or(missing)?;
         }
         self.plans.push(Planned { fetched, plan });
         Ok(self.plans.len() - 1)
@@ -322,7 +322,7 @@ fn step(
     op: &Op,
     id: OpId,
     plan: &MemoryPlan,
-    memory: &mut Memory<'_>,
+    memory: &mut MemoryView<'_>,
     env: Env,
 ) -> Result<(), RunError> {
     let mut call = Call::new(&plan.steps()[id.index()], memory, env);
@@ -348,11 +348,11 @@ fn step(
     })
 }
 
-fn bytes<'a>(operand: &Operand, arena: &'a mut Arena, buffers: &'a mut [Arena]) -> &'a [u8] {
+fn bytes<'a>(operand: &Operand, arena: &'a mut RawMemory, buffers: &'a mut [RawMemory]) -> &'a [u8] {
     match operand.place {
-        Place::Arena => &arena.as_slice::<u8>()[operand.range()],
-        Place::Shared => unreachable!("one replica shares with nobody"),
-        Place::Store(at) => &buffers[at].as_slice::<u8>()[operand.range()],
+        MemorySpace::Arena => &arena.as_slice::<u8>()[operand.range()],
+        MemorySpace::Shared => unreachable!("one replica shares with nobody"),
+        MemorySpace::Store(at) => &buffers[at].as_slice::<u8>()[operand.range()],
     }
 }
 
@@ -360,8 +360,8 @@ fn finite(
     program: &Program,
     op: &Op,
     plan: &MemoryPlan,
-    arena: &mut Arena,
-    buffers: &mut [Arena],
+    arena: &mut RawMemory,
+    buffers: &mut [RawMemory],
 ) -> Result<(), RunError> {
     for &id in &op.outputs {
         let Some(operand) = plan.operand(id).filter(|_| program.sig(id).is_dense()) else { continue };

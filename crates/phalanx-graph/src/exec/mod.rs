@@ -10,7 +10,7 @@ mod tensor;
 
 pub use error::RunError;
 pub use executor::{Executor, Options};
-pub use hogwild::{Batch, Hogwild, ReaderError, Update, each};
+pub use hogwild::{Hogwild, NamedFeeds, ReaderError, Update, each};
 pub use parallel::{
     Alone, Collective, CollectiveError, Data, Done, DryRun, Feed, Fetch, Fetched, Merge, Offer,
     ParallelExecutor, Refusal, Setup, tree,

@@ -5,7 +5,7 @@
 use super::{error::RunError, tensor::Tensor};
 use crate::{
     ir::{Init, Program, Sig, Var, VarKind},
-    kernel::{Arena, Stream},
+    kernel::{RawMemory, Stream},
 };
 use phalanx_core::DType;
 use std::{collections::BTreeMap, sync::Arc};
@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 #[derive(Debug)]
 pub struct Store {
     /// Behind an `Arc`, because workers hold it as long as a run lasts; between runs nobody else does.
-    buffers: Arc<Vec<Arena>>,
+    buffers: Arc<Vec<RawMemory>>,
     entries: Vec<Entry>,
     names: BTreeMap<String, usize>,
     /// Buffers that no entry has any more.
@@ -166,7 +166,7 @@ impl Store {
     }
 
     /// Puts a buffer where there is a place for it.
-    fn keep(&mut self, buffer: Arena) -> usize {
+    fn keep(&mut self, buffer: RawMemory) -> usize {
         let buffers = Arc::get_mut(&mut self.buffers).expect(IDLE);
         match self.free.pop() {
             Some(at) => {
@@ -194,7 +194,7 @@ impl Store {
         let value = self.buffers_mut()[from].as_slice::<u8>().to_vec();
         while self.entries[entry].copies.len() > n {
             let gone = self.entries[entry].copies.pop().expect("longer than n");
-            self.buffers_mut()[gone] = Arena::new(0);
+            self.buffers_mut()[gone] = RawMemory::new(0);
             self.free.push(gone);
         }
         for buffer in added {
@@ -226,7 +226,7 @@ impl Store {
         let to = match has.merged {
             Some(at) => at,
             None => {
-                let at = self.keep(Arena::new(bytes));
+                let at = self.keep(RawMemory::new(bytes));
                 self.entries[entry].merged = Some(at);
                 at
             }
@@ -237,7 +237,7 @@ impl Store {
         to
     }
 
-    fn begin(&self, name: &str, sig: &Sig, init: Init, buffer: &mut Arena) {
+    fn begin(&self, name: &str, sig: &Sig, init: Init, buffer: &mut RawMemory) {
         let dims = sig.shape.at(0);
         // By name, so that the order of declarations does not matter.
         let key = name
@@ -290,12 +290,12 @@ impl Store {
         self.entries[entry].apart
     }
 
-    pub(in crate::exec) fn buffers_mut(&mut self) -> &mut [Arena] {
+    pub(in crate::exec) fn buffers_mut(&mut self) -> &mut [RawMemory] {
         Arc::get_mut(&mut self.buffers).expect(IDLE)
     }
 
     /// For the workers of a run, who give it back before the run ends.
-    pub(in crate::exec) fn lend(&self) -> Arc<Vec<Arena>> {
+    pub(in crate::exec) fn lend(&self) -> Arc<Vec<RawMemory>> {
         self.buffers.clone()
     }
 }
@@ -303,12 +303,12 @@ impl Store {
 const IDLE: &str = "workers give the store back before a run ends, and runs borrow the store";
 
 /// A buffer for a variable, if there is so much memory.
-fn memory(var: &str, bytes: usize) -> Result<Arena, RunError> {
-    Arena::try_new(bytes).ok_or_else(|| RunError::Memory { what: format!("`{var}`"), bytes })
+fn memory(var: &str, bytes: usize) -> Result<RawMemory, RunError> {
+    RawMemory::try_new(bytes).ok_or_else(|| RunError::Memory { what: format!("`{var}`"), bytes })
 }
 
 /// The mean of what the replicas have. Integers are not averaged: the first has the value.
-fn mean(buffers: &mut [Arena], copies: &[usize], to: usize, dtype: DType) {
+fn mean(buffers: &mut [RawMemory], copies: &[usize], to: usize, dtype: DType) {
     let n = copies.len() as f64;
     let mut wide = vec![0.0; buffers[to].len() / dtype.size()];
     match dtype {

@@ -1,17 +1,17 @@
 //! Proves after each pass that the graph still means what the program says (SSA-1 to SSA-3).
 
-use super::{Buffer, Fault, Graph, Node, NodeKind, Owner};
+use super::{Buffer, Graph, GraphFault, Node, NodeKind, Owner};
 use crate::ir::{OpId, VarKind};
 use std::collections::BTreeMap;
 
 impl Graph {
-    pub fn check(&self) -> Result<(), Fault> {
+    pub fn check(&self) -> Result<(), GraphFault> {
         self.written_before_read()?;
         self.times()?;
         self.control()
     }
 
-    fn written_before_read(&self) -> Result<(), Fault> {
+    fn written_before_read(&self) -> Result<(), GraphFault> {
         let mut writer: BTreeMap<Buffer, (usize, By)> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let touched = self.touched(node);
@@ -20,7 +20,7 @@ impl Graph {
                 let comes_later = !self.has_sums && self.parts.is_whole(buffer.var);
                 if is_temp && !comes_later && !writer.contains_key(&buffer) {
                     let (what, buffer) = (self.title(node), self.show(buffer));
-                    return Err(Fault::Unwritten { node: at, what, buffer });
+                    return Err(GraphFault::Unwritten { node: at, what, buffer });
                 }
             }
             let last = match &node.kind {
@@ -33,10 +33,10 @@ impl Graph {
                 let Some((first, op)) = before.filter(|_| !completes) else { continue };
                 let (what, name) = (self.title(node), self.show(buffer));
                 if self.program.var(buffer.var).kind == VarKind::Temp {
-                    return Err(Fault::Rewritten { node: at, what, buffer: name, first });
+                    return Err(GraphFault::Rewritten { node: at, what, buffer: name, first });
                 }
                 if op.0 == last.0 && op.1 > last.1 {
-                    return Err(Fault::Order { node: first, what, buffer: name, later: at });
+                    return Err(GraphFault::Order { node: first, what, buffer: name, later: at });
                 }
             }
         }
@@ -44,7 +44,7 @@ impl Graph {
     }
 
     /// No operation runs twice for the same replica.
-    fn times(&self) -> Result<(), Fault> {
+    fn times(&self) -> Result<(), GraphFault> {
         let mut times: BTreeMap<(Option<usize>, OpId), usize> = BTreeMap::new();
         for node in &self.nodes {
             if let NodeKind::Compute { replica, ops } = &node.kind {
@@ -53,7 +53,7 @@ impl Graph {
                     *n += 1;
                     if *n > 1 {
                         let place = replica.map_or("the process".into(), |r| format!("replica {r}"));
-                        return Err(Fault::Times { op: op.index(), n: *n, place });
+                        return Err(GraphFault::Times { op: op.index(), n: *n, place });
                     }
                 }
             }
@@ -61,15 +61,15 @@ impl Graph {
         Ok(())
     }
 
-    fn control(&self) -> Result<(), Fault> {
+    fn control(&self) -> Result<(), GraphFault> {
         let mut exchanged = None;
         for (at, node) in self.nodes.iter().enumerate() {
             if let Some(&after) = node.after.iter().find(|&&after| after >= at) {
-                return Err(Fault::Cycle { node: at, after });
+                return Err(GraphFault::Cycle { node: at, after });
             }
             if self.settings.processes > 1 && leaves(node) {
                 if let Some(before) = exchanged.filter(|before| !node.after.contains(before)) {
-                    return Err(Fault::Loose { node: at, before });
+                    return Err(GraphFault::Loose { node: at, before });
                 }
                 exchanged = Some(at);
             }

@@ -40,7 +40,7 @@ pub enum BuildError {
     #[error("there is no pass `{name}`; known passes: {known}")]
     UnknownPass { name: String, known: String },
     #[error("after the pass `{pass}`: {fault}")]
-    Fault { pass: String, fault: Fault },
+    Fault { pass: String, fault: GraphFault },
     #[error("`{loss}` is named as the loss, but it is {got}, not one number ({site})")]
     LossNotScalar { loss: String, got: String, site: Site },
     #[error("async_mode needs `Hogwild`; this executor runs every step on all replicas")]
@@ -55,7 +55,7 @@ pub enum BuildError {
 
 /// What a pass has broken.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub enum GraphFault {
     #[error("node {node} ({what}) reads {buffer}, which nothing has written yet")]
     Unwritten { node: usize, what: String, buffer: String },
     #[error("node {node} ({what}) writes {buffer}, which node {first} has written")]

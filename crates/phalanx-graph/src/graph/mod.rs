@@ -18,7 +18,7 @@ mod passes;
 mod strategy;
 mod sync_norm;
 
-pub use error::{BuildError, Fault};
+pub use error::{BuildError, GraphFault};
 pub use network_update::Halves;
 pub use parts::{Held, Parts, Summed};
 pub use pass::{Pass, PassList};

@@ -12,12 +12,12 @@ pub trait Pass: Send {
 type Apply = fn(&mut Graph) -> Result<(), BuildError>;
 
 /// A pass that is a function.
-struct Step {
+struct FunctionPass {
     name: &'static str,
     apply: Apply,
 }
 
-impl Pass for Step {
+impl Pass for FunctionPass {
     fn name(&self) -> &str {
         self.name
     }
@@ -56,7 +56,7 @@ impl PassList {
             ("fuse_optimizer", passes::fuse_optimizer),
             ("sequential", passes::sequential),
         ];
-        let boxed = |(name, apply)| -> Box<dyn Pass> { Box::new(Step { name, apply }) };
+        let boxed = |(name, apply)| -> Box<dyn Pass> { Box::new(FunctionPass { name, apply }) };
         PassList { passes: steps.into_iter().map(boxed).collect() }
     }
 

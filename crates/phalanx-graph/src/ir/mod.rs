@@ -18,4 +18,4 @@ pub(crate) use nested::nested;
 pub use outline::{Region, captures};
 pub use program::{Init, Learn, Op, OpId, Program, Role, Site, Var, VarId, VarKind};
 pub use shape::{BATCH, Dim, MAX_RANK, Shape};
-pub use sig::{ALIGN, Form, MAX_OUTPUTS, Sig};
+pub use sig::{ALIGN, MAX_OUTPUTS, Sig, Storage};

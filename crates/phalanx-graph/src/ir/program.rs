@@ -7,7 +7,7 @@
 use super::{
     error::GraphError,
     shape::Shape,
-    sig::{Form, Sig},
+    sig::{Sig, Storage},
     verify,
 };
 use crate::op::OpKind;
@@ -448,7 +448,7 @@ impl Program {
 
     pub(crate) fn is_scalar(&self, var: VarId) -> bool {
         let sig = self.sig(var);
-        sig.form == Form::Dense && sig.shape.dims().iter().all(|d| *d == 1.into()) && sig.dtype.is_float()
+        sig.form == Storage::Dense && sig.shape.dims().iter().all(|d| *d == 1.into()) && sig.dtype.is_float()
     }
 
     /// A scalar that lives in the store.

@@ -13,7 +13,7 @@ pub const MAX_OUTPUTS: usize = 1023;
 
 /// How a variable's elements lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Form {
+pub enum Storage {
     /// All elements, row by row.
     Dense,
     /// Some rows of a taller tensor: first the row numbers as i64 (-1: an empty place), then the values. The
@@ -26,16 +26,16 @@ pub enum Form {
 pub struct Sig {
     pub dtype: DType,
     pub shape: Shape,
-    pub form: Form,
+    pub form: Storage,
 }
 
 impl Sig {
     pub fn dense(dtype: DType, shape: impl Into<Shape>) -> Sig {
-        Sig { dtype, shape: shape.into(), form: Form::Dense }
+        Sig { dtype, shape: shape.into(), form: Storage::Dense }
     }
 
     pub fn is_dense(&self) -> bool {
-        self.form == Form::Dense
+        self.form == Storage::Dense
     }
 
     /// Bytes in memory when this many samples are fed. The verifier has seen that this can be counted.
@@ -43,8 +43,8 @@ impl Sig {
         let volume = self.shape.volume().map_or(0, |v| v.at(batch));
         let values = volume * self.dtype.size();
         match self.form {
-            Form::Dense => values,
-            Form::Rows { .. } => self.rows_bytes(batch) + values,
+            Storage::Dense => values,
+            Storage::Rows { .. } => self.rows_bytes(batch) + values,
         }
     }
 
@@ -59,8 +59,8 @@ impl fmt::Display for Sig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.dtype, self.shape)?;
         match self.form {
-            Form::Dense => Ok(()),
-            Form::Rows { height } => write!(f, " of {height} rows"),
+            Storage::Dense => Ok(()),
+            Storage::Rows { height } => write!(f, " of {height} rows"),
         }
     }
 }

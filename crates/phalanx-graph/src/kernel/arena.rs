@@ -12,7 +12,7 @@ use std::{
 
 /// Memory whose parts are lent out by the plan, not by the borrow checker: only [`super::Call`] takes slices of it
 /// while operations run, under MEMPLAN-1. Everything else goes through `&mut`.
-pub struct Arena {
+pub struct RawMemory {
     /// With room to begin at a multiple of `ALIGN`. Not aligned by its type: then the system's zeros would not do, and every page be
     /// written before it is used.
     words: Box<[UnsafeCell<u64>]>,
@@ -21,18 +21,18 @@ pub struct Arena {
 
 // SAFETY: all shared access goes through `part` and `part_mut`, whose callers promise that no two of them overlap
 // unless both only read.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for RawMemory {}
 
-impl Arena {
+impl RawMemory {
     /// This much memory, all zero; for sizes that are known to be had.
-    pub fn new(bytes: usize) -> Arena {
-        Arena::try_new(bytes).unwrap_or_else(|| handle_alloc_error(Layout::new::<u64>()))
+    pub fn new(bytes: usize) -> RawMemory {
+        RawMemory::try_new(bytes).unwrap_or_else(|| handle_alloc_error(Layout::new::<u64>()))
     }
 
     /// The same, if there is so much.
-    pub fn try_new(bytes: usize) -> Option<Arena> {
+    pub fn try_new(bytes: usize) -> Option<RawMemory> {
         if bytes == 0 {
-            return Some(Arena { words: Box::new([]), bytes });
+            return Some(RawMemory { words: Box::new([]), bytes });
         }
         let n = bytes.checked_next_multiple_of(ALIGN)?.checked_add(ALIGN)? / size_of::<u64>();
         let layout = Layout::array::<UnsafeCell<u64>>(n).ok()?;
@@ -43,7 +43,7 @@ impl Arena {
         }
         // SAFETY: allocated just now with the layout of this slice, and zero bytes are words.
         let words = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(at, n)) };
-        Some(Arena { words, bytes })
+        Some(RawMemory { words, bytes })
     }
 
     pub fn len(&self) -> usize {
@@ -59,8 +59,8 @@ impl Arena {
         words.wrapping_add(words.align_offset(ALIGN))
     }
 
-    pub fn duplicate(&mut self) -> Arena {
-        let mut copy = Arena::new(self.bytes);
+    pub fn duplicate(&mut self) -> RawMemory {
+        let mut copy = RawMemory::new(self.bytes);
         copy.as_slice::<u8>().copy_from_slice(self.as_slice());
         copy
     }
@@ -96,7 +96,7 @@ impl Arena {
     }
 }
 
-impl fmt::Debug for Arena {
+impl fmt::Debug for RawMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Arena").field("bytes", &self.bytes).finish()
     }

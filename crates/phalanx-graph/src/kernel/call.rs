@@ -6,17 +6,17 @@
 //!   inputs.
 
 use super::{
-    arena::Arena,
-    inner::{Inner, Spot},
+    arena::RawMemory,
+    inner::{BodySlot, Inner},
 };
-use crate::ir::{ALIGN, Form, MAX_OUTPUTS};
+use crate::ir::{ALIGN, MAX_OUTPUTS, Storage};
 use bytemuck::Pod;
 use phalanx_core::DType;
 use std::{ops::Range, sync::Arc};
 
 /// Which memory a buffer lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum MemorySpace {
     /// The replica's arena.
     Arena,
     /// The arena that the replicas of a process have in common: gradients and what is made of them.
@@ -28,12 +28,12 @@ pub enum Place {
 /// One buffer of a step, with everything a kernel wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
-    pub place: Place,
+    pub place: MemorySpace,
     pub offset: usize,
     pub bytes: usize,
     pub dtype: DType,
     pub dims: Vec<usize>,
-    pub form: Form,
+    pub form: Storage,
 }
 
 impl Operand {
@@ -66,24 +66,29 @@ impl Operand {
 
 /// What one operation touches when it runs.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct OpStep {
     inputs: Vec<Operand>,
     outputs: Vec<Operand>,
     scratch: Operand,
     bodies: Arc<[Inner]>,
 }
 
-impl Step {
+impl OpStep {
     /// # Panics
     /// If the plan broke MEMPLAN-1.
-    pub fn new(inputs: Vec<Operand>, outputs: Vec<Operand>, place: Place, workspace: Range<usize>) -> Step {
+    pub fn new(
+        inputs: Vec<Operand>,
+        outputs: Vec<Operand>,
+        place: MemorySpace,
+        workspace: Range<usize>,
+    ) -> OpStep {
         let scratch = Operand {
             place,
             offset: workspace.start,
             bytes: workspace.len(),
             dtype: DType::U8,
             dims: vec![workspace.len()],
-            form: Form::Dense,
+            form: Storage::Dense,
         };
         for (o, out) in outputs.iter().enumerate() {
             let apart = outputs[..o].iter().chain([&scratch]).all(|b| !out.overlaps(b));
@@ -93,14 +98,14 @@ impl Step {
         }
         assert!(inputs.iter().all(|i| !i.overlaps(&scratch)), "MEMPLAN-1: workspace lies over an input");
         assert!(outputs.len() <= MAX_OUTPUTS, "outputs are counted by bits");
-        Step { inputs, outputs, scratch, bodies: Arc::new([]) }
+        OpStep { inputs, outputs, scratch, bodies: Arc::new([]) }
     }
 
     /// The same step with bodies, which share its workspace: one of them runs at a time.
     ///
     /// # Panics
     /// If the plan broke MEMPLAN-6.
-    pub fn with_bodies(mut self, bodies: Vec<Inner>) -> Step {
+    pub fn with_bodies(mut self, bodies: Vec<Inner>) -> OpStep {
         let is_ours = |o: &Operand| o.lies_in(&self.scratch);
         let is_read = |o: &Operand| is_ours(o) || self.inputs.iter().any(|i| o.lies_in(i));
         for inner in &bodies {
@@ -144,30 +149,34 @@ pub struct Env {
 
 /// All memory a step can reach.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory<'a> {
-    arena: &'a Arena,
-    shared: Option<&'a Arena>,
-    store: &'a [Arena],
+pub(crate) struct MemoryView<'a> {
+    arena: &'a RawMemory,
+    shared: Option<&'a RawMemory>,
+    store: &'a [RawMemory],
 }
 
-impl<'a> Memory<'a> {
+impl<'a> MemoryView<'a> {
     /// Exclusive access, from which steps take their slices one after another.
-    pub(crate) fn new(arena: &'a mut Arena, store: &'a mut [Arena]) -> Memory<'a> {
-        Memory { arena, shared: None, store }
+    pub(crate) fn new(arena: &'a mut RawMemory, store: &'a mut [RawMemory]) -> MemoryView<'a> {
+        MemoryView { arena, shared: None, store }
     }
 
     /// Access that several workers have at once. Whoever makes one runs a schedule that was proved to keep MEMPLAN-2:
     /// LOWER-1 says that every schedule is, before its first run.
-    pub(crate) fn common(arena: &'a Arena, shared: &'a Arena, store: &'a [Arena]) -> Memory<'a> {
-        Memory { arena, shared: Some(shared), store }
+    pub(crate) fn common(
+        arena: &'a RawMemory,
+        shared: &'a RawMemory,
+        store: &'a [RawMemory],
+    ) -> MemoryView<'a> {
+        MemoryView { arena, shared: Some(shared), store }
     }
 }
 
 /// One operation at work.
 #[derive(Debug)]
 pub struct Call<'a> {
-    step: &'a Step,
-    memory: Memory<'a>,
+    step: &'a OpStep,
+    memory: MemoryView<'a>,
     /// Outputs that were handed out, one bit each; the last bit is the workspace.
     taken: [u64; N_WORDS],
     pub env: Env,
@@ -186,12 +195,12 @@ const N_WORDS: usize = (MAX_OUTPUTS + 1).div_ceil(64);
 
 impl<'a> Call<'a> {
     /// One step of a run that owns its memory; the mutable borrow keeps steps after one another (MEMPLAN-2).
-    pub(crate) fn new<'m: 'a>(step: &'a Step, memory: &'a mut Memory<'m>, env: Env) -> Call<'a> {
+    pub(crate) fn new<'m: 'a>(step: &'a OpStep, memory: &'a mut MemoryView<'m>, env: Env) -> Call<'a> {
         Call { step, memory: *memory, taken: [0; N_WORDS], env }
     }
 
     /// One task of a schedule, while others run (MEMPLAN-2).
-    pub(crate) fn of_task(step: &'a Step, memory: Memory<'a>, env: Env) -> Call<'a> {
+    pub(crate) fn of_task(step: &'a OpStep, memory: MemoryView<'a>, env: Env) -> Call<'a> {
         Call { step, memory, taken: [0; N_WORDS], env }
     }
 
@@ -220,14 +229,14 @@ impl<'a> Call<'a> {
     }
 
     pub fn is_sparse(&self, input: usize) -> bool {
-        self.step.inputs[input].form != Form::Dense
+        self.step.inputs[input].form != Storage::Dense
     }
 
-    fn arena(&self, place: Place) -> &'a Arena {
+    fn arena(&self, place: MemorySpace) -> &'a RawMemory {
         match place {
-            Place::Arena => self.memory.arena,
-            Place::Shared => self.memory.shared.expect("only plans for several replicas name it"),
-            Place::Store(i) => &self.memory.store[i],
+            MemorySpace::Arena => self.memory.arena,
+            MemorySpace::Shared => self.memory.shared.expect("only plans for several replicas name it"),
+            MemorySpace::Store(i) => &self.memory.store[i],
         }
     }
 
@@ -299,7 +308,7 @@ impl<'a> Call<'a> {
     /// Row numbers and values of a sparse input.
     pub fn rows<T: Pod>(&self, input: usize) -> (&'a [i64], &'a [T]) {
         let operand = &self.step.inputs[input];
-        assert!(operand.form != Form::Dense, "dense operands have no rows");
+        assert!(operand.form != Storage::Dense, "dense operands have no rows");
         let n = operand.dims[0];
         let values = self.input(input);
         // SAFETY: as in `values`; the row numbers lie in the same operand, before its values.
@@ -310,7 +319,7 @@ impl<'a> Call<'a> {
     pub fn rows_out<T: Pod>(&mut self, output: usize) -> (&'a mut [i64], &'a mut [T]) {
         let values = self.output(output);
         let operand = &self.step.outputs[output];
-        assert!(operand.form != Form::Dense, "dense operands have no rows");
+        assert!(operand.form != Storage::Dense, "dense operands have no rows");
         let n = operand.dims[0];
         // SAFETY: as in `values_mut`; the row numbers end before the values begin, and both are handed out together.
         (unsafe { self.arena(operand.place).part_mut(operand.offset, n) }, values)
@@ -328,38 +337,38 @@ impl<'a> Call<'a> {
     }
 
     /// Where a variable of this step or of its bodies lies.
-    pub fn spot(&self, spot: Spot) -> &'a Operand {
+    pub fn spot(&self, spot: BodySlot) -> &'a Operand {
         match spot {
-            Spot::Input(slot) => &self.step.inputs[slot],
-            Spot::Output(slot) => &self.step.outputs[slot],
-            Spot::Take(body, slot) => &self.step.bodies[body].takes[slot],
-            Spot::Give(body, slot) => &self.step.bodies[body].gives[slot],
+            BodySlot::Input(slot) => &self.step.inputs[slot],
+            BodySlot::Output(slot) => &self.step.outputs[slot],
+            BodySlot::Take(body, slot) => &self.step.bodies[body].takes[slot],
+            BodySlot::Give(body, slot) => &self.step.bodies[body].gives[slot],
         }
     }
 
     /// Where these bytes of a variable lie, if they may be read, or written, between the runs of bodies.
-    fn part_of(&self, spot: Spot, bytes: Range<usize>, write: bool) -> (&'a Arena, usize, usize) {
+    fn part_of(&self, spot: BodySlot, bytes: Range<usize>, write: bool) -> (&'a RawMemory, usize, usize) {
         let operand = self.spot(spot);
         assert!(bytes.start <= bytes.end && bytes.end <= operand.bytes, "inside the variable");
         let is_free = match spot {
-            Spot::Input(_) => !write,
-            Spot::Output(slot) => {
+            BodySlot::Input(_) => !write,
+            BodySlot::Output(slot) => {
                 let is_taken = self.taken[slot / 64] >> (slot % 64) & 1 == 1;
                 !is_taken && self.step.inputs.iter().all(|i| !i.overlaps(operand))
             }
-            Spot::Take(..) | Spot::Give(..) => !write || operand.lies_in(&self.step.scratch),
+            BodySlot::Take(..) | BodySlot::Give(..) => !write || operand.lies_in(&self.step.scratch),
         };
         assert!(is_free, "nobody else has or reads what a kernel writes");
         (self.arena(operand.place), operand.offset + bytes.start, bytes.len())
     }
 
-    pub(super) fn bytes_of(&self, spot: Spot, bytes: Range<usize>) -> &[u8] {
+    pub(super) fn bytes_of(&self, spot: BodySlot, bytes: Range<usize>) -> &[u8] {
         let (arena, begin, n) = self.part_of(spot, bytes, false);
         // SAFETY: an input, which nobody writes; or what `bytes_at` could write, which needs this call for itself.
         unsafe { arena.part(begin, n) }
     }
 
-    pub(super) fn bytes_at(&mut self, spot: Spot, bytes: Range<usize>) -> &mut [u8] {
+    pub(super) fn bytes_at(&mut self, spot: BodySlot, bytes: Range<usize>) -> &mut [u8] {
         let (arena, begin, n) = self.part_of(spot, bytes, true);
         // SAFETY: an output that was not handed out, or the workspace, which a step with bodies never hands out; no
         // input lies there (MEMPLAN-1), no other step touches it meanwhile (MEMPLAN-2), and as long as the slice lives
@@ -370,8 +379,8 @@ impl<'a> Call<'a> {
     /// Bytes to read and bytes to write.
     pub(super) fn between(
         &mut self,
-        from: (Spot, Range<usize>),
-        to: (Spot, Range<usize>),
+        from: (BodySlot, Range<usize>),
+        to: (BodySlot, Range<usize>),
     ) -> (&[u8], &mut [u8]) {
         let apart = !self.spot(from.0).overlaps(self.spot(to.0));
         assert!(apart, "a variable is moved to another one");
@@ -397,8 +406,8 @@ impl<'a> Call<'a> {
 /// Where the values of an operand begin, and how many there are.
 fn extent(operand: &Operand) -> (usize, usize) {
     let skip = match operand.form {
-        Form::Dense => 0,
-        Form::Rows { .. } => (operand.dims[0] * size_of::<i64>()).next_multiple_of(ALIGN),
+        Storage::Dense => 0,
+        Storage::Rows { .. } => (operand.dims[0] * size_of::<i64>()).next_multiple_of(ALIGN),
     };
     (operand.offset + skip, operand.volume())
 }

@@ -1,7 +1,7 @@
 //! Operations that run others within themselves: planned bodies, and what goes in and out of them.
 
 use super::{
-    call::{Call, Operand, Step},
+    call::{Call, OpStep, Operand},
     number::Real,
 };
 use phalanx_core::DType;
@@ -10,14 +10,14 @@ use std::ops::Range;
 /// A body as it was planned: a step for each of its operations, and where what it takes and gives lies.
 #[derive(Clone, Debug)]
 pub struct Inner {
-    pub steps: Vec<Step>,
+    pub steps: Vec<OpStep>,
     pub takes: Vec<Operand>,
     pub gives: Vec<Operand>,
 }
 
 /// A variable that an operation with bodies moves values from or to; bodies are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum BodySlot {
     Input(usize),
     Output(usize),
     Take(usize, usize),
@@ -26,18 +26,18 @@ pub enum Spot {
 
 impl Call<'_> {
     /// All bytes of one variable become those of another.
-    pub fn transfer(&mut self, from: Spot, to: Spot) {
+    pub fn transfer(&mut self, from: BodySlot, to: BodySlot) {
         let n = self.spot(from).bytes;
         self.transfer_part((from, 0..n), (to, 0..n));
     }
 
-    pub fn transfer_part(&mut self, from: (Spot, Range<usize>), to: (Spot, Range<usize>)) {
+    pub fn transfer_part(&mut self, from: (BodySlot, Range<usize>), to: (BodySlot, Range<usize>)) {
         let (from, to) = self.between(from, to);
         to.copy_from_slice(from);
     }
 
     /// Adds the elements of one variable to those of another.
-    pub fn add_up(&mut self, from: Spot, to: Spot) {
+    pub fn add_up(&mut self, from: BodySlot, to: BodySlot) {
         let (n, dtype) = (self.spot(from).bytes, self.spot(from).dtype);
         let (from, to) = self.between((from, 0..n), (to, 0..n));
         match dtype {
@@ -47,12 +47,12 @@ impl Call<'_> {
     }
 
     /// The first byte of a variable: all of a condition.
-    pub fn byte_at(&self, from: Spot) -> u8 {
+    pub fn byte_at(&self, from: BodySlot) -> u8 {
         self.bytes_of(from, 0..1)[0]
     }
 
     /// Every byte becomes this one.
-    pub fn fill_bytes(&mut self, to: Spot, byte: u8) {
+    pub fn fill_bytes(&mut self, to: BodySlot, byte: u8) {
         let n = self.spot(to).bytes;
         self.bytes_at(to, 0..n).fill(byte);
     }
@@ -80,14 +80,14 @@ fn add<T: Real>(from: &[u8], to: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::{
-        ir::Form,
-        kernel::{Arena, Env, Memory, Place},
+        ir::Storage,
+        kernel::{Env, MemorySpace, MemoryView, RawMemory},
     };
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn operand(offset: usize, bytes: usize) -> Operand {
         let dims = vec![bytes];
-        Operand { place: Place::Arena, offset, bytes, dtype: DType::U8, dims, form: Form::Dense }
+        Operand { place: MemorySpace::Arena, offset, bytes, dtype: DType::U8, dims, form: Storage::Dense }
     }
 
     fn is_refused<T>(work: impl FnOnce() -> T) -> bool {
@@ -95,10 +95,10 @@ mod tests {
     }
 
     /// An input at 0, an output at 64 and a workspace from 128 to 256; its body goes from one place to another.
-    fn step(from: Operand, to: Operand, takes: Vec<Operand>) -> Step {
-        let inner = Step::new(vec![from], vec![to.clone()], Place::Arena, 128..128);
+    fn step(from: Operand, to: Operand, takes: Vec<Operand>) -> OpStep {
+        let inner = OpStep::new(vec![from], vec![to.clone()], MemorySpace::Arena, 128..128);
         let inner = Inner { steps: vec![inner], takes, gives: vec![to] };
-        Step::new(vec![operand(0, 64)], vec![operand(64, 64)], Place::Arena, 128..256)
+        OpStep::new(vec![operand(0, 64)], vec![operand(64, 64)], MemorySpace::Arena, 128..256)
             .with_bodies(vec![inner])
     }
 
@@ -117,24 +117,26 @@ mod tests {
     #[test]
     fn values_move_only_to_where_nobody_else_has_them() {
         let step = step(operand(128, 8), operand(192, 8), vec![operand(0, 8), operand(128, 8)]);
-        let mut arena = Arena::new(256);
+        let mut arena = RawMemory::new(256);
         arena.as_slice::<u8>().iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
-        let mut memory = Memory::new(&mut arena, &mut []);
+        let mut memory = MemoryView::new(&mut arena, &mut []);
         let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0, check_finite: false };
         let mut call = Call::new(&step, &mut memory, env);
-        call.transfer(Spot::Take(0, 0), Spot::Take(0, 1));
-        assert_eq!(call.byte_at(Spot::Take(0, 1)), 0);
-        call.transfer_part((Spot::Give(0, 0), 0..4), (Spot::Output(0), 60..64));
+        call.transfer(BodySlot::Take(0, 0), BodySlot::Take(0, 1));
+        assert_eq!(call.byte_at(BodySlot::Take(0, 1)), 0);
+        call.transfer_part((BodySlot::Give(0, 0), 0..4), (BodySlot::Output(0), 60..64));
         assert!(
-            is_refused(|| call.transfer(Spot::Give(0, 0), Spot::Take(0, 0))),
+            is_refused(|| call.transfer(BodySlot::Give(0, 0), BodySlot::Take(0, 0))),
             "captured values are the input's"
         );
-        assert!(is_refused(|| call.transfer_part((Spot::Give(0, 0), 0..4), (Spot::Input(0), 0..4))));
-        assert!(is_refused(|| call.transfer_part((Spot::Give(0, 0), 0..4), (Spot::Give(0, 0), 4..8))));
-        assert!(is_refused(|| call.transfer_part((Spot::Give(0, 0), 0..9), (Spot::Output(0), 0..9))));
+        assert!(is_refused(|| call.transfer_part((BodySlot::Give(0, 0), 0..4), (BodySlot::Input(0), 0..4))));
+        assert!(
+            is_refused(|| call.transfer_part((BodySlot::Give(0, 0), 0..4), (BodySlot::Give(0, 0), 4..8)))
+        );
+        assert!(is_refused(|| call.transfer_part((BodySlot::Give(0, 0), 0..9), (BodySlot::Output(0), 0..9))));
         assert!(is_refused(|| call.workspace::<u8>().len()), "the workspace is the body's");
         let taken = call.output::<u8>(0);
         assert_eq!(taken[60..], [192, 193, 194, 195]);
-        assert!(is_refused(|| call.transfer_part((Spot::Give(0, 0), 0..4), (Spot::Output(0), 0..4))));
+        assert!(is_refused(|| call.transfer_part((BodySlot::Give(0, 0), 0..4), (BodySlot::Output(0), 0..4))));
     }
 }

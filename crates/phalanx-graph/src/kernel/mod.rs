@@ -9,11 +9,11 @@ mod random;
 mod sum;
 mod walk;
 
-pub use arena::Arena;
-pub(crate) use call::Memory;
-pub use call::{Call, Env, Operand, Pair, Place, Step};
+pub use arena::RawMemory;
+pub(crate) use call::MemoryView;
+pub use call::{Call, Env, MemorySpace, OpStep, Operand, Pair};
 pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned, chains};
-pub use inner::{Inner, Spot};
+pub use inner::{BodySlot, Inner};
 pub use number::Real;
 pub use random::Stream;
 pub use sum::{DEEP, columns, dot, fast, largest, sum, sums, total, widen};

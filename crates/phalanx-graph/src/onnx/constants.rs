@@ -71,7 +71,7 @@ impl Int {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Data {
+pub enum ConstantData {
     /// Integers and booleans.
     Ints(Vec<Int>),
     Reals(Vec<f64>),
@@ -81,30 +81,30 @@ pub enum Data {
 pub struct Known {
     pub dtype: DType,
     pub dims: Vec<usize>,
-    pub data: Data,
+    pub data: ConstantData,
 }
 
 impl Known {
     /// A list of integers.
     pub fn list(ints: Vec<Int>) -> Known {
-        Known { dtype: DType::I64, dims: vec![ints.len()], data: Data::Ints(ints) }
+        Known { dtype: DType::I64, dims: vec![ints.len()], data: ConstantData::Ints(ints) }
     }
 
     pub fn reals(dtype: DType, dims: Vec<usize>, data: Vec<f64>) -> Known {
-        Known { dtype, dims, data: Data::Reals(data) }
+        Known { dtype, dims, data: ConstantData::Reals(data) }
     }
 
     pub fn len(&self) -> usize {
         match &self.data {
-            Data::Ints(all) => all.len(),
-            Data::Reals(all) => all.len(),
+            ConstantData::Ints(all) => all.len(),
+            ConstantData::Reals(all) => all.len(),
         }
     }
 
     pub fn ints(&self) -> Option<&[Int]> {
         match &self.data {
-            Data::Ints(all) => Some(all),
-            Data::Reals(_) => None,
+            ConstantData::Ints(all) => Some(all),
+            ConstantData::Reals(_) => None,
         }
     }
 
@@ -116,8 +116,8 @@ impl Known {
     /// Its elements as wide numbers.
     pub fn wide(&self) -> Option<Vec<f64>> {
         match &self.data {
-            Data::Reals(all) => Some(all.clone()),
-            Data::Ints(_) => Some(self.fixed()?.into_iter().map(|v| v as f64).collect()),
+            ConstantData::Reals(all) => Some(all.clone()),
+            ConstantData::Ints(_) => Some(self.fixed()?.into_iter().map(|v| v as f64).collect()),
         }
     }
 

@@ -72,7 +72,7 @@ impl Writer<'_> {
     /// The initializer with the store's values, if the store has it.
     fn initializer(&mut self, bytes: &[u8], field: &Field<'_>) -> Result<Option<Vec<u8>>, OnnxError> {
         self.seen += 1;
-        let proto = proto::Tensor::decode(bytes).map_err(OnnxError::Undecodable)?;
+        let proto = proto::TensorProto::decode(bytes).map_err(OnnxError::Undecodable)?;
         let Some(value) = self.store.get(&proto.name) else { return Ok(None) };
         let name = proto.name.clone();
         let checked = Checked::new(&proto).map_err(|why| OnnxError::Tensor { name: name.clone(), why })?;

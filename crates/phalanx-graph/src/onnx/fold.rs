@@ -1,9 +1,9 @@
 //! Computes what a model computes from shapes and constants, before it runs.
 
 use super::{
-    constants::{Data, Int, Known, MOST},
+    constants::{ConstantData, Int, Known, MOST},
     error::Fault,
-    node::Node,
+    node::OnnxNode,
     shapes, tensor,
 };
 use phalanx_core::DType;
@@ -12,7 +12,7 @@ use phalanx_core::DType;
 pub const FOLDED: &[&str] = &["Equal", "Mod", "Range", "ReduceProd", "Where"];
 
 /// The value of a node whose inputs are all known; `None` if it is not computed here.
-pub fn fold(node: &Node<'_>, inputs: &[Known]) -> Result<Option<Known>, Fault> {
+pub fn fold(node: &OnnxNode<'_>, inputs: &[Known]) -> Result<Option<Known>, Fault> {
     let folded = match (node.op(), inputs) {
         ("Identity", [x]) => Some(x.clone()),
         ("Cast", [x]) => cast(node, x)?,
@@ -42,7 +42,7 @@ pub fn fold(node: &Node<'_>, inputs: &[Known]) -> Result<Option<Known>, Fault> {
     Ok(folded.filter(|k| k.len() <= MOST))
 }
 
-fn cast(node: &Node<'_>, x: &Known) -> Result<Option<Known>, Fault> {
+fn cast(node: &OnnxNode<'_>, x: &Known) -> Result<Option<Known>, Fault> {
     let code = node.int("to", 0)?;
     let known = i32::try_from(code).ok().and_then(tensor::dtype);
     let Some(dtype) = known else {
@@ -58,14 +58,14 @@ fn cast(node: &Node<'_>, x: &Known) -> Result<Option<Known>, Fault> {
 /// The same numbers in another type.
 pub fn converted(x: &Known, dtype: DType) -> Option<Known> {
     let data = match (&x.data, dtype) {
-        (_, DType::F32 | DType::F64) => x.wide().map(Data::Reals),
-        (Data::Ints(_), DType::I64 | DType::I32) => Some(x.data.clone()),
-        (Data::Reals(all), DType::I64 | DType::I32) => {
-            Some(Data::Ints(all.iter().map(|&v| Int::Fixed(v as i64)).collect()))
+        (_, DType::F32 | DType::F64) => x.wide().map(ConstantData::Reals),
+        (ConstantData::Ints(_), DType::I64 | DType::I32) => Some(x.data.clone()),
+        (ConstantData::Reals(all), DType::I64 | DType::I32) => {
+            Some(ConstantData::Ints(all.iter().map(|&v| Int::Fixed(v as i64)).collect()))
         }
         (_, DType::Bool) => {
             let truth = |all: Vec<f64>| all.iter().map(|&v| Int::Fixed(i64::from(v != 0.0))).collect();
-            x.wide().map(|all| Data::Ints(truth(all)))
+            x.wide().map(|all| ConstantData::Ints(truth(all)))
         }
         _ => None,
     };
@@ -104,8 +104,8 @@ fn gather(x: &Known, at: &Known) -> Option<Known> {
         .map(|i| (0..n).contains(&i).then_some(i as usize))
         .collect::<Option<_>>()?;
     let data = match &x.data {
-        Data::Ints(all) => Data::Ints(places.iter().map(|&i| all[i]).collect()),
-        Data::Reals(all) => Data::Reals(places.iter().map(|&i| all[i]).collect()),
+        ConstantData::Ints(all) => ConstantData::Ints(places.iter().map(|&i| all[i]).collect()),
+        ConstantData::Reals(all) => ConstantData::Reals(places.iter().map(|&i| all[i]).collect()),
     };
     Some(Known { dtype: x.dtype, dims: at.dims.clone(), data })
 }
@@ -126,7 +126,7 @@ fn slice(x: &Known, begin: &Known, end: &Known, step: Option<&Known>) -> Option<
 
 fn product(x: &Known) -> Option<Known> {
     let all = x.ints()?.iter().try_fold(Int::Fixed(1), |all, &v| all.times(v))?;
-    Some(Known { dims: vec![], data: Data::Ints(vec![all]), ..x.clone() })
+    Some(Known { dims: vec![], data: ConstantData::Ints(vec![all]), ..x.clone() })
 }
 
 fn range(begin: &Known, end: &Known, step: &Known) -> Option<Known> {
@@ -147,13 +147,13 @@ fn expand(x: &Known, shape: &Known) -> Option<Known> {
         return None;
     }
     let data = match &x.data {
-        Data::Ints(one) => Data::Ints(vec![one[0]; n]),
-        Data::Reals(one) => Data::Reals(vec![one[0]; n]),
+        ConstantData::Ints(one) => ConstantData::Ints(vec![one[0]; n]),
+        ConstantData::Reals(one) => ConstantData::Reals(vec![one[0]; n]),
     };
     Some(Known { dtype: x.dtype, dims, data })
 }
 
-fn filled(node: &Node<'_>, shape: &Known) -> Result<Option<Known>, Fault> {
+fn filled(node: &OnnxNode<'_>, shape: &Known) -> Result<Option<Known>, Fault> {
     let Some(dims) = shape.fixed() else { return Ok(None) };
     let dims: Option<Vec<usize>> = dims.into_iter().map(|d| usize::try_from(d).ok()).collect();
     let n = dims.as_ref().and_then(|d| d.iter().try_fold(1usize, |n, &d| n.checked_mul(d)));
@@ -164,8 +164,8 @@ fn filled(node: &Node<'_>, shape: &Known) -> Result<Option<Known>, Fault> {
     };
     let Some(value) = value.filter(|v| v.len() == 1) else { return Ok(None) };
     let data = match &value.data {
-        Data::Ints(one) => Data::Ints(vec![one[0]; n]),
-        Data::Reals(one) => Data::Reals(vec![one[0]; n]),
+        ConstantData::Ints(one) => ConstantData::Ints(vec![one[0]; n]),
+        ConstantData::Reals(one) => ConstantData::Reals(vec![one[0]; n]),
     };
     Ok(Some(Known { dtype: value.dtype, dims, data }))
 }
@@ -197,8 +197,8 @@ fn choose(which: &Known, a: &Known, b: &Known) -> Option<Known> {
 
 fn each(x: &Known, int: impl Fn(Int) -> Option<Int>, real: impl Fn(f64) -> f64) -> Option<Known> {
     let data = match &x.data {
-        Data::Ints(all) => Data::Ints(all.iter().map(|&v| int(v)).collect::<Option<_>>()?),
-        Data::Reals(all) => Data::Reals(all.iter().map(|&v| real(v)).collect()),
+        ConstantData::Ints(all) => ConstantData::Ints(all.iter().map(|&v| int(v)).collect::<Option<_>>()?),
+        ConstantData::Reals(all) => ConstantData::Reals(all.iter().map(|&v| real(v)).collect()),
     };
     Some(Known { data, ..x.clone() })
 }
@@ -225,12 +225,12 @@ fn both(
     };
     let n = like.len();
     let data = match (&a.data, &b.data) {
-        (Data::Ints(a), Data::Ints(b)) => {
+        (ConstantData::Ints(a), ConstantData::Ints(b)) => {
             let pairs = (0..n).map(|i| int(pick(a, i), pick(b, i)));
-            Data::Ints(pairs.collect::<Option<_>>()?)
+            ConstantData::Ints(pairs.collect::<Option<_>>()?)
         }
-        (Data::Reals(a), Data::Reals(b)) => {
-            Data::Reals((0..n).map(|i| real(pick(a, i), pick(b, i))).collect())
+        (ConstantData::Reals(a), ConstantData::Reals(b)) => {
+            ConstantData::Reals((0..n).map(|i| real(pick(a, i), pick(b, i))).collect())
         }
         _ => return None,
     };

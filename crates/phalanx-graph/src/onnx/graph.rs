@@ -25,7 +25,7 @@ fn is_own(domain: &str) -> bool {
 }
 
 /// Which nodes the outputs depend on, and every name that is read on the way. Nodes stand after what they read.
-pub fn live(graph: &proto::Graph) -> (Vec<bool>, BTreeSet<&str>) {
+pub fn live(graph: &proto::GraphProto) -> (Vec<bool>, BTreeSet<&str>) {
     let mut read: BTreeSet<&str> = graph.outputs.iter().map(|o| &o.name[..]).collect();
     let mut live = vec![false; graph.nodes.len()];
     for (i, n) in graph.nodes.iter().enumerate().rev() {
@@ -38,7 +38,7 @@ pub fn live(graph: &proto::Graph) -> (Vec<bool>, BTreeSet<&str>) {
 }
 
 /// Every name stands for one thing.
-pub fn names(graph: &proto::Graph) -> Result<(), OnnxError> {
+pub fn names(graph: &proto::GraphProto) -> Result<(), OnnxError> {
     let weights: BTreeSet<&str> = graph.initializers.iter().map(|t| &t.name[..]).collect();
     let mut seen = BTreeSet::new();
     let given = graph.nodes.iter().flat_map(|n| &n.outputs).map(|o| &o[..]).filter(|o| !o.is_empty());
@@ -54,7 +54,7 @@ pub fn names(graph: &proto::Graph) -> Result<(), OnnxError> {
 }
 
 /// All operations that are not known, at once (ONNX-2).
-pub fn known(graph: &proto::Graph, live: &[bool]) -> Result<(), OnnxError> {
+pub fn known(graph: &proto::GraphProto, live: &[bool]) -> Result<(), OnnxError> {
     let mut missing: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for n in graph.nodes.iter().zip(live).filter(|(_, live)| **live).map(|(n, _)| n) {
         let is_known =

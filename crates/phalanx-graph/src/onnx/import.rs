@@ -5,7 +5,7 @@ use super::{
     error::{Fault, OnnxError},
     export::{Exported, export},
     fold, graph, lower,
-    node::Node,
+    node::OnnxNode,
     proto,
     screen::{Limits, screen},
     tensor::Checked,
@@ -100,7 +100,7 @@ pub fn import(bytes: &[u8], options: &ImportOptions) -> Result<Imported, OnnxErr
     let mut import = Import::new(options, read, bytes.len());
     let inputs = import.edges(graph)?;
     for (index, proto) in graph.nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
-        let node = Node::new(proto, index);
+        let node = OnnxNode::new(proto, index);
         import.node(&node).map_err(|why| {
             let name = super::node::name(proto).to_string();
             OnnxError::Node { index, name, op: proto.op.clone(), why: Box::new(why) }
@@ -158,7 +158,7 @@ impl<'a> Import<'a> {
     }
 
     /// Feeds and initializers, as far as something reads them.
-    fn edges(&mut self, graph: &'a proto::Graph) -> Result<Vec<String>, OnnxError> {
+    fn edges(&mut self, graph: &'a proto::GraphProto) -> Result<Vec<String>, OnnxError> {
         for proto in graph.initializers.iter().filter(|t| self.read.contains(&t.name[..])) {
             let fault = |why| OnnxError::Tensor { name: proto.name.clone(), why };
             self.values.insert(&proto.name, Value::Weight(Checked::new(proto).map_err(fault)?));
@@ -179,7 +179,7 @@ impl<'a> Import<'a> {
         Ok(inputs)
     }
 
-    fn node(&mut self, node: &Node<'a>) -> Result<(), Fault> {
+    fn node(&mut self, node: &OnnxNode<'a>) -> Result<(), Fault> {
         if let Some(known) = self.folded(node)? {
             return self.bind(node, 0, Value::Known(known));
         }
@@ -192,7 +192,7 @@ impl<'a> Import<'a> {
         }
     }
 
-    fn folded(&self, node: &Node<'a>) -> Result<Option<Known>, Fault> {
+    fn folded(&self, node: &OnnxNode<'a>) -> Result<Option<Known>, Fault> {
         /// No operation that is folded has more inputs, but for lists that are joined.
         const MOST_INPUTS: usize = 64;
         let named = node.proto.inputs.iter().enumerate().filter(|(_, name)| !name.is_empty());
@@ -241,18 +241,18 @@ impl<'a> Import<'a> {
     }
 
     /// Whether the node has this input.
-    pub fn has(&self, node: &Node<'a>, slot: usize) -> bool {
+    pub fn has(&self, node: &OnnxNode<'a>, slot: usize) -> bool {
         node.proto.inputs.get(slot).is_some_and(|name| !name.is_empty())
     }
 
-    fn value(&self, node: &Node<'a>, slot: usize) -> Result<(&'a str, &Value<'a>), Fault> {
+    fn value(&self, node: &OnnxNode<'a>, slot: usize) -> Result<(&'a str, &Value<'a>), Fault> {
         let name = node.proto.inputs.get(slot).filter(|n| !n.is_empty()).ok_or(Fault::Missing { slot })?;
         let value = self.values.get(&name[..]);
         value.map(|v| (&name[..], v)).ok_or_else(|| Fault::Undefined { name: name.clone() })
     }
 
     /// An input as data.
-    pub fn var(&mut self, node: &Node<'a>, slot: usize) -> Result<VarId, Fault> {
+    pub fn var(&mut self, node: &OnnxNode<'a>, slot: usize) -> Result<VarId, Fault> {
         let (name, value) = self.value(node, slot)?;
         let value = value.clone();
         self.variable(name, &value, slot, &node.site)
@@ -310,7 +310,7 @@ impl<'a> Import<'a> {
     }
 
     /// Statistics that a normalisation reads and writes.
-    pub fn statistics(&mut self, node: &Node<'a>, slot: usize) -> Result<VarId, Fault> {
+    pub fn statistics(&mut self, node: &OnnxNode<'a>, slot: usize) -> Result<VarId, Fault> {
         let (name, value) = self.value(node, slot)?;
         let value = value.clone();
         let known = self.made.get(name).copied();
@@ -326,7 +326,7 @@ impl<'a> Import<'a> {
     }
 
     /// An input that is known already. Weights are not: they will be learned.
-    pub fn known(&self, node: &Node<'a>, slot: usize) -> Option<Known> {
+    pub fn known(&self, node: &OnnxNode<'a>, slot: usize) -> Option<Known> {
         match self.value(node, slot).ok()?.1 {
             Value::Known(known) => Some(known.clone()),
             Value::Weight(tensor) if !tensor.is_real() => tensor.known(),
@@ -335,7 +335,7 @@ impl<'a> Import<'a> {
     }
 
     /// An input that has to be known, even if it is written down as a weight.
-    pub fn setting(&self, node: &Node<'a>, slot: usize) -> Result<Known, Fault> {
+    pub fn setting(&self, node: &OnnxNode<'a>, slot: usize) -> Result<Known, Fault> {
         let known = match self.value(node, slot)?.1 {
             Value::Weight(tensor) => tensor.known(),
             _ => self.known(node, slot),
@@ -344,12 +344,12 @@ impl<'a> Import<'a> {
     }
 
     /// A list of integers that has to be known and does not depend on the batch.
-    pub fn integers(&self, node: &Node<'a>, slot: usize) -> Result<Vec<i64>, Fault> {
+    pub fn integers(&self, node: &OnnxNode<'a>, slot: usize) -> Result<Vec<i64>, Fault> {
         self.setting(node, slot)?.fixed().ok_or(Fault::NotConstant { slot })
     }
 
     /// The shape of an input, without making it a variable.
-    pub fn shape(&self, node: &Node<'a>, slot: usize) -> Result<Shape, Fault> {
+    pub fn shape(&self, node: &OnnxNode<'a>, slot: usize) -> Result<Shape, Fault> {
         Ok(match self.value(node, slot)?.1 {
             Value::Var(var) => self.program.sig(*var).shape.clone(),
             Value::Known(known) => known.shape(),
@@ -358,7 +358,7 @@ impl<'a> Import<'a> {
     }
 
     /// The element type that an input has as a variable.
-    pub fn dtype(&self, node: &Node<'a>, slot: usize) -> Result<DType, Fault> {
+    pub fn dtype(&self, node: &OnnxNode<'a>, slot: usize) -> Result<DType, Fault> {
         Ok(match self.value(node, slot)?.1 {
             Value::Var(var) => self.program.sig(*var).dtype,
             Value::Known(known) => known.dtype,
@@ -370,7 +370,7 @@ impl<'a> Import<'a> {
     /// Adds an operation on the way to what the node gives.
     pub fn emit(
         &mut self,
-        node: &Node<'a>,
+        node: &OnnxNode<'a>,
         kind: impl Into<OpKind>,
         inputs: &[VarId],
     ) -> Result<VarId, Fault> {
@@ -382,7 +382,7 @@ impl<'a> Import<'a> {
     /// Adds the operation that gives an output of the node.
     pub fn give(
         &mut self,
-        node: &Node<'a>,
+        node: &OnnxNode<'a>,
         slot: usize,
         kind: impl Into<OpKind>,
         inputs: &[VarId],
@@ -398,7 +398,7 @@ impl<'a> Import<'a> {
     }
 
     /// Says what an output of the node is.
-    pub fn bind(&mut self, node: &Node<'a>, slot: usize, value: Value<'a>) -> Result<(), Fault> {
+    pub fn bind(&mut self, node: &OnnxNode<'a>, slot: usize, value: Value<'a>) -> Result<(), Fault> {
         let name = node.proto.outputs.get(slot).filter(|o| !o.is_empty()).ok_or(Fault::NoOutput)?;
         if let Value::Known(known) = &value {
             self.kept = self.kept.saturating_add(known.len());
@@ -411,13 +411,13 @@ impl<'a> Import<'a> {
     }
 
     /// An output that is another name of an input.
-    pub fn alias(&mut self, node: &Node<'a>, slot: usize) -> Result<(), Fault> {
+    pub fn alias(&mut self, node: &OnnxNode<'a>, slot: usize) -> Result<(), Fault> {
         let var = self.var(node, slot)?;
         self.bind(node, 0, Value::Var(var))
     }
 
     /// Refuses a node of which more than the first outputs are read.
-    pub fn only(&self, node: &Node<'a>, n: usize) -> Result<(), Fault> {
+    pub fn only(&self, node: &OnnxNode<'a>, n: usize) -> Result<(), Fault> {
         let used = |o: &String| !o.is_empty() && self.read.contains(&o[..]);
         match node.proto.outputs.iter().skip(n).position(used) {
             None => Ok(()),

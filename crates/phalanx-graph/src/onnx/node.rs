@@ -7,15 +7,15 @@ use crate::ir::Site;
 const LARGEST: i64 = 1 << 20;
 
 #[derive(Clone, Debug)]
-pub struct Node<'a> {
-    pub proto: &'a proto::Node,
+pub struct OnnxNode<'a> {
+    pub proto: &'a proto::NodeProto,
     /// Where errors of the program point to.
     pub site: Site,
 }
 
-impl<'a> Node<'a> {
-    pub fn new(proto: &'a proto::Node, index: usize) -> Node<'a> {
-        Node { proto, site: Site::new(format!("onnx:{}", name(proto)), index as u32) }
+impl<'a> OnnxNode<'a> {
+    pub fn new(proto: &'a proto::NodeProto, index: usize) -> OnnxNode<'a> {
+        OnnxNode { proto, site: Site::new(format!("onnx:{}", name(proto)), index as u32) }
     }
 
     pub fn op(&self) -> &'a str {
@@ -96,7 +96,7 @@ impl<'a> Node<'a> {
 }
 
 /// Its name, or that of what it gives, for people to find it.
-pub fn name(proto: &proto::Node) -> &str {
+pub fn name(proto: &proto::NodeProto) -> &str {
     let output = proto.outputs.first().map_or("", |o| o);
     if proto.name.is_empty() { output } else { &proto.name }
 }

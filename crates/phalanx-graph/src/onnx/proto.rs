@@ -6,7 +6,7 @@ use prost::Message;
 #[derive(Clone, PartialEq, Message)]
 pub struct Model {
     #[prost(message, optional, tag = "7")]
-    pub graph: Option<Graph>,
+    pub graph: Option<GraphProto>,
     #[prost(message, repeated, tag = "8")]
     pub opsets: Vec<Opset>,
 }
@@ -20,11 +20,11 @@ pub struct Opset {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Graph {
+pub struct GraphProto {
     #[prost(message, repeated, tag = "1")]
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeProto>,
     #[prost(message, repeated, tag = "5")]
-    pub initializers: Vec<Tensor>,
+    pub initializers: Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]
     pub inputs: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
@@ -32,7 +32,7 @@ pub struct Graph {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Node {
+pub struct NodeProto {
     #[prost(string, repeated, tag = "1")]
     pub inputs: Vec<String>,
     #[prost(string, repeated, tag = "2")]
@@ -58,7 +58,7 @@ pub struct Attribute {
     #[prost(bytes = "vec", optional, tag = "4")]
     pub text: Option<Vec<u8>>,
     #[prost(message, optional, boxed, tag = "5")]
-    pub tensor: Option<Box<Tensor>>,
+    pub tensor: Option<Box<TensorProto>>,
     #[prost(float, repeated, tag = "7")]
     pub floats: Vec<f32>,
     #[prost(int64, repeated, tag = "8")]
@@ -66,7 +66,7 @@ pub struct Attribute {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Tensor {
+pub struct TensorProto {
     #[prost(int64, repeated, tag = "1")]
     pub dims: Vec<i64>,
     #[prost(int32, tag = "2")]

@@ -1,7 +1,7 @@
 //! Tensors of a file: checked, then as values.
 
 use super::{
-    constants::{Data, Int, Known, MOST},
+    constants::{ConstantData, Int, Known, MOST},
     error::TensorFault,
     proto,
 };
@@ -27,14 +27,14 @@ pub fn dtype(code: i32) -> Option<DType> {
 /// What a tensor of a file is, after everything about it was found to fit together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checked<'a> {
-    pub proto: &'a proto::Tensor,
+    pub proto: &'a proto::TensorProto,
     pub dtype: DType,
     pub dims: Vec<usize>,
     pub n: usize,
 }
 
 impl<'a> Checked<'a> {
-    pub fn new(proto: &'a proto::Tensor) -> Result<Checked<'a>, TensorFault> {
+    pub fn new(proto: &'a proto::TensorProto) -> Result<Checked<'a>, TensorFault> {
         if proto.location != 0 {
             return Err(TensorFault::External);
         }
@@ -89,8 +89,8 @@ impl<'a> Checked<'a> {
             return None;
         }
         let data = match self.is_real() {
-            true => Data::Reals(self.tensor().ok()?.to_f64()),
-            false => Data::Ints(self.integers().into_iter().map(Int::Fixed).collect()),
+            true => ConstantData::Reals(self.tensor().ok()?.to_f64()),
+            false => ConstantData::Ints(self.integers().into_iter().map(Int::Fixed).collect()),
         };
         // The operations know one type of integers.
         let dtype = if self.dtype == DType::I32 { DType::I64 } else { self.dtype };
@@ -120,15 +120,19 @@ mod tests {
 
     #[test]
     fn what_a_tensor_says_of_itself_must_be_so() {
-        let right = proto::Tensor { dims: vec![2], dtype: 1, raw: Some(vec![0; 8]), ..Default::default() };
+        let right =
+            proto::TensorProto { dims: vec![2], dtype: 1, raw: Some(vec![0; 8]), ..Default::default() };
         assert_eq!(Checked::new(&right).unwrap().tensor().unwrap().dims(), [2]);
-        let fault = |t: proto::Tensor| Checked::new(&t).unwrap_err();
-        assert_eq!(fault(proto::Tensor { location: 1, ..right.clone() }), TensorFault::External);
-        assert_eq!(fault(proto::Tensor { dtype: 8, ..right.clone() }), TensorFault::DType(8));
-        let huge = proto::Tensor { dims: vec![1 << 40, 1 << 40], ..right.clone() };
+        let fault = |t: proto::TensorProto| Checked::new(&t).unwrap_err();
+        assert_eq!(fault(proto::TensorProto { location: 1, ..right.clone() }), TensorFault::External);
+        assert_eq!(fault(proto::TensorProto { dtype: 8, ..right.clone() }), TensorFault::DType(8));
+        let huge = proto::TensorProto { dims: vec![1 << 40, 1 << 40], ..right.clone() };
         assert!(matches!(fault(huge), TensorFault::Dims(_)), "ONNX-1");
-        assert!(matches!(fault(proto::Tensor { dims: vec![-2], ..right.clone() }), TensorFault::Dims(_)));
-        let long = proto::Tensor { dims: vec![3], ..right };
+        assert!(matches!(
+            fault(proto::TensorProto { dims: vec![-2], ..right.clone() }),
+            TensorFault::Dims(_)
+        ));
+        let long = proto::TensorProto { dims: vec![3], ..right };
         assert_eq!(fault(long), TensorFault::Length { wanted: 12, got: 8 });
     }
 }

@@ -3,7 +3,7 @@
 use super::{Operator, check, scatter};
 use crate::{
     grad::Grad,
-    ir::{Form, GraphError, Misfit, Shape, Sig},
+    ir::{GraphError, Misfit, Shape, Sig, Storage},
     kernel::{Call, KernelError, Real, real},
 };
 use serde::{Deserialize, Serialize};
@@ -132,7 +132,7 @@ impl Operator for EmbeddingRows {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        Ok(vec![Sig { form: Form::Rows { height: self.height }, ..looked_up(inputs)? }])
+        Ok(vec![Sig { form: Storage::Rows { height: self.height }, ..looked_up(inputs)? }])
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {

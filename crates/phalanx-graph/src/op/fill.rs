@@ -3,7 +3,7 @@
 use super::{Operator, check, layout::by_width};
 use crate::{
     grad::Grad,
-    ir::{Dim, Form, GraphError, Misfit, Shape, Sig},
+    ir::{Dim, GraphError, Misfit, Shape, Sig, Storage},
     kernel::{Call, KernelError, Pair, Real, fast, real},
 };
 use phalanx_core::DType;
@@ -208,7 +208,7 @@ impl Operator for Sum {
             };
             match rows {
                 Some(rows) if fits => all.shape.0[0] = rows,
-                _ if x.form == Form::Dense => return Err(Misfit::Dense { slot }),
+                _ if x.form == Storage::Dense => return Err(Misfit::Dense { slot }),
                 _ => return Err(Misfit::Pair { a: first.shape.clone(), b: x.shape.clone() }),
             }
         }

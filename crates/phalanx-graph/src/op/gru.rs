@@ -3,7 +3,7 @@
 use super::{
     Operator, check,
     ragged::Ragged,
-    rnn::{Place, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
+    rnn::{CellPosition, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
@@ -129,7 +129,7 @@ impl GruGrad {
             (dy, dh),
             (now, earlier, scratch),
             #[inline(always)]
-            |dh, now, Place { row, .. }| {
+            |dh, now, CellPosition { row, .. }| {
                 let [r, z, new, inner] = parts(&gates[row * 4 * h..][..4 * h], h);
                 let past = &before[row * h..][..h];
                 let [dr, dz, dn] = parts_mut(now, h);

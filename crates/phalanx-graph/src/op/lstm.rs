@@ -3,7 +3,7 @@
 use super::{
     Operator, check,
     ragged::Ragged,
-    rnn::{Place, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
+    rnn::{CellPosition, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
@@ -131,7 +131,7 @@ impl LstmGrad {
             (dy, dh),
             (dz, earlier, scratch),
             #[inline(always)]
-            |dh, dz, Place { sample, row, nth }| {
+            |dh, dz, CellPosition { sample, row, nth }| {
                 let past = nth.checked_sub(1).and_then(|p| ragged.at(sample, p, reverse));
                 let c_past = past.map_or(&c0[sample * h..][..h], |row| &cells[row * h..][..h]);
                 let [i, f, g, o] = parts(&gates[row * 4 * h..][..4 * h], h);

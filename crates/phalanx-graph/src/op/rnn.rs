@@ -105,7 +105,7 @@ pub(super) fn append_grad<const N: usize>(
 
 /// Where a recurrence is: the sample, its row among all of all time, and how many steps came before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct CellPosition {
     pub sample: usize,
     pub row: usize,
     pub nth: usize,
@@ -170,7 +170,7 @@ impl Sizes {
         w: &[T],
         (dy, dh): (Option<&[T]>, &mut [T]),
         (dz, earlier, scratch): (&mut [T], &mut [T], &mut [T]),
-        mut cell: impl FnMut(&mut [T], &mut [T], Place),
+        mut cell: impl FnMut(&mut [T], &mut [T], CellPosition),
         carry: impl Fn(usize, &mut [T], &[T]),
     ) {
         let (h, wide) = (self.h, self.wide());
@@ -188,7 +188,7 @@ impl Sizes {
                         if let Some(dy) = dy {
                             dh.iter_mut().zip(&dy[row * h..][..h]).for_each(|(d, &v)| *d += v);
                         }
-                        cell(dh, dz, Place { sample, row, nth });
+                        cell(dh, dz, CellPosition { sample, row, nth });
                     }
                 },
             );

@@ -2,15 +2,15 @@
 
 use super::{Operator, check};
 use crate::{
-    ir::{Form, Misfit, Shape, Sig},
+    ir::{Misfit, Shape, Sig, Storage},
     kernel::{Call, KernelError, Real, columns, fast, real},
 };
 use serde::{Deserialize, Serialize};
 
 pub(super) fn sparse(inputs: &[Sig], slot: usize) -> Result<(&Sig, usize), Misfit> {
     match inputs[slot].form {
-        Form::Rows { height } => Ok((&inputs[slot], height)),
-        Form::Dense => Err(Misfit::Dense { slot }),
+        Storage::Rows { height } => Ok((&inputs[slot], height)),
+        Storage::Dense => Err(Misfit::Dense { slot }),
     }
 }
 

@@ -4,7 +4,7 @@
 use super::{MemoryPlan, Part, Reuse, lay};
 use crate::{
     ir::{Op, OpId, VarId},
-    kernel::{Inner, Operand, Place},
+    kernel::{Inner, MemorySpace, Operand},
     op::Inside,
 };
 use std::collections::BTreeMap;
@@ -41,8 +41,8 @@ impl<'a> Planning<'a> {
         &'p self,
         batch: usize,
         reuse: Reuse,
-        (place, first): (Place, usize),
-        outside: &'p dyn Fn(VarId) -> Option<(Place, usize)>,
+        (place, first): (MemorySpace, usize),
+        outside: &'p dyn Fn(VarId) -> Option<(MemorySpace, usize)>,
     ) -> Part<'p> {
         let (ops, kept) = (&self.ops, &self.kept);
         Part { program: self.inside.body.program(), ops, batch, kept, reuse, first, place, outside }
@@ -54,7 +54,7 @@ pub(super) fn bytes(op: &Op, batch: usize, reuse: Reuse) -> usize {
     let mut most = 0;
     for inside in op.kind.operator().bodies() {
         let planning = Planning::new(&inside);
-        let place = (Place::Arena, 0);
+        let place = (MemorySpace::Arena, 0);
         let elsewhere = |id: VarId| planning.captured.contains_key(&id).then_some(place);
         let part = planning.part(batch, reuse, place, &elsewhere);
         let outside: Vec<_> = part.program.vars().map(|(id, _)| elsewhere(id)).collect();

@@ -3,7 +3,7 @@
 use super::{Part, bodies};
 use crate::{
     ir::{Op, VarId, VarKind},
-    kernel::Place,
+    kernel::MemorySpace,
 };
 
 /// A buffer that one or more variables have in turn.
@@ -22,7 +22,7 @@ pub(super) struct Classes {
     pub of: Vec<Option<usize>>,
 }
 
-pub(super) fn classes(part: &Part<'_>, outside: &[Option<(Place, usize)>]) -> Classes {
+pub(super) fn classes(part: &Part<'_>, outside: &[Option<(MemorySpace, usize)>]) -> Classes {
     let Part { program, batch, .. } = *part;
     let n_ops = part.ops.len();
     let last = last_reads(part);

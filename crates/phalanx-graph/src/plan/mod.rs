@@ -10,7 +10,7 @@ mod liveness;
 
 use crate::{
     ir::{OpId, Program, VarId},
-    kernel::{Operand, Place, Step},
+    kernel::{MemorySpace, OpStep, Operand},
 };
 
 /// Whether memory is used again within a run.
@@ -35,7 +35,7 @@ pub struct MemoryPlan {
     pub bytes: usize,
     /// Where each variable lies; `None` for what nothing reads or writes.
     operands: Vec<Option<Operand>>,
-    steps: Vec<Step>,
+    steps: Vec<OpStep>,
 }
 
 /// What is to be planned: some operations of a program, for one batch size.
@@ -49,9 +49,9 @@ pub(crate) struct Part<'a> {
     pub reuse: Reuse,
     /// Where the arena's own part begins.
     pub first: usize,
-    pub place: Place,
+    pub place: MemorySpace,
     /// Variables that have their place already, and where.
-    pub outside: &'a dyn Fn(VarId) -> Option<(Place, usize)>,
+    pub outside: &'a dyn Fn(VarId) -> Option<(MemorySpace, usize)>,
 }
 
 struct Laid {
@@ -61,7 +61,7 @@ struct Laid {
 }
 
 /// Sizes and offsets.
-fn lay(part: &Part<'_>, outside: &[Option<(Place, usize)>]) -> Laid {
+fn lay(part: &Part<'_>, outside: &[Option<(MemorySpace, usize)>]) -> Laid {
     let classes = liveness::classes(part, outside);
     let scratch = liveness::scratch(part);
     let layout = layout::lay(&classes, &scratch, part.ops.len(), part.reuse);
@@ -78,8 +78,9 @@ impl MemoryPlan {
         store: impl Fn(VarId) -> usize,
     ) -> MemoryPlan {
         let ops: Vec<OpId> = program.ops().map(|(id, _)| id).collect();
-        let outside = |id: VarId| program.var(id).is_persistable().then(|| (Place::Store(store(id)), 0));
-        let place = Place::Arena;
+        let outside =
+            |id: VarId| program.var(id).is_persistable().then(|| (MemorySpace::Store(store(id)), 0));
+        let place = MemorySpace::Arena;
         MemoryPlan::of(&Part {
             program,
             ops: &ops,
@@ -118,7 +119,7 @@ impl MemoryPlan {
             let (op, begin) = (program.op(id), first + laid.scratch[at]);
             let inputs = pick(&op.inputs);
             let bodies = bodies::planned(op, &inputs, part, begin);
-            Step::new(inputs, pick(&op.outputs), part.place, begin..begin + scratch[at]).with_bodies(bodies)
+            OpStep::new(inputs, pick(&op.outputs), part.place, begin..begin + scratch[at]).with_bodies(bodies)
         });
         MemoryPlan { batch, bytes: first + laid.bytes, steps: steps.collect(), operands }
     }
@@ -127,7 +128,7 @@ impl MemoryPlan {
         self.operands[var.index()].as_ref()
     }
 
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[OpStep] {
         &self.steps
     }
 }
@@ -144,7 +145,7 @@ mod tests {
     use phalanx_core::DType;
 
     fn part<'a>(program: &'a Program, ops: &'a [OpId], kept: &'a [VarId], reuse: Reuse) -> Part<'a> {
-        let (place, outside) = (Place::Arena, &|_| None);
+        let (place, outside) = (MemorySpace::Arena, &|_| None);
         Part { program, ops, batch: 3, kept, reuse, first: 0, place, outside }
     }
 

@@ -5,7 +5,7 @@ use phalanx_core::DType;
 use phalanx_graph::{
     BATCH, BuildError, BuildStrategy, Builder, Dim, ExecutionStrategy, Executor, Feed, Fetch, GradientScale,
     Init, Optimizer, Options, ParallelExecutor, ReduceStrategy, Rule, RunError, Setup, Store, Tensor,
-    graph::{Conflict, Fault, Graph, NodeKind, Pass, PassList},
+    graph::{Conflict, Graph, GraphFault, NodeKind, Pass, PassList},
     op::Func,
 };
 
@@ -323,9 +323,9 @@ fn passes_can_be_changed_and_are_checked() {
     };
     let (pass, found) = fault(with(&|p| p.append(Box::new(Forgetful))));
     assert_eq!(pass, "forgetful");
-    assert!(matches!(found, Fault::Unwritten { .. }), "SSA-1: {found}");
+    assert!(matches!(found, GraphFault::Unwritten { .. }), "SSA-1: {found}");
     let (_, found) = fault(with(&|p| drop(p.remove("collectives").unwrap())));
-    assert!(matches!(found, Fault::Unwritten { .. }), "{found}");
+    assert!(matches!(found, GraphFault::Unwritten { .. }), "{found}");
     let (pass, _) = fault(with(&|p| p.insert("sequential", Box::new(Eager)).unwrap()));
     assert_eq!(pass, "eager", "SSA-2");
     let mut list = PassList::standard();

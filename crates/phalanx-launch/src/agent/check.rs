@@ -1,6 +1,6 @@
 //! Checks whether the ranks can start on this host. Every host does this before any rank starts.
 
-use crate::wire::Refusal;
+use crate::wire::StartRefusal;
 use rustix::fs::{Access, access};
 use std::{
     ffi::{OsStr, OsString},
@@ -10,21 +10,21 @@ use std::{
 };
 
 /// Looks for the directory, then for the program as the kernel and `execvp` would.
-pub fn check(cwd: &Path, program: &OsStr, path: Option<&OsStr>) -> Result<(), Refusal> {
-    let no_directory = |why: String| Refusal::NoDirectory { path: cwd.display().to_string(), why };
+pub fn check(cwd: &Path, program: &OsStr, path: Option<&OsStr>) -> Result<(), StartRefusal> {
+    let no_directory = |why: String| StartRefusal::NoDirectory { path: cwd.display().to_string(), why };
     match fs::metadata(cwd) {
         Ok(meta) if meta.is_dir() => {}
         Ok(_) => return Err(no_directory("it is not a directory".to_string())),
         Err(error) => return Err(no_directory(plain(&error))),
     }
     let name = program.to_string_lossy().into_owned();
-    let mut last_refusal = Refusal::NotFound { program: name.clone() };
+    let mut last_refusal = StartRefusal::NotFound { program: name.clone() };
     for candidate in candidates(cwd, program, path) {
         match executable(&candidate) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                last_refusal = Refusal::NotExecutable { program: name.clone(), why: plain(&error) };
+                last_refusal = StartRefusal::NotExecutable { program: name.clone(), why: plain(&error) };
             }
         }
     }
@@ -32,12 +32,12 @@ pub fn check(cwd: &Path, program: &OsStr, path: Option<&OsStr>) -> Result<(), Re
 }
 
 /// What a failed start means, once `check` had found the program.
-pub fn explain(error: &io::Error, program: &OsStr, rank: phalanx_core::Rank) -> Refusal {
+pub fn explain(error: &io::Error, program: &OsStr, rank: phalanx_core::Rank) -> StartRefusal {
     let program = program.to_string_lossy().into_owned();
     match error.kind() {
-        io::ErrorKind::NotFound => Refusal::NoInterpreter { program },
-        io::ErrorKind::PermissionDenied => Refusal::NotExecutable { program, why: plain(error) },
-        _ => Refusal::Spawn { rank, why: plain(error) },
+        io::ErrorKind::NotFound => StartRefusal::NoInterpreter { program },
+        io::ErrorKind::PermissionDenied => StartRefusal::NotExecutable { program, why: plain(error) },
+        _ => StartRefusal::Spawn { rank, why: plain(error) },
     }
 }
 
@@ -69,7 +69,7 @@ fn plain(error: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    fn at_root(program: &str, path: &str) -> Result<(), Refusal> {
+    fn at_root(program: &str, path: &str) -> Result<(), StartRefusal> {
         check(Path::new("/"), OsStr::new(program), Some(OsStr::new(path)))
     }
 
@@ -77,17 +77,17 @@ mod tests {
     fn programs_are_found_like_a_shell_finds_them() {
         assert_eq!(at_root("sh", "/nowhere:/bin"), Ok(()));
         assert_eq!(at_root("bin/sh", ""), Ok(()));
-        assert_eq!(at_root("sh", "/nowhere"), Err(Refusal::NotFound { program: "sh".to_string() }));
-        assert_eq!(at_root("", "/bin"), Err(Refusal::NotFound { program: String::new() }));
+        assert_eq!(at_root("sh", "/nowhere"), Err(StartRefusal::NotFound { program: "sh".to_string() }));
+        assert_eq!(at_root("", "/bin"), Err(StartRefusal::NotFound { program: String::new() }));
     }
 
     #[test]
     fn what_cannot_be_executed_is_told_from_what_is_not_there() {
         assert!(
-            matches!(at_root("etc", "/"), Err(Refusal::NotExecutable { why, .. }) if why == "it is a directory")
+            matches!(at_root("etc", "/"), Err(StartRefusal::NotExecutable { why, .. }) if why == "it is a directory")
         );
         assert!(
-            matches!(at_root("/etc/passwd", ""), Err(Refusal::NotExecutable { why, .. }) if why == "permission denied")
+            matches!(at_root("/etc/passwd", ""), Err(StartRefusal::NotExecutable { why, .. }) if why == "permission denied")
         );
     }
 

@@ -16,8 +16,8 @@ mod spawn;
 mod start;
 mod voice;
 
-use crate::wire::{CAP, Down, Ending, Prepare, Sig, Up};
-use feed::Feed;
+use crate::wire::{CAP, Ending, JobSignal, Prepare, ToAgent, ToLauncher};
+use feed::InputWriter;
 use phalanx_core::Rank;
 use phalanx_net::frame;
 use rustix::{
@@ -46,8 +46,8 @@ const KILL_AGAIN: Duration = Duration::from_millis(50);
 const KILLS: u32 = 40;
 
 /// What the main thread learns from the others.
-pub enum Event {
-    Told(Down),
+pub enum AgentEvent {
+    Told(ToAgent),
     LauncherGone,
     AskedToEnd,
     Reaped {
@@ -75,8 +75,8 @@ enum End {
 }
 
 pub struct Agent {
-    inbox: Receiver<Event>,
-    events: SyncSender<Event>,
+    inbox: Receiver<AgentEvent>,
+    events: SyncSender<AgentEvent>,
     voice: Option<Voice>,
     prepared: Option<Box<Prepare>>,
     /// Ranks whose process has not been reaped.
@@ -84,7 +84,7 @@ pub struct Agent {
     /// Hangs up at the streams when the family is gone.
     over: Option<OwnedFd>,
     /// The stdins of the ranks that read, until there is nothing more to read.
-    feeds: Vec<Feed>,
+    feeds: Vec<InputWriter>,
     n_streams: usize,
     family_gone: bool,
     launcher_gone: bool,
@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
     let (events, inbox) = sync_channel(64);
     watch_signals(events.clone());
     let voice = Voice::start(events.clone());
-    voice.say(Up::Hello { version: phalanx_collective::BUILD.to_string() });
+    voice.say(ToLauncher::Hello { version: phalanx_collective::BUILD.to_string() });
     listen(events.clone());
     let agent = Agent {
         inbox,
@@ -132,7 +132,7 @@ impl Agent {
                 End::NotYet | End::Leaving => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
-                Ok(Event::VoiceEnded) if matches!(self.end, End::Leaving) => return ExitCode::SUCCESS,
+                Ok(AgentEvent::VoiceEnded) if matches!(self.end, End::Leaving) => return ExitCode::SUCCESS,
                 Ok(event) => self.handle(event),
                 Err(_) => self.kill(),
             }
@@ -149,36 +149,36 @@ impl Agent {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: AgentEvent) {
         match event {
-            Event::Told(Down::Prepare(prepare)) => self.prepare(prepare),
-            Event::Told(Down::Go) => self.start(),
-            Event::Told(Down::Signal(sig)) => self.signal(sig),
-            Event::Told(Down::Input(bytes)) => self.feeds.iter().for_each(|feed| feed.give(&bytes)),
-            Event::Told(Down::InputEnded) => self.feeds.clear(),
-            Event::Taken(rank) => self.say(Up::Taken { rank }),
-            Event::Told(Down::End) | Event::AskedToEnd => self.ask_to_end(),
-            Event::LauncherGone => {
+            AgentEvent::Told(ToAgent::Prepare(prepare)) => self.prepare(prepare),
+            AgentEvent::Told(ToAgent::Go) => self.start(),
+            AgentEvent::Told(ToAgent::Signal(sig)) => self.signal(sig),
+            AgentEvent::Told(ToAgent::Input(bytes)) => self.feeds.iter().for_each(|feed| feed.give(&bytes)),
+            AgentEvent::Told(ToAgent::InputEnded) => self.feeds.clear(),
+            AgentEvent::Taken(rank) => self.say(ToLauncher::Taken { rank }),
+            AgentEvent::Told(ToAgent::End) | AgentEvent::AskedToEnd => self.ask_to_end(),
+            AgentEvent::LauncherGone => {
                 self.launcher_gone = true;
                 self.ask_to_end();
             }
-            Event::Reaped { pid, ending } => {
+            AgentEvent::Reaped { pid, ending } => {
                 if let Some(i) = self.running.iter().position(|(p, _)| *p == pid) {
                     let (_, rank) = self.running.swap_remove(i);
-                    self.say(Up::Exited { rank, ending });
+                    self.say(ToLauncher::Exited { rank, ending });
                 }
             }
-            Event::FamilyGone => {
+            AgentEvent::FamilyGone => {
                 self.family_gone = true;
                 self.over = None;
             }
-            Event::StreamEnded => self.n_streams -= 1,
+            AgentEvent::StreamEnded => self.n_streams -= 1,
             // The launcher closed our stdout; its death follows on stdin.
-            Event::VoiceEnded => {}
+            AgentEvent::VoiceEnded => {}
         }
     }
 
-    fn say(&self, message: Up) {
+    fn say(&self, message: ToLauncher) {
         if let Some(voice) = &self.voice {
             voice.say(message);
         }
@@ -186,19 +186,19 @@ impl Agent {
 
     fn prepare(&mut self, prepare: Box<Prepare>) {
         match start::check(&prepare) {
-            Ok(()) => self.say(Up::Ready { cores: cores::n_usable() }),
-            Err(refusal) => self.say(Up::Refused(refusal)),
+            Ok(()) => self.say(ToLauncher::Ready { cores: cores::n_usable() }),
+            Err(refusal) => self.say(ToLauncher::Refused(refusal)),
         }
         self.prepared = Some(prepare);
     }
 
-    fn signal(&self, sig: Sig) {
+    fn signal(&self, sig: JobSignal) {
         match sig {
-            Sig::Int => family::signal_groups(self.leaders(), Signal::INT),
-            Sig::Term => family::signal_groups(self.leaders(), Signal::TERM),
-            Sig::Usr1 => family::signal_groups(self.leaders(), Signal::USR1),
-            Sig::Usr2 => family::signal_groups(self.leaders(), Signal::USR2),
-            Sig::Kill => family::signal_all(Signal::KILL),
+            JobSignal::Int => family::signal_groups(self.leaders(), Signal::INT),
+            JobSignal::Term => family::signal_groups(self.leaders(), Signal::TERM),
+            JobSignal::Usr1 => family::signal_groups(self.leaders(), Signal::USR1),
+            JobSignal::Usr2 => family::signal_groups(self.leaders(), Signal::USR2),
+            JobSignal::Kill => family::signal_all(Signal::KILL),
         }
     }
 
@@ -227,7 +227,7 @@ impl Agent {
     }
 
     fn leave(&mut self) {
-        self.say(Up::Done);
+        self.say(ToLauncher::Done);
         self.voice = None;
         self.end = End::Leaving;
     }
@@ -236,30 +236,30 @@ impl Agent {
 /// Ctrl-C of a terminal is the launcher's to answer. A handler that does nothing, not `SIG_IGN`: ranks would inherit
 /// that, and Python would never raise `KeyboardInterrupt`. SIGCHLD, too, gets a handler: whoever started us may ignore it,
 /// and then the kernel would throw the ranks' exit codes away.
-fn watch_signals(events: SyncSender<Event>) {
+fn watch_signals(events: SyncSender<AgentEvent>) {
     let Ok(mut signals) = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP]) else { return };
     thread::spawn(move || {
         for signal in signals.forever() {
             if matches!(signal, SIGTERM | SIGHUP) {
-                let _ = events.send(Event::AskedToEnd);
+                let _ = events.send(AgentEvent::AskedToEnd);
             }
         }
     });
 }
 
-fn listen(events: SyncSender<Event>) {
+fn listen(events: SyncSender<AgentEvent>) {
     thread::spawn(move || {
         let mut stdin = io::stdin().lock();
         while let Ok(Some(told)) = frame::read(&mut stdin, CAP) {
-            let _ = events.send(Event::Told(told));
+            let _ = events.send(AgentEvent::Told(told));
         }
-        let _ = events.send(Event::LauncherGone);
+        let _ = events.send(AgentEvent::LauncherGone);
     });
 }
 
 /// Reaps every child, adopted ones too, until there is none. Started after the last rank: `Command::spawn` waits for
 /// its child itself when the program cannot be executed.
-fn reap(events: SyncSender<Event>) {
+fn reap(events: SyncSender<AgentEvent>) {
     thread::spawn(move || {
         loop {
             let (pid, status) = match wait(WaitOptions::empty()) {
@@ -273,8 +273,8 @@ fn reap(events: SyncSender<Event>) {
                 // Stopped or continued: not an end.
                 (None, None) => continue,
             };
-            let _ = events.send(Event::Reaped { pid, ending });
+            let _ = events.send(AgentEvent::Reaped { pid, ending });
         }
-        let _ = events.send(Event::FamilyGone);
+        let _ = events.send(AgentEvent::FamilyGone);
     });
 }

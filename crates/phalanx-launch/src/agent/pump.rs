@@ -1,7 +1,7 @@
 //! Forwards one output stream of one rank to the launcher without loss, as fast as the launcher reads.
 
-use super::{Event, voice::Voice};
-use crate::wire::{Stream, Up};
+use super::{AgentEvent, voice::Voice};
+use crate::wire::{OutputStream, ToLauncher};
 use phalanx_core::Rank;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -23,19 +23,19 @@ const SILENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// Starts carrying. `over` hangs up when no process of the job is left; a stranger may still hold the pipe then.
 pub fn start(
     rank: Rank,
-    stream: Stream,
+    stream: OutputStream,
     pipe: OwnedFd,
     over: Arc<OwnedFd>,
-    (voice, events): (Voice, SyncSender<Event>),
+    (voice, events): (Voice, SyncSender<AgentEvent>),
 ) {
     thread::spawn(move || {
         carry(rank, stream, &pipe, &over, &voice);
-        voice.say(Up::Closed { rank, stream });
-        let _ = events.send(Event::StreamEnded);
+        voice.say(ToLauncher::Closed { rank, stream });
+        let _ = events.send(AgentEvent::StreamEnded);
     });
 }
 
-fn carry(rank: Rank, stream: Stream, pipe: &OwnedFd, over: &OwnedFd, voice: &Voice) {
+fn carry(rank: Rank, stream: OutputStream, pipe: &OwnedFd, over: &OwnedFd, voice: &Voice) {
     let (home, buffers) = sync_channel(2);
     for _ in 0..2 {
         let _ = home.try_send(Vec::with_capacity(BUFFER_BYTES));

@@ -1,10 +1,10 @@
 //! Starts the ranks of this host from a [`Prepare`] message.
 
-use super::{Agent, check, cores, feed::Feed, pump, reap, secret_fd, spawn};
+use super::{Agent, check, cores, feed::InputWriter, pump, reap, secret_fd, spawn};
 use crate::{
     environment::{SECRET_FD, is_foreign},
     limits::{self, Shortage},
-    wire::{Prepare, RankStart, Refusal, Stream, Up},
+    wire::{OutputStream, Prepare, RankStart, StartRefusal, ToLauncher},
 };
 use rustix::{
     pipe::{PipeFlags, pipe_with},
@@ -34,7 +34,7 @@ const FILES_OF_RANK: u64 = 3;
 const FILES: u64 = 64;
 
 /// Whether the ranks could start here.
-pub fn check(prepare: &Prepare) -> Result<(), Refusal> {
+pub fn check(prepare: &Prepare) -> Result<(), StartRefusal> {
     let env = environment(prepare, &[]);
     let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
     check::check(Path::new(OsStr::from_bytes(&prepare.cwd)), program(prepare), path)?;
@@ -42,8 +42,8 @@ pub fn check(prepare: &Prepare) -> Result<(), Refusal> {
 }
 
 /// Whether the system lets so many ranks live here. Ranks inherit the limit on files that this raises: each watches all others.
-fn room(n_ranks: u32) -> Result<(), Refusal> {
-    let refuse = |what: &str, short: Shortage| Refusal::NoRoom {
+fn room(n_ranks: u32) -> Result<(), StartRefusal> {
+    let refuse = |what: &str, short: Shortage| StartRefusal::NoRoom {
         n_ranks,
         needed: short.needed,
         what: what.to_string(),
@@ -62,7 +62,9 @@ impl Agent {
         let Some(prepare) = self.prepared.take() else { return };
         let (over_reader, over) = match pipe_with(PipeFlags::CLOEXEC) {
             Ok(ends) => ends,
-            Err(error) => return self.say(Up::Refused(refusal(&prepare, &prepare.ranks[0], &error.into()))),
+            Err(error) => {
+                return self.say(ToLauncher::Refused(refusal(&prepare, &prepare.ranks[0], &error.into())));
+            }
         };
         self.over = Some(over);
         let over_reader = Arc::new(over_reader);
@@ -70,7 +72,7 @@ impl Agent {
             match start_rank(&prepare, rank, local_rank) {
                 Ok(child) => self.watch(child, rank, &over_reader),
                 Err(error) => {
-                    self.say(Up::Refused(refusal(&prepare, rank, &error)));
+                    self.say(ToLauncher::Refused(refusal(&prepare, rank, &error)));
                     break;
                 }
             }
@@ -84,13 +86,13 @@ impl Agent {
     fn watch(&mut self, mut child: Child, rank: &RankStart, over: &Arc<OwnedFd>) {
         let rank = rank.rank;
         self.running.push((Pid::from_child(&child), rank));
-        self.say(Up::Started { rank, pid: child.id() });
+        self.say(ToLauncher::Started { rank, pid: child.id() });
         if let Some(stdin) = child.stdin.take() {
-            self.feeds.push(Feed::start(rank, stdin, self.events.clone()));
+            self.feeds.push(InputWriter::start(rank, stdin, self.events.clone()));
         }
         let Some(voice) = &self.voice else { return };
-        let stdout = child.stdout.take().map(|pipe| (Stream::Stdout, OwnedFd::from(pipe)));
-        let stderr = child.stderr.take().map(|pipe| (Stream::Stderr, OwnedFd::from(pipe)));
+        let stdout = child.stdout.take().map(|pipe| (OutputStream::Stdout, OwnedFd::from(pipe)));
+        let stderr = child.stderr.take().map(|pipe| (OutputStream::Stderr, OwnedFd::from(pipe)));
         for (stream, pipe) in stdout.into_iter().chain(stderr) {
             pump::start(rank, stream, pipe, over.clone(), (voice.clone(), self.events.clone()));
             self.n_streams += 1;
@@ -134,7 +136,7 @@ fn program(prepare: &Prepare) -> &OsStr {
     OsStr::from_bytes(prepare.argv.first().map_or(&[], Vec::as_slice))
 }
 
-fn refusal(prepare: &Prepare, rank: &RankStart, error: &io::Error) -> Refusal {
+fn refusal(prepare: &Prepare, rank: &RankStart, error: &io::Error) -> StartRefusal {
     check::explain(error, program(prepare), rank.rank)
 }
 

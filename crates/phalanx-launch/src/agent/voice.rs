@@ -3,8 +3,8 @@
 //! - VOICE-1: sending a message never blocks, and memory is bounded: each stream of a rank owns two buffers and waits
 //!   until the writer returns one; all other messages are a few per rank.
 
-use super::Event;
-use crate::wire::{Stream, Up};
+use super::AgentEvent;
+use crate::wire::{OutputStream, ToLauncher};
 use phalanx_core::Rank;
 use phalanx_net::frame;
 use std::{
@@ -14,8 +14,8 @@ use std::{
 };
 
 enum Say {
-    Message(Up),
-    Output { rank: Rank, stream: Stream, bytes: Vec<u8>, home: SyncSender<Vec<u8>> },
+    Message(ToLauncher),
+    Output { rank: Rank, stream: OutputStream, bytes: Vec<u8>, home: SyncSender<Vec<u8>> },
 }
 
 /// A way to the writer.
@@ -24,22 +24,28 @@ pub struct Voice(Sender<Say>);
 
 impl Voice {
     /// Starts the writer. When all voices are gone, or the launcher is, it tells the agent that it ended.
-    pub fn start(events: SyncSender<Event>) -> Voice {
+    pub fn start(events: SyncSender<AgentEvent>) -> Voice {
         let (voice, words) = channel();
         thread::spawn(move || {
             write_all(&words);
-            let _ = events.send(Event::VoiceEnded);
+            let _ = events.send(AgentEvent::VoiceEnded);
         });
         Voice(voice)
     }
 
-    pub fn say(&self, message: Up) {
+    pub fn say(&self, message: ToLauncher) {
         // A writer that ended has lost its launcher; the agent hears of that from its stdin.
         let _ = self.0.send(Say::Message(message));
     }
 
     /// Hands a buffer to the writer, which sends it home emptied. False when nobody listens any more.
-    pub fn say_output(&self, rank: Rank, stream: Stream, bytes: Vec<u8>, home: SyncSender<Vec<u8>>) -> bool {
+    pub fn say_output(
+        &self,
+        rank: Rank,
+        stream: OutputStream,
+        bytes: Vec<u8>,
+        home: SyncSender<Vec<u8>>,
+    ) -> bool {
         self.0.send(Say::Output { rank, stream, bytes, home }).is_ok()
     }
 }
@@ -50,9 +56,9 @@ fn write_all(words: &Receiver<Say>) {
         let result = match say {
             Say::Message(message) => frame::write(&mut stdout, &message),
             Say::Output { rank, stream, bytes, home } => {
-                let message = Up::Output { rank, stream, bytes };
+                let message = ToLauncher::Output { rank, stream, bytes };
                 let result = frame::write(&mut stdout, &message);
-                if let Up::Output { bytes, .. } = message {
+                if let ToLauncher::Output { bytes, .. } = message {
                     let _ = home.try_send(bytes);
                 }
                 result

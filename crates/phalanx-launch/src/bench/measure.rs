@@ -4,7 +4,7 @@ use super::{
     options::{Buffers, Case},
     sample::Sample,
 };
-use phalanx_collective::{ArenaVec, Communicator, Error, plan::step::Op};
+use phalanx_collective::{ArenaVec, Communicator, Error, plan::step::CollectiveOp};
 use phalanx_core::{Rank, ReduceOp};
 use std::{
     ops::{Deref, DerefMut},
@@ -16,16 +16,16 @@ const MAX_CALLS: usize = 20_000;
 const EXACT: u64 = 127;
 
 /// Ordinary or arena memory.
-enum Tensor<T: Sample> {
+enum BenchBuffer<T: Sample> {
     Private(Vec<T>),
     Arena(ArenaVec<T>),
 }
 
-impl<T: Sample> Tensor<T> {
-    fn new(comm: &Communicator, buffers: Buffers, len: usize) -> Result<Tensor<T>, Error> {
+impl<T: Sample> BenchBuffer<T> {
+    fn new(comm: &Communicator, buffers: Buffers, len: usize) -> Result<BenchBuffer<T>, Error> {
         let mut tensor = match buffers {
-            Buffers::Private => Tensor::Private(vec![T::of(0); len]),
-            Buffers::Arena => Tensor::Arena(comm.alloc(len)?),
+            Buffers::Private => BenchBuffer::Private(vec![T::of(0); len]),
+            Buffers::Arena => BenchBuffer::Arena(comm.alloc(len)?),
         };
         // Touches every page, so that the first timed call does not pay for it.
         tensor.fill(T::of(0));
@@ -33,22 +33,22 @@ impl<T: Sample> Tensor<T> {
     }
 }
 
-impl<T: Sample> Deref for Tensor<T> {
+impl<T: Sample> Deref for BenchBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
         match self {
-            Tensor::Private(t) => t,
-            Tensor::Arena(t) => t,
+            BenchBuffer::Private(t) => t,
+            BenchBuffer::Arena(t) => t,
         }
     }
 }
 
-impl<T: Sample> DerefMut for Tensor<T> {
+impl<T: Sample> DerefMut for BenchBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
-            Tensor::Private(t) => t,
-            Tensor::Arena(t) => t,
+            BenchBuffer::Private(t) => t,
+            BenchBuffer::Arena(t) => t,
         }
     }
 }
@@ -56,8 +56,8 @@ impl<T: Sample> DerefMut for Tensor<T> {
 /// What a case calls: the full vector, one rank's block, and the counts.
 struct Bench<T: Sample> {
     case: Case,
-    full: Tensor<T>,
-    block: Tensor<T>,
+    full: BenchBuffer<T>,
+    block: BenchBuffer<T>,
     counts: Vec<u64>,
     matrix: Vec<u64>,
 }
@@ -68,22 +68,22 @@ pub struct Measured {
     /// Seconds of each call, the slowest rank's, in ascending order.
     pub times: Vec<f64>,
     pub plan: &'static str,
-    pub checked: Checked,
+    pub checked: ResultCheck,
 }
 
 /// What became of the comparison of the first call's result; a wrong one ends the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum ResultCheck {
     Right,
     /// There is nothing to compare, or it is not exact in every element type.
     NotCompared,
 }
 
-impl Checked {
+impl ResultCheck {
     pub fn name(self) -> &'static str {
         match self {
-            Checked::Right => "ok",
-            Checked::NotCompared => "none",
+            ResultCheck::Right => "ok",
+            ResultCheck::NotCompared => "none",
         }
     }
 }
@@ -97,20 +97,23 @@ pub fn measure<T: Sample>(
     let n = comm.size() as usize;
     let len = (case.bytes as usize).div_ceil(size_of::<T>());
     let share = len / n;
-    let whole = matches!(case.op, Op::Allreduce | Op::Broadcast | Op::Reduce | Op::Barrier);
+    let whole = matches!(
+        case.op,
+        CollectiveOp::Allreduce | CollectiveOp::Broadcast | CollectiveOp::Reduce | CollectiveOp::Barrier
+    );
     if !whole && share == 0 {
         return Ok(None);
     }
     let full_len = if whole { len } else { share * n };
     let block_len = match case.op {
-        Op::Alltoall => full_len,
+        CollectiveOp::Alltoall => full_len,
         _ if whole => 0,
         _ => share,
     };
     let mut bench = Bench::<T> {
         case: *case,
-        full: Tensor::<T>::new(comm, case.buffers, full_len)?,
-        block: Tensor::<T>::new(comm, case.buffers, block_len)?,
+        full: BenchBuffer::<T>::new(comm, case.buffers, full_len)?,
+        block: BenchBuffer::<T>::new(comm, case.buffers, block_len)?,
         counts: vec![share as u64; n],
         matrix: vec![share as u64; n * n],
     };
@@ -122,22 +125,22 @@ impl<T: Sample> Bench<T> {
     fn call(&mut self, comm: &mut Communicator) -> Result<(), Error> {
         let root = Rank::ZERO;
         match self.case.op {
-            Op::Allreduce => comm.allreduce(&mut self.full, self.case.reduce),
-            Op::Broadcast => comm.broadcast(&mut self.full, root),
-            Op::Reduce => comm.reduce(&mut self.full, self.case.reduce, root),
-            Op::Allgather => comm.allgather(&self.block, &mut self.full, &self.counts),
-            Op::ReduceScatter => {
+            CollectiveOp::Allreduce => comm.allreduce(&mut self.full, self.case.reduce),
+            CollectiveOp::Broadcast => comm.broadcast(&mut self.full, root),
+            CollectiveOp::Reduce => comm.reduce(&mut self.full, self.case.reduce, root),
+            CollectiveOp::Allgather => comm.allgather(&self.block, &mut self.full, &self.counts),
+            CollectiveOp::ReduceScatter => {
                 comm.reduce_scatter(&self.full, &mut self.block, &self.counts, self.case.reduce)
             }
-            Op::Gather => comm.gather(&self.block, &mut self.full, &self.counts, root),
-            Op::Scatter => comm.scatter(&self.full, &mut self.block, &self.counts, root),
-            Op::Alltoall => comm.alltoall(&self.full, &mut self.block, &self.matrix),
-            Op::Barrier => comm.barrier(),
+            CollectiveOp::Gather => comm.gather(&self.block, &mut self.full, &self.counts, root),
+            CollectiveOp::Scatter => comm.scatter(&self.full, &mut self.block, &self.counts, root),
+            CollectiveOp::Alltoall => comm.alltoall(&self.full, &mut self.block, &self.matrix),
+            CollectiveOp::Barrier => comm.barrier(),
         }
     }
 
     /// Calls once with values that tell ranks apart, and compares.
-    fn check(&mut self, comm: &mut Communicator) -> Result<Checked, Error> {
+    fn check(&mut self, comm: &mut Communicator) -> Result<ResultCheck, Error> {
         let (me, n) = (comm.rank().index(), comm.size() as usize);
         let value = |rank: usize| (rank % 3 + 1) as u8;
         self.full.fill(T::of(value(me)));
@@ -156,29 +159,37 @@ impl<T: Sample> Bench<T> {
             }
         };
         let reduced = T::of(number.min(EXACT) as u8);
-        let reduces = matches!(self.case.op, Op::Allreduce | Op::Reduce | Op::ReduceScatter);
-        if self.case.op == Op::Barrier || reduces && !is_exact {
+        let reduces = matches!(
+            self.case.op,
+            CollectiveOp::Allreduce | CollectiveOp::Reduce | CollectiveOp::ReduceScatter
+        );
+        if self.case.op == CollectiveOp::Barrier || reduces && !is_exact {
             self.full.fill(T::of(0));
-            return Ok(Checked::NotCompared);
+            return Ok(ResultCheck::NotCompared);
         }
         let right = match self.case.op {
-            Op::Allreduce => self.full.iter().all(|x| *x == reduced),
-            Op::Reduce if me == 0 => self.full.iter().all(|x| *x == reduced),
-            Op::ReduceScatter => self.block.iter().all(|x| *x == reduced),
-            Op::Broadcast => self.full.iter().all(|x| *x == T::of(value(0))),
-            Op::Scatter => self.block.iter().all(|x| *x == T::of(value(0))),
-            Op::Allgather => in_rank_order(&self.full, n, value),
-            Op::Gather if me == 0 => in_rank_order(&self.full, n, value),
-            Op::Alltoall => in_rank_order(&self.block, n, value),
+            CollectiveOp::Allreduce => self.full.iter().all(|x| *x == reduced),
+            CollectiveOp::Reduce if me == 0 => self.full.iter().all(|x| *x == reduced),
+            CollectiveOp::ReduceScatter => self.block.iter().all(|x| *x == reduced),
+            CollectiveOp::Broadcast => self.full.iter().all(|x| *x == T::of(value(0))),
+            CollectiveOp::Scatter => self.block.iter().all(|x| *x == T::of(value(0))),
+            CollectiveOp::Allgather => in_rank_order(&self.full, n, value),
+            CollectiveOp::Gather if me == 0 => in_rank_order(&self.full, n, value),
+            CollectiveOp::Alltoall => in_rank_order(&self.block, n, value),
             _ => true,
         };
         assert!(right, "{} of {} bytes gave a wrong result on rank {me}", self.case.op, self.case.bytes);
         self.full.fill(T::of(0));
         self.block.fill(T::of(0));
-        Ok(Checked::Right)
+        Ok(ResultCheck::Right)
     }
 
-    fn time(&mut self, comm: &mut Communicator, seconds: f64, checked: Checked) -> Result<Measured, Error> {
+    fn time(
+        &mut self,
+        comm: &mut Communicator,
+        seconds: f64,
+        checked: ResultCheck,
+    ) -> Result<Measured, Error> {
         let large = self.case.bytes >= 1 << 20;
         let warm = if self.case.bytes >= 16 << 20 { 2 } else { 20 };
         let mut times = Vec::new();

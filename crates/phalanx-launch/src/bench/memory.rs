@@ -9,7 +9,7 @@ use crate::limits;
     "{op} of {} needs {} of memory on this host ({n_local} x {}), but {} are available; choose smaller --sizes or fewer ranks",
     shown(*.bytes), shown(*.needed), shown(*.needed / u64::from((*.n_local).max(1))), shown(*.available)
 )]
-pub struct Shortage {
+pub struct MemoryShortage {
     op: &'static str,
     bytes: u64,
     n_local: u32,
@@ -18,16 +18,16 @@ pub struct Shortage {
 }
 
 /// Looks at every case, with so many ranks in the world and on this host.
-pub fn check(cases: &[Case], n_ranks: u32, n_local: u32) -> Result<(), Shortage> {
+pub fn check(cases: &[Case], n_ranks: u32, n_local: u32) -> Result<(), MemoryShortage> {
     // Where the system does not say what there is, it has to be tried.
     limits::available_memory().map_or(Ok(()), |available| judge(cases, n_ranks, n_local, available))
 }
 
-fn judge(cases: &[Case], n_ranks: u32, n_local: u32, available: u64) -> Result<(), Shortage> {
+fn judge(cases: &[Case], n_ranks: u32, n_local: u32, available: u64) -> Result<(), MemoryShortage> {
     for case in cases {
         let needed = case.memory_bytes(n_ranks).saturating_mul(n_local.into());
         if needed > available {
-            return Err(Shortage { op: case.op.name(), bytes: case.bytes, n_local, needed, available });
+            return Err(MemoryShortage { op: case.op.name(), bytes: case.bytes, n_local, needed, available });
         }
     }
     Ok(())
@@ -47,7 +47,7 @@ fn shown(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::bench::options::Buffers;
-    use phalanx_collective::plan::step::Op;
+    use phalanx_collective::plan::step::CollectiveOp;
     use phalanx_core::{DType, ReduceOp};
 
     #[test]
@@ -59,14 +59,21 @@ mod tests {
             bytes,
             buffers: Buffers::Private,
         };
-        let cases = [case(Op::Barrier, 0), case(Op::Allreduce, 1 << 30), case(Op::Alltoall, 1 << 30)];
+        let cases = [
+            case(CollectiveOp::Barrier, 0),
+            case(CollectiveOp::Allreduce, 1 << 30),
+            case(CollectiveOp::Alltoall, 1 << 30),
+        ];
         assert_eq!(judge(&cases, 4, 2, 4 << 30), Ok(()));
         assert_eq!(
             judge(&cases, 4, 4, 5 << 30).unwrap_err().to_string(),
             "alltoall of 1.0 GiB needs 8.0 GiB of memory on this host (4 x 2.0 GiB), but 5.0 GiB are available; \
              choose smaller --sizes or fewer ranks"
         );
-        assert!(judge(&[case(Op::Allreduce, u64::MAX)], 1, 9, u64::MAX - 1).is_err(), "nothing overflows");
+        assert!(
+            judge(&[case(CollectiveOp::Allreduce, u64::MAX)], 1, 9, u64::MAX - 1).is_err(),
+            "nothing overflows"
+        );
         assert_eq!([shown(3), shown(1536), shown(3 << 19)], ["3 bytes", "1.5 KiB", "1.5 MiB"]);
     }
 }

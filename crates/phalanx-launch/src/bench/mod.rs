@@ -80,7 +80,7 @@ enum BenchError {
     #[error(transparent)]
     Engine(#[from] phalanx_collective::engine::EngineError),
     #[error(transparent)]
-    Memory(#[from] memory::Shortage),
+    Memory(#[from] memory::MemoryShortage),
 }
 
 fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {

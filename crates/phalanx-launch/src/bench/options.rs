@@ -2,7 +2,7 @@
 
 use crate::cli::HostArgs;
 use clap::{Args, ValueEnum};
-use phalanx_collective::plan::step::Op;
+use phalanx_collective::plan::step::CollectiveOp;
 use phalanx_core::{DType, ReduceOp};
 
 /// Each call starts after a barrier; its time is that of the slowest rank. A size is the whole vector for allreduce and
@@ -96,7 +96,7 @@ impl Buffers {
 /// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    pub op: Op,
+    pub op: CollectiveOp,
     pub dtype: DType,
     pub reduce: ReduceOp,
     pub bytes: u64,
@@ -108,8 +108,8 @@ impl BenchArgs {
         if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
             return Err(format!("--seconds {} is not between 0 and 3600", self.seconds));
         }
-        let ops: Vec<Op> = match self.ops.as_slice() {
-            [all] if all == "all" => Op::ALL.to_vec(),
+        let ops: Vec<CollectiveOp> = match self.ops.as_slice() {
+            [all] if all == "all" => CollectiveOp::ALL.to_vec(),
             names => {
                 names.iter().map(|n| n.parse().map_err(|e| format!("{e}"))).collect::<Result<_, String>>()?
             }
@@ -127,7 +127,7 @@ impl BenchArgs {
             for &dtype in &dtypes {
                 reduce.check(dtype, 1.0, 1.0).map_err(|e| e.to_string())?;
                 for &buffers in &self.buffers {
-                    for &bytes in if op == Op::Barrier { &[0][..] } else { &sizes } {
+                    for &bytes in if op == CollectiveOp::Barrier { &[0][..] } else { &sizes } {
                         let bytes = bytes.next_multiple_of(dtype.size() as u64);
                         cases.push(Case { op, dtype, reduce, bytes, buffers });
                     }
@@ -140,7 +140,7 @@ impl BenchArgs {
     /// A message for each requested size that is rounded up.
     pub fn roundings(&self, cases: &[Case]) -> Vec<String> {
         let mut dtypes: Vec<DType> = Vec::new();
-        for case in cases.iter().filter(|c| c.op != Op::Barrier) {
+        for case in cases.iter().filter(|c| c.op != CollectiveOp::Barrier) {
             if !dtypes.contains(&case.dtype) {
                 dtypes.push(case.dtype);
             }
@@ -164,9 +164,15 @@ impl Case {
     pub fn memory_bytes(&self, n_ranks: u32) -> u64 {
         let share = self.bytes / u64::from(n_ranks.max(1));
         match self.op {
-            Op::Alltoall => self.bytes.saturating_mul(2),
-            Op::Allreduce | Op::Broadcast | Op::Reduce | Op::Barrier => self.bytes,
-            Op::Allgather | Op::ReduceScatter | Op::Gather | Op::Scatter => self.bytes.saturating_add(share),
+            CollectiveOp::Alltoall => self.bytes.saturating_mul(2),
+            CollectiveOp::Allreduce
+            | CollectiveOp::Broadcast
+            | CollectiveOp::Reduce
+            | CollectiveOp::Barrier => self.bytes,
+            CollectiveOp::Allgather
+            | CollectiveOp::ReduceScatter
+            | CollectiveOp::Gather
+            | CollectiveOp::Scatter => self.bytes.saturating_add(share),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{measure::Measured, options::Case};
 use indicatif::{ProgressBar, ProgressStyle};
-use phalanx_collective::{Communicator, plan::step::Op};
+use phalanx_collective::{Communicator, plan::step::CollectiveOp};
 use phalanx_core::Rank;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -66,11 +66,15 @@ fn round(x: f64) -> f64 {
 }
 
 /// How many bytes a rank's wire carries for each byte of the vector, at best: algorithm bandwidth times this compares with hardware.
-fn bus_factor(op: Op, n: f64) -> f64 {
+fn bus_factor(op: CollectiveOp, n: f64) -> f64 {
     match op {
-        Op::Allreduce => 2.0 * (n - 1.0) / n,
-        Op::ReduceScatter | Op::Allgather | Op::Alltoall | Op::Gather | Op::Scatter => (n - 1.0) / n,
-        Op::Broadcast | Op::Reduce | Op::Barrier => 1.0,
+        CollectiveOp::Allreduce => 2.0 * (n - 1.0) / n,
+        CollectiveOp::ReduceScatter
+        | CollectiveOp::Allgather
+        | CollectiveOp::Alltoall
+        | CollectiveOp::Gather
+        | CollectiveOp::Scatter => (n - 1.0) / n,
+        CollectiveOp::Broadcast | CollectiveOp::Reduce | CollectiveOp::Barrier => 1.0,
     }
 }
 

@@ -1,7 +1,7 @@
 //! This machine: cores, memory, shared memory, limits, kernel.
 
 use super::finding::Finding;
-use crate::limits::{self, Limits};
+use crate::limits::{self, HostLimits};
 use rustix::{
     fs::{MemfdFlags, ftruncate, memfd_create},
     io::pwrite,
@@ -42,7 +42,7 @@ fn kernel(release: &str) -> Finding {
     )
 }
 
-fn cores(online: usize, allowed: usize, limits: Limits) -> Finding {
+fn cores(online: usize, allowed: usize, limits: HostLimits) -> Finding {
     let fact = format!("{allowed} of {online} cores may be used");
     match limits.cores {
         Some(quota) if quota < allowed as f64 => Finding::warn(
@@ -87,7 +87,7 @@ fn features() -> Finding {
     Finding::note("CPU", std::env::consts::ARCH)
 }
 
-fn memory(meminfo: &str, limits: Limits) -> Finding {
+fn memory(meminfo: &str, limits: HostLimits) -> Finding {
     let bytes = |name| limits::meminfo_bytes(meminfo, name);
     let (Some(total), Some(free)) = (bytes("MemTotal:"), bytes("MemAvailable:")) else {
         return Finding::note("memory", "unknown: /proc/meminfo has no MemAvailable or MemTotal");
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn quotas_below_the_mask_are_a_warning() {
-        let limits = |cores| Limits { cores, memory_bytes: None };
+        let limits = |cores| HostLimits { cores, memory_bytes: None };
         assert_eq!(cores(8, 8, limits(None)).mark, Mark::Ok);
         assert_eq!(cores(8, 8, limits(Some(8.0))).mark, Mark::Ok);
         let finding = cores(8, 4, limits(Some(1.5)));
@@ -191,8 +191,8 @@ mod tests {
     #[test]
     fn memory_is_what_the_tighter_limit_leaves() {
         let info = "MemTotal:       8388608 kB\nMemAvailable:   4194304 kB\n";
-        assert_eq!(memory(info, Limits::default()).fact, "4.0 GiB free of 8.0");
-        let tight = Limits { cores: None, memory_bytes: Some(512 * MIB) };
+        assert_eq!(memory(info, HostLimits::default()).fact, "4.0 GiB free of 8.0");
+        let tight = HostLimits { cores: None, memory_bytes: Some(512 * MIB) };
         assert_eq!(memory(info, tight).mark, Mark::Warn);
         assert_eq!(memory("", tight).mark, Mark::Note);
     }

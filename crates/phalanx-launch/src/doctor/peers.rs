@@ -9,7 +9,7 @@ use crate::{
 use std::{ffi::OsString, io, thread, time::Duration};
 
 /// Asks every host at once; one finding each.
-pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::RunError> {
+pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::LaunchError> {
     let Some((hosts, _)) = run::hosts(&args.hosts)? else { return Ok(Vec::new()) };
     let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
     let exes = run::exes(&args.hosts);

@@ -2,7 +2,7 @@
 
 use super::{News, printer::Piece};
 use crate::ending::await_end;
-use crate::wire::{CAP, Down, Ending, Up};
+use crate::wire::{CAP, Ending, ToAgent, ToLauncher};
 use phalanx_net::frame::{self, FrameError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
@@ -32,8 +32,8 @@ const STDERR_ENDS: Duration = Duration::from_millis(300);
 
 /// An agent that was started, or the remote shell that leads to it.
 #[derive(Debug)]
-pub struct Agent {
-    orders: Option<SyncSender<Down>>,
+pub struct AgentProcess {
+    orders: Option<SyncSender<ToAgent>>,
     pid: Pid,
 }
 
@@ -62,9 +62,9 @@ pub struct Ears {
     pub repeat_for: Option<String>,
 }
 
-impl Agent {
+impl AgentProcess {
     /// Starts a command that becomes the agent of a host. In a process group of its own: Ctrl-C is the launcher's.
-    pub fn start(host: usize, command: &[OsString], ears: Ears) -> io::Result<Agent> {
+    pub fn start(host: usize, command: &[OsString], ears: Ears) -> io::Result<AgentProcess> {
         let mut child = Command::new(&command[0])
             .args(&command[1..])
             .process_group(0)
@@ -77,11 +77,11 @@ impl Agent {
         let stdin = child.stdin.take();
         thread::spawn(move || speak(stdin, &inbox));
         thread::spawn(move || hear(host, child, &ears));
-        Ok(Agent { orders: Some(orders), pid })
+        Ok(AgentProcess { orders: Some(orders), pid })
     }
 
     /// Gives an order without ever waiting. An agent that is gone reports that itself.
-    pub fn order(&self, down: Down) {
+    pub fn order(&self, down: ToAgent) {
         if let Some(orders) = &self.orders {
             let _ = orders.try_send(down);
         }
@@ -98,7 +98,7 @@ impl Agent {
     }
 }
 
-fn speak(stdin: Option<ChildStdin>, orders: &Receiver<Down>) {
+fn speak(stdin: Option<ChildStdin>, orders: &Receiver<ToAgent>) {
     let Some(mut stdin) = stdin else { return };
     for down in orders {
         if frame::write(&mut stdin, &down).is_err() {
@@ -142,9 +142,9 @@ fn hear_messages(host: usize, mut stdout: impl Read, ears: &Ears, done: &mut boo
     first.truncate(n);
     let mut stream = BufReader::with_capacity(64 << 10, first.as_slice().chain(stdout));
     loop {
-        match frame::read::<Up>(&mut stream, CAP) {
+        match frame::read::<ToLauncher>(&mut stream, CAP) {
             Ok(Some(up)) => {
-                *done |= matches!(up, Up::Done);
+                *done |= matches!(up, ToLauncher::Done);
                 pass_on(host, up, ears);
             }
             Ok(None) => return None,
@@ -158,10 +158,10 @@ fn hear_messages(host: usize, mut stdout: impl Read, ears: &Ears, done: &mut boo
     }
 }
 
-fn pass_on(host: usize, up: Up, ears: &Ears) {
+fn pass_on(host: usize, up: ToLauncher, ears: &Ears) {
     let piece = match up {
-        Up::Output { rank, stream, bytes } => Piece::Output { rank, stream, bytes: Some(bytes) },
-        Up::Closed { rank, stream } => Piece::Output { rank, stream, bytes: None },
+        ToLauncher::Output { rank, stream, bytes } => Piece::Output { rank, stream, bytes: Some(bytes) },
+        ToLauncher::Closed { rank, stream } => Piece::Output { rank, stream, bytes: None },
         up => {
             let _ = ears.news.send(News::Said { host, up });
             return;

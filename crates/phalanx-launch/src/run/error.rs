@@ -1,11 +1,11 @@
 //! Errors that keep a job from starting. Each message says what to do.
 
-use crate::{hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, wire::Refusal};
+use crate::{hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, wire::StartRefusal};
 use phalanx_net::socket::AddressError;
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum LaunchError {
     #[error(transparent)]
     Hosts(#[from] HostError),
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub enum RunError {
     )]
     OtherVersion { host: String, theirs: String },
     #[error("host {host}: {refusal}")]
-    Refused { host: String, refusal: Refusal },
+    Refused { host: String, refusal: StartRefusal },
     #[error(
         "no answer from {hosts} within {seconds} s\n  try: phalanx doctor -H {hosts}   (or a longer --start-timeout)"
     )]
@@ -57,19 +57,26 @@ pub enum RunError {
     Asked(i32),
 }
 
-impl RunError {
+impl LaunchError {
     pub fn exit_code(&self) -> u8 {
         match self {
-            RunError::Hosts(_) | RunError::Place(_) | RunError::Rsh(_) | RunError::Extra { .. } => 2,
-            RunError::HostFile { .. } | RunError::Interface(_) => 2,
-            RunError::LargeWorld { .. } | RunError::CrowdedHost { .. } | RunError::NoSuchRank { .. } => 2,
-            RunError::Refused { refusal, .. } => match refusal {
-                Refusal::NotFound { .. } | Refusal::NoInterpreter { .. } => 127,
-                Refusal::NotExecutable { .. } => 126,
-                Refusal::NoDirectory { .. } | Refusal::Spawn { .. } | Refusal::NoRoom { .. } => 1,
+            LaunchError::Hosts(_)
+            | LaunchError::Place(_)
+            | LaunchError::Rsh(_)
+            | LaunchError::Extra { .. } => 2,
+            LaunchError::HostFile { .. } | LaunchError::Interface(_) => 2,
+            LaunchError::LargeWorld { .. }
+            | LaunchError::CrowdedHost { .. }
+            | LaunchError::NoSuchRank { .. } => 2,
+            LaunchError::Refused { refusal, .. } => match refusal {
+                StartRefusal::NotFound { .. } | StartRefusal::NoInterpreter { .. } => 127,
+                StartRefusal::NotExecutable { .. } => 126,
+                StartRefusal::NoDirectory { .. }
+                | StartRefusal::Spawn { .. }
+                | StartRefusal::NoRoom { .. } => 1,
             },
-            RunError::Asked(signal) => (128 + signal) as u8,
-            RunError::StartTimeout { .. } => 124,
+            LaunchError::Asked(signal) => (128 + signal) as u8,
+            LaunchError::StartTimeout { .. } => 124,
             _ => 1,
         }
     }

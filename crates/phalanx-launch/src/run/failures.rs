@@ -7,10 +7,10 @@ use phalanx_net::hub::message::FailureKind;
 
 /// The failures that ranks told, in the order in which they came.
 #[derive(Debug, Default)]
-pub struct Failures(Vec<Failure>);
+pub struct Failures(Vec<RankFailure>);
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RankFailure {
     pub rank: Rank,
     pub kind: FailureKind,
     pub text: String,
@@ -18,7 +18,7 @@ pub struct Failure {
 
 impl Failures {
     /// Takes one more. Each rank has one place: better reasons replace worse ones.
-    pub fn add(&mut self, failure: Failure) {
+    pub fn add(&mut self, failure: RankFailure) {
         match self.0.iter_mut().find(|f| f.rank == failure.rank) {
             Some(known) if known.kind <= failure.kind => *known = failure,
             Some(_) => {}
@@ -28,7 +28,7 @@ impl Failures {
 
     /// The rank that failed first, if ranks know that better than whoever saw how their processes ended and holds it to be `culprit`.
     pub fn first(&self, culprit: Rank) -> Rank {
-        let follows = |f: &Failure| f.rank == culprit && f.kind == FailureKind::FollowsAnother;
+        let follows = |f: &RankFailure| f.rank == culprit && f.kind == FailureKind::FollowsAnother;
         let own = self.0.iter().find(|f| f.kind == FailureKind::Own);
         match own {
             Some(own) if self.0.iter().any(follows) => own.rank, // FIRST-1
@@ -36,7 +36,7 @@ impl Failures {
         }
     }
 
-    pub fn of(&self, rank: Rank) -> Option<&Failure> {
+    pub fn of(&self, rank: Rank) -> Option<&RankFailure> {
         self.0.iter().find(|f| f.rank == rank)
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     fn told(all: &[(u32, FailureKind, &str)]) -> Failures {
         let mut failures = Failures::default();
         for &(rank, kind, text) in all {
-            failures.add(Failure { rank: Rank(rank), kind, text: text.into() });
+            failures.add(RankFailure { rank: Rank(rank), kind, text: text.into() });
         }
         failures
     }

@@ -1,7 +1,7 @@
 //! `--output-filename DIR`: every rank's output, unchanged, in `DIR/rank.N/stdout` and `stderr`.
 
-use super::RunError;
-use crate::wire::Stream;
+use super::LaunchError;
+use crate::wire::OutputStream;
 use phalanx_core::Rank;
 use std::{
     fs::{self, File},
@@ -11,18 +11,18 @@ use std::{
 
 /// The open files of all ranks.
 #[derive(Debug)]
-pub struct Files(Vec<[File; 2]>);
+pub struct OutputFiles(Vec<[File; 2]>);
 
-impl Files {
-    pub fn create(dir: &Path, n_ranks: u32) -> Result<Files, RunError> {
+impl OutputFiles {
+    pub fn create(dir: &Path, n_ranks: u32) -> Result<OutputFiles, LaunchError> {
         let ranks = (0..n_ranks).map(|rank| {
             let dir = dir.join(directory(rank, n_ranks));
-            create(&dir).map_err(|why| RunError::Files { path: dir, why })
+            create(&dir).map_err(|why| LaunchError::Files { path: dir, why })
         });
-        ranks.collect::<Result<_, _>>().map(Files)
+        ranks.collect::<Result<_, _>>().map(OutputFiles)
     }
 
-    pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
         self.0[rank.index()][stream as usize].write_all(bytes)
     }
 }

@@ -24,9 +24,9 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 
 /// Where it is heard that a rank has taken what was read. When it is dropped, nothing more is read.
 #[derive(Debug)]
-pub struct Taken(SyncSender<()>);
+pub struct InputAck(SyncSender<()>);
 
-impl Taken {
+impl InputAck {
     pub fn one(&self) {
         // One for each rank that reads, after each piece: there is room, unless an agent makes them up.
         let _ = self.0.try_send(());
@@ -34,10 +34,10 @@ impl Taken {
 }
 
 /// Starts reading for this many ranks.
-pub fn start(n_readers: usize, news: SyncSender<News>) -> Taken {
+pub fn start(n_readers: usize, news: SyncSender<News>) -> InputAck {
     let (taken, tokens) = sync_channel(n_readers.max(1));
     thread::spawn(move || read_all(n_readers, &news, &tokens));
-    Taken(taken)
+    InputAck(taken)
 }
 
 fn read_all(n_readers: usize, news: &SyncSender<News>, tokens: &Receiver<()>) {
@@ -58,7 +58,7 @@ fn read_all(n_readers: usize, news: &SyncSender<News>, tokens: &Receiver<()>) {
         if news.send(News::Input(bytes)).is_err() {
             return;
         }
-        // The job ends these waits: it drops `Taken`.
+        // The job ends these waits: it drops `InputAck`.
         if (0..n_readers).any(|_| tokens.recv().is_err()) {
             return;
         }

@@ -5,12 +5,12 @@
 //! The main thread waits only for messages, and every such wait can be ended.
 
 use super::{
-    News, RunError,
-    agents::{Agent, Gone},
-    failures::{Failure, Failures},
-    input::{self, Taken},
-    meeting::Meeting,
-    policy::{Action, Cause, Charge, Input, Policy},
+    LaunchError, News,
+    agents::{AgentProcess, Gone},
+    failures::{Failures, RankFailure},
+    input::{self, InputAck},
+    meeting::MeetingPoint,
+    policy::{Action, Charge, EndCause, JobEvent, Policy},
     printer::{Piece, Tails},
     report::{Ended, summary},
     route::Route,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     place::WorldPlan,
-    wire::{Down, Ending, Sig, Up},
+    wire::{Ending, JobSignal, ToAgent, ToLauncher},
 };
 use phalanx_core::Rank;
 use phalanx_net::{
@@ -49,9 +49,9 @@ const LEAVE: Duration = Duration::from_secs(3);
 pub struct Job {
     pub plan: WorldPlan,
     pub routes: Vec<Route>,
-    pub agents: Vec<Agent>,
+    pub agents: Vec<AgentProcess>,
     pub news: Receiver<News>,
-    pub meeting: Meeting,
+    pub meeting: MeetingPoint,
     pub n_waiting: Arc<AtomicUsize>,
     pub discard: Arc<AtomicBool>,
     pub started: Instant,
@@ -81,7 +81,7 @@ pub enum Reading {
         n_readers: usize,
         news: SyncSender<News>,
     },
-    Now(Taken),
+    Now(InputAck),
     Over,
 }
 
@@ -95,7 +95,7 @@ pub struct HostState {
 
 impl Job {
     /// Waits until every host could start its ranks. All the trouble that shows within a moment is reported.
-    pub fn gather(&mut self, start_timeout: Duration) -> Result<(), Vec<RunError>> {
+    pub fn gather(&mut self, start_timeout: Duration) -> Result<(), Vec<LaunchError>> {
         let mut deadline = self.started + start_timeout;
         let mut trouble = Vec::new();
         while trouble.is_empty() && self.hosts.iter().any(|h| !h.ready) || !trouble.is_empty() {
@@ -108,7 +108,7 @@ impl Job {
             };
             if let News::Signal(signal) = news {
                 if !matches!(signal, SIGUSR1 | SIGUSR2) {
-                    return Err(vec![RunError::Asked(signal)]);
+                    return Err(vec![LaunchError::Asked(signal)]);
                 }
             } else if let Err(error) = self.gathered(news) {
                 if trouble.is_empty() {
@@ -123,38 +123,40 @@ impl Job {
         Ok(())
     }
 
-    fn gathered(&mut self, news: News) -> Result<(), RunError> {
+    fn gathered(&mut self, news: News) -> Result<(), LaunchError> {
         match news {
-            News::Said { host, up: Up::Hello { version } } if version != phalanx_collective::BUILD => {
-                Err(RunError::OtherVersion { host: self.name(host), theirs: version })
+            News::Said { host, up: ToLauncher::Hello { version } }
+                if version != phalanx_collective::BUILD =>
+            {
+                Err(LaunchError::OtherVersion { host: self.name(host), theirs: version })
             }
-            News::Said { host, up: Up::Ready { cores } } => {
+            News::Said { host, up: ToLauncher::Ready { cores } } => {
                 self.hosts[host].ready = true;
                 self.hosts[host].cores = cores;
                 Ok(())
             }
-            News::Said { host, up: Up::Refused(refusal) } => {
+            News::Said { host, up: ToLauncher::Refused(refusal) } => {
                 self.hosts[host].ready = true;
-                Err(RunError::Refused { host: self.name(host), refusal })
+                Err(LaunchError::Refused { host: self.name(host), refusal })
             }
             News::Gone { host, gone } => {
                 self.hosts[host].gone = true;
                 let (reason, advice) = self.routes[host].explain(&gone);
-                Err(RunError::Unreachable { host: self.name(host), reason, words: gone.words, advice })
+                Err(LaunchError::Unreachable { host: self.name(host), reason, words: gone.words, advice })
             }
             _ => Ok(()),
         }
     }
 
-    fn nobody_answered(&self, start_timeout: Duration) -> RunError {
+    fn nobody_answered(&self, start_timeout: Duration) -> LaunchError {
         let silent = self.hosts.iter().enumerate().filter(|(_, h)| !h.ready);
         let hosts = silent.map(|(i, _)| self.name(i)).collect::<Vec<_>>().join(",");
-        RunError::StartTimeout { hosts, seconds: start_timeout.as_secs_f64() }
+        LaunchError::StartTimeout { hosts, seconds: start_timeout.as_secs_f64() }
     }
 
     /// Starts the ranks and watches them until none runs or none that would still answer.
-    pub fn supervise(&mut self) -> Result<Policy, RunError> {
-        self.order_all(|| Down::Go);
+    pub fn supervise(&mut self) -> Result<Policy, LaunchError> {
+        self.order_all(|| ToAgent::Go);
         self.reading = match std::mem::replace(&mut self.reading, Reading::Over) {
             Reading::Later { n_readers, news } if n_readers > 0 => {
                 Reading::Now(input::start(n_readers, news))
@@ -164,7 +166,7 @@ impl Job {
         let mut policy = Policy::new(self.plan.n_ranks());
         loop {
             let now = self.started.elapsed();
-            let timeout = self.timeout.filter(|_| policy.cause() == Cause::Success);
+            let timeout = self.timeout.filter(|_| policy.cause() == EndCause::Success);
             let due = [policy.deadline(), timeout].into_iter().flatten().min();
             let news = match due {
                 Some(due) => self.news.recv_timeout(due.saturating_sub(now)).ok(),
@@ -174,14 +176,14 @@ impl Job {
             let now = self.started.elapsed();
             let input = match news {
                 Some(news) => self.heard(news)?,
-                None if timeout.is_some_and(|t| t <= now) => Some(Input::TimedOut),
-                None => Some(Input::Tick),
+                None if timeout.is_some_and(|t| t <= now) => Some(JobEvent::TimedOut),
+                None => Some(JobEvent::Tick),
             };
             for action in input.map(|input| policy.step(now, input)).unwrap_or_default() {
                 match action {
                     Action::Signal(sig) => {
                         self.stop_waiting_for_the_console(&policy, now);
-                        self.order_all(|| Down::Signal(sig));
+                        self.order_all(|| ToAgent::Signal(sig));
                     }
                     Action::Finish => {
                         self.verdict = self.meeting.verdict();
@@ -196,28 +198,28 @@ impl Job {
     /// The news of a rank's end may be stuck behind output that nobody reads. Who asked for the end and still waits
     /// for it after the first signal wants that more than the output.
     fn stop_waiting_for_the_console(&self, policy: &Policy, now: Duration) {
-        let wants_end = matches!(policy.cause(), Cause::Asked(_) | Cause::TimedOut);
+        let wants_end = matches!(policy.cause(), EndCause::Asked(_) | EndCause::TimedOut);
         // Relaxed: see `agents::pass_on`.
         self.discard.store(wants_end && now > policy.caused_at(), Ordering::Relaxed);
     }
 
     /// Takes note of news; returns what the policy has to know.
-    fn heard(&mut self, news: News) -> Result<Option<Input>, RunError> {
+    fn heard(&mut self, news: News) -> Result<Option<JobEvent>, LaunchError> {
         Ok(match news {
-            News::Said { up: Up::Started { rank, pid }, .. } => {
+            News::Said { up: ToLauncher::Started { rank, pid }, .. } => {
                 tracing::info!(%rank, pid, host = self.plan.host_name(rank), "rank started");
                 self.pids[rank.index()] = Some(pid);
                 None
             }
-            News::Said { up: Up::Exited { rank, ending }, .. } => {
+            News::Said { up: ToLauncher::Exited { rank, ending }, .. } => {
                 tracing::info!(%rank, %ending, "rank ended");
                 self.meeting.rank_ended(rank, End::Process(ending));
-                Some(Input::Exited { rank, ending })
+                Some(JobEvent::Exited { rank, ending })
             }
-            News::Said { host, up: Up::Refused(refusal) } => {
-                return Err(RunError::Refused { host: self.name(host), refusal });
+            News::Said { host, up: ToLauncher::Refused(refusal) } => {
+                return Err(LaunchError::Refused { host: self.name(host), refusal });
             }
-            News::Said { up: Up::Taken { .. }, .. } => {
+            News::Said { up: ToLauncher::Taken { .. }, .. } => {
                 if let Reading::Now(taken) = &self.reading {
                     taken.one();
                 }
@@ -229,16 +231,16 @@ impl Job {
                 None
             }
             News::Gone { host, gone } => Some(self.lost(host, gone)),
-            News::Signal(SIGUSR1) => self.forward(Sig::Usr1),
-            News::Signal(SIGUSR2) => self.forward(Sig::Usr2),
-            News::Signal(signal) => Some(Input::Asked(signal)),
-            News::OutputClosed => Some(Input::OutputClosed),
+            News::Signal(SIGUSR1) => self.forward(JobSignal::Usr1),
+            News::Signal(SIGUSR2) => self.forward(JobSignal::Usr2),
+            News::Signal(signal) => Some(JobEvent::Asked(signal)),
+            News::OutputClosed => Some(JobEvent::OutputClosed),
             News::Words { words: Words::Notice(text), .. } => {
                 self.show(format!("phalanx: {text}\n"));
                 None
             }
             News::Words { rank, words: Words::Failure { kind, text } } => {
-                self.failures.add(Failure { rank, kind, text });
+                self.failures.add(RankFailure { rank, kind, text });
                 None
             }
             News::Printed(tails) => {
@@ -254,7 +256,7 @@ impl Job {
             let _ = screen.try_send(Piece::Typed);
         }
         for (agent, _) in self.agents.iter().zip(&self.readers).filter(|(_, reads)| **reads) {
-            agent.order(if bytes.is_empty() { Down::InputEnded } else { Down::Input(bytes.to_vec()) });
+            agent.order(if bytes.is_empty() { ToAgent::InputEnded } else { ToAgent::Input(bytes.to_vec()) });
         }
     }
 
@@ -267,12 +269,12 @@ impl Job {
         }
     }
 
-    fn forward(&self, sig: Sig) -> Option<Input> {
-        self.order_all(|| Down::Signal(sig));
+    fn forward(&self, sig: JobSignal) -> Option<JobEvent> {
+        self.order_all(|| ToAgent::Signal(sig));
         None
     }
 
-    fn lost(&mut self, host: usize, gone: Gone) -> Input {
+    fn lost(&mut self, host: usize, gone: Gone) -> JobEvent {
         tracing::info!(host = self.name(host), done = gone.done, "agent gone");
         self.hosts[host].gone = true;
         self.hosts[host].words = gone.words;
@@ -284,12 +286,12 @@ impl Job {
             };
             ranks.clone().for_each(|rank| self.meeting.rank_ended(Rank(rank), end));
         }
-        Input::HostLost { host, ranks }
+        JobEvent::HostLost { host, ranks }
     }
 
     /// Ends what ranks left behind and lets the last output out. Returns the signal that cut this short, if any.
-    pub fn finish(&mut self, cause: Cause) -> Option<i32> {
-        self.order_all(|| Down::End);
+    pub fn finish(&mut self, cause: EndCause) -> Option<i32> {
+        self.order_all(|| ToAgent::End);
         // The printer ends when nobody can bring it anything any more.
         self.screen = None;
         self.reading = Reading::Over;
@@ -306,7 +308,7 @@ impl Job {
                     let _ = self.heard(news);
                 }
                 // A reader of our output may take its time; it is the user's, who can end this wait.
-                Err(_) if cause == Cause::Success && self.is_console_slow() => {}
+                Err(_) if cause == EndCause::Success && self.is_console_slow() => {}
                 Err(_) => break,
             }
         }
@@ -322,7 +324,7 @@ impl Job {
     /// Makes every agent leave; none is left when this returns.
     pub fn dismiss(&mut self) {
         self.screen = None;
-        self.agents.iter_mut().for_each(Agent::dismiss);
+        self.agents.iter_mut().for_each(AgentProcess::dismiss);
         let deadline = Instant::now() + LEAVE;
         while self.hosts.iter().any(|h| !h.gone) {
             let Ok(news) = self.news.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
@@ -351,7 +353,7 @@ impl Job {
         } else if let Some(whom) = self.verdict.missed.get(&rank)
             && self.failures.of(rank).is_none_or(|f| f.kind != FailureKind::Own)
             // What the rank missed has not killed it: a crash is its own.
-            && !matches!(policy.cause(), Cause::Failed { ending: Ending::Signal(_), .. })
+            && !matches!(policy.cause(), EndCause::Failed { ending: Ending::Signal(_), .. })
         {
             policy.blame(*whom, Charge::Gone);
         }
@@ -360,7 +362,7 @@ impl Job {
     /// What to tell the user about a job that ran.
     pub fn report(&self, policy: &Policy) -> String {
         let host_words = match policy.cause() {
-            Cause::HostLost { host } => self.hosts[host].words.as_slice(),
+            EndCause::HostLost { host } => self.hosts[host].words.as_slice(),
             _ => &[],
         };
         summary(&Ended {
@@ -376,7 +378,7 @@ impl Job {
         })
     }
 
-    fn order_all(&self, down: impl Fn() -> Down) {
+    fn order_all(&self, down: impl Fn() -> ToAgent) {
         self.agents.iter().for_each(|agent| agent.order(down()));
     }
 

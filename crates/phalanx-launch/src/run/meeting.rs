@@ -2,7 +2,7 @@
 //!
 //! - MEET-1: the meeting point never listens on the wildcard address; a job on this machine alone listens on loopback only.
 
-use super::RunError;
+use super::LaunchError;
 use phalanx_core::Rank;
 use phalanx_net::{
     ending::End,
@@ -23,7 +23,7 @@ const JUDGES: Duration = Duration::from_secs(1);
 
 /// An open meeting; it closes when dropped.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct MeetingPoint {
     hub: Hub,
 }
 
@@ -42,17 +42,20 @@ pub fn open(
     guests: &Guests<'_>,
     secret: &Secret,
     hear: impl FnMut(Rank, Words) + Send + 'static,
-) -> Result<Meeting, RunError> {
-    let ips = choose(guests).map_err(RunError::Interface)?;
-    let listeners =
-        ips.into_iter().map(|ip| socket::listen(ip, 0)).collect::<Result<_, _>>().map_err(RunError::Port)?;
+) -> Result<MeetingPoint, LaunchError> {
+    let ips = choose(guests).map_err(LaunchError::Interface)?;
+    let listeners = ips
+        .into_iter()
+        .map(|ip| socket::listen(ip, 0))
+        .collect::<Result<_, _>>()
+        .map_err(LaunchError::Port)?;
     let hub = Hub::start_hearing(listeners, secret.clone(), guests.n_ranks, hear)
-        .map_err(|why| RunError::System { what: "the meeting point", why })?;
+        .map_err(|why| LaunchError::System { what: "the meeting point", why })?;
     tracing::info!(n_ranks = guests.n_ranks, addresses = ?hub.addresses(), "meeting opened");
-    Ok(Meeting { hub })
+    Ok(MeetingPoint { hub })
 }
 
-impl Meeting {
+impl MeetingPoint {
     pub fn addresses(&self) -> &[SocketAddr] {
         self.hub.addresses()
     }

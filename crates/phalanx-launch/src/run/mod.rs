@@ -25,12 +25,12 @@ mod setup;
 mod signals;
 mod verdict;
 
-use crate::{cli::RunArgs, wire::Up};
+use crate::{cli::RunArgs, wire::ToLauncher};
 use agents::Gone;
-pub use error::RunError;
+pub use error::LaunchError;
 use phalanx_core::Rank;
 use phalanx_net::hub::message::Words;
-use policy::Cause;
+use policy::EndCause;
 use printer::Tails;
 pub use route::Route;
 pub use setup::{exes, here, hosts};
@@ -45,7 +45,7 @@ use std::{
 pub enum News {
     Said {
         host: usize,
-        up: Up,
+        up: ToLauncher,
     },
     Gone {
         host: usize,
@@ -69,12 +69,12 @@ pub fn main(args: &RunArgs) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(errors) => {
             errors.iter().for_each(|error| tell(&format!("phalanx: {error}\n")));
-            ExitCode::from(errors.first().map_or(1, RunError::exit_code))
+            ExitCode::from(errors.first().map_or(1, LaunchError::exit_code))
         }
     }
 }
 
-fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
+fn run(args: &RunArgs) -> Result<u8, Vec<LaunchError>> {
     let mut job = setup::start(args).map_err(|error| vec![error])?;
     if let Err(errors) = job.gather(args.start_timeout) {
         job.dismiss();
@@ -101,9 +101,9 @@ fn run(args: &RunArgs) -> Result<u8, Vec<RunError>> {
         tell(&format!("phalanx: cannot write {}: {why}; check --verdict\n", path.display()));
     }
     Ok(match (policy.cause(), cut_short) {
-        (Cause::Success, Some(signal)) => Cause::Asked(signal).exit_code(),
+        (EndCause::Success, Some(signal)) => EndCause::Asked(signal).exit_code(),
         (cause, _) => {
-            if cause == Cause::Success && args.verbose {
+            if cause == EndCause::Success && args.verbose {
                 tell(&format!("phalanx: all ranks succeeded after {}\n", seconds(after)));
             }
             cause.exit_code()

@@ -8,7 +8,7 @@
 //! - END-4: a rank that the ranks agreed to blame is the culprit, however it ended: a rank that notices a dead or frozen peer may end
 //!   before that peer does. The job's exit code is the culprit's, and never 0.
 
-use crate::wire::{Ending, Sig};
+use crate::wire::{Ending, JobSignal};
 use phalanx_core::Rank;
 use phalanx_net::lost::{self, Doom};
 use std::{ops::Range, time::Duration};
@@ -27,7 +27,7 @@ const SIGINT: i32 = 2;
 
 /// What the launcher learns.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum JobEvent {
     Exited {
         rank: Rank,
         ending: Ending,
@@ -49,14 +49,14 @@ pub enum Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// To every rank that still runs.
-    Signal(Sig),
+    Signal(JobSignal),
     /// No rank runs, or none that would still answer.
     Finish,
 }
 
 /// Why the job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum EndCause {
     Success,
     Failed {
         rank: Rank,
@@ -106,18 +106,18 @@ impl Charge {
     }
 }
 
-impl Cause {
+impl EndCause {
     pub fn exit_code(self) -> u8 {
         match self {
-            Cause::Success => 0,
-            Cause::Failed { ending, .. } => ending.exit_code(),
-            Cause::Blamed { end, .. } => {
+            EndCause::Success => 0,
+            EndCause::Failed { ending, .. } => ending.exit_code(),
+            EndCause::Blamed { end, .. } => {
                 end.and_then(|e| e.ending).map_or(1, |ending| ending.exit_code().max(1))
             }
-            Cause::HostLost { .. } => 1,
-            Cause::Asked(signal) => (128 + signal) as u8,
-            Cause::TimedOut => 124,
-            Cause::OutputClosed => 141,
+            EndCause::HostLost { .. } => 1,
+            EndCause::Asked(signal) => (128 + signal) as u8,
+            EndCause::TimedOut => 124,
+            EndCause::OutputClosed => 141,
         }
     }
 }
@@ -128,14 +128,14 @@ pub struct RankEnd {
     /// `None` when its host was lost.
     pub ending: Option<Ending>,
     /// The last signal by which we had asked the ranks to end before it did.
-    pub asked: Option<Sig>,
+    pub asked: Option<JobSignal>,
     /// It ended while nothing was wrong yet.
     pub early: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Rung {
-    Signal(Sig),
+    Signal(JobSignal),
     GiveUp,
 }
 
@@ -143,10 +143,10 @@ enum Rung {
 #[derive(Debug)]
 pub struct Policy {
     ends: Vec<Option<RankEnd>>,
-    cause: Option<Cause>,
+    cause: Option<EndCause>,
     /// When the cause arose.
     caused_at: Duration,
-    asked: Option<Sig>,
+    asked: Option<JobSignal>,
     /// Whom the ranks themselves blame, and for what.
     blamed: Option<(Rank, Charge)>,
     /// Hosts that went with ranks that had not ended.
@@ -170,16 +170,16 @@ impl Policy {
         }
     }
 
-    /// When [`Input::Tick`] is due.
+    /// When [`JobEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         self.ladder.first().map(|(at, _)| *at)
     }
 
-    pub fn cause(&self) -> Cause {
-        self.cause.unwrap_or(Cause::Success)
+    pub fn cause(&self) -> EndCause {
+        self.cause.unwrap_or(EndCause::Success)
     }
 
-    /// When that was; meaningless for [`Cause::Success`].
+    /// When that was; meaningless for [`EndCause::Success`].
     pub fn caused_at(&self) -> Duration {
         self.caused_at
     }
@@ -192,7 +192,7 @@ impl Policy {
     /// The rank that the job failed by, if it did and if it was one rank.
     pub fn culprit(&self) -> Option<Rank> {
         match self.cause {
-            Some(Cause::Failed { rank, .. } | Cause::Blamed { rank, .. }) => Some(rank),
+            Some(EndCause::Failed { rank, .. } | EndCause::Blamed { rank, .. }) => Some(rank),
             _ => None,
         }
     }
@@ -206,13 +206,13 @@ impl Policy {
         }
         let host = self.lost_hosts.iter().find(|(_, ranks)| ranks.contains(&rank.0));
         self.cause = Some(match (end, charge, host) {
-            (Some(RankEnd { ending: None, .. }), _, Some((host, _))) => Cause::HostLost { host: *host },
+            (Some(RankEnd { ending: None, .. }), _, Some((host, _))) => EndCause::HostLost { host: *host },
             (Some(RankEnd { ending: Some(ending), asked: None, .. }), Charge::Gone | Charge::Failed, _)
                 if ending.is_failure() =>
             {
-                Cause::Failed { rank, ending }
+                EndCause::Failed { rank, ending }
             }
-            _ => Cause::Blamed { rank, charge, end },
+            _ => EndCause::Blamed { rank, charge, end },
         });
     }
 
@@ -221,17 +221,17 @@ impl Policy {
         self.blamed
     }
 
-    pub fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
+    pub fn step(&mut self, now: Duration, input: JobEvent) -> Vec<Action> {
         if self.finished {
             return Vec::new();
         }
         match input {
-            Input::Exited { rank, ending } => self.exited(now, rank, ending),
-            Input::HostLost { host, ranks } => self.host_lost(now, host, ranks),
-            Input::Asked(signal) => self.asked_by_user(now, signal),
-            Input::TimedOut => self.stop(now, Cause::TimedOut),
-            Input::OutputClosed => self.stop(now, Cause::OutputClosed),
-            Input::Tick => {}
+            JobEvent::Exited { rank, ending } => self.exited(now, rank, ending),
+            JobEvent::HostLost { host, ranks } => self.host_lost(now, host, ranks),
+            JobEvent::Asked(signal) => self.asked_by_user(now, signal),
+            JobEvent::TimedOut => self.stop(now, EndCause::TimedOut),
+            JobEvent::OutputClosed => self.stop(now, EndCause::OutputClosed),
+            JobEvent::Tick => {}
         }
         self.climb(now)
     }
@@ -243,14 +243,14 @@ impl Policy {
             return;
         }
         match self.cause {
-            None => self.fail(now, Cause::Failed { rank, ending }),
-            Some(Cause::Failed { ending: first, .. })
+            None => self.fail(now, EndCause::Failed { rank, ending }),
+            Some(EndCause::Failed { ending: first, .. })
                 if is_crash(ending)
                     && !is_crash(first)
                     && asked.is_none()
                     && now - self.caused_at <= CRASH_WINDOW =>
             {
-                self.cause = Some(Cause::Failed { rank, ending });
+                self.cause = Some(EndCause::Failed { rank, ending });
             }
             Some(_) => {}
         }
@@ -268,37 +268,41 @@ impl Policy {
             self.lost_hosts.push((host, ranks));
         }
         if lost_any && self.cause.is_none() {
-            self.fail(now, Cause::HostLost { host });
+            self.fail(now, EndCause::HostLost { host });
         }
     }
 
-    fn fail(&mut self, now: Duration, cause: Cause) {
-        let rungs = [(SETTLE, Sig::Term), (FAIL_KILL, Sig::Kill)];
+    fn fail(&mut self, now: Duration, cause: EndCause) {
+        let rungs = [(SETTLE, JobSignal::Term), (FAIL_KILL, JobSignal::Kill)];
         self.end(now, cause, &rungs);
     }
 
     fn asked_by_user(&mut self, now: Duration, signal: i32) {
         match (self.cause, signal) {
             // Asked twice, or while the end takes long: no more patience.
-            (Some(cause), _) => self.end(now, cause, &[(Duration::ZERO, Sig::Kill)]),
+            (Some(cause), _) => self.end(now, cause, &[(Duration::ZERO, JobSignal::Kill)]),
             (None, SIGINT) => self.end(
                 now,
-                Cause::Asked(signal),
-                &[(Duration::ZERO, Sig::Int), (ASK_TERM, Sig::Term), (ASK_KILL, Sig::Kill)],
+                EndCause::Asked(signal),
+                &[(Duration::ZERO, JobSignal::Int), (ASK_TERM, JobSignal::Term), (ASK_KILL, JobSignal::Kill)],
             ),
             (None, _) => {
-                self.end(now, Cause::Asked(signal), &[(Duration::ZERO, Sig::Term), (ASK_KILL, Sig::Kill)]);
+                self.end(
+                    now,
+                    EndCause::Asked(signal),
+                    &[(Duration::ZERO, JobSignal::Term), (ASK_KILL, JobSignal::Kill)],
+                );
             }
         }
     }
 
-    fn stop(&mut self, now: Duration, cause: Cause) {
+    fn stop(&mut self, now: Duration, cause: EndCause) {
         if self.cause.is_none() {
-            self.end(now, cause, &[(Duration::ZERO, Sig::Term), (STOP_KILL, Sig::Kill)]);
+            self.end(now, cause, &[(Duration::ZERO, JobSignal::Term), (STOP_KILL, JobSignal::Kill)]);
         }
     }
 
-    fn end(&mut self, now: Duration, cause: Cause, rungs: &[(Duration, Sig)]) {
+    fn end(&mut self, now: Duration, cause: EndCause, rungs: &[(Duration, JobSignal)]) {
         if self.cause.replace(cause).is_none() {
             self.caused_at = now;
         }
@@ -340,28 +344,28 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn exit(rank: u32, code: i32) -> Input {
-        Input::Exited { rank: Rank(rank), ending: Ending::Code(code) }
+    fn exit(rank: u32, code: i32) -> JobEvent {
+        JobEvent::Exited { rank: Rank(rank), ending: Ending::Code(code) }
     }
 
-    fn killed(rank: u32, signal: i32) -> Input {
-        Input::Exited { rank: Rank(rank), ending: Ending::Signal(signal) }
+    fn killed(rank: u32, signal: i32) -> JobEvent {
+        JobEvent::Exited { rank: Rank(rank), ending: Ending::Signal(signal) }
     }
 
     /// Plays inputs at times and returns what happened when.
-    fn play(n_ranks: u32, inputs: &[(u32, Input)]) -> (Policy, Vec<(u32, Action)>) {
+    fn play(n_ranks: u32, inputs: &[(u32, JobEvent)]) -> (Policy, Vec<(u32, Action)>) {
         let mut policy = Policy::new(n_ranks);
         let mut log = Vec::new();
         let mut inputs = inputs.iter().peekable();
         loop {
             let tick = policy.deadline();
             let (now, input) = match (inputs.peek(), tick) {
-                (Some((at, _)), Some(tick)) if *at * MS > tick => (tick, Input::Tick),
+                (Some((at, _)), Some(tick)) if *at * MS > tick => (tick, JobEvent::Tick),
                 (Some((at, input)), _) => {
                     inputs.next();
                     (*at * MS, input.clone())
                 }
-                (None, Some(tick)) => (tick, Input::Tick),
+                (None, Some(tick)) => (tick, JobEvent::Tick),
                 (None, None) => return (policy, log),
             };
             log.extend(policy.step(now, input).into_iter().map(|a| (now.as_millis() as u32, a)));
@@ -374,14 +378,18 @@ mod tests {
     fn a_job_ends_when_its_last_rank_does() {
         let (policy, log) = play(2, &[(5, exit(1, 0)), (900_000, exit(0, 0))]);
         assert_eq!(log, [(900_000, Finish)], "END-1");
-        assert_eq!((policy.cause(), policy.cause().exit_code()), (Cause::Success, 0));
+        assert_eq!((policy.cause(), policy.cause().exit_code()), (EndCause::Success, 0));
     }
 
     #[test]
     fn the_first_failure_ends_everybody_step_by_step() {
         let (policy, log) = play(2, &[(100, exit(1, 3))]);
-        assert_eq!(log, [(1100, Signal(Sig::Term)), (4100, Signal(Sig::Kill)), (6100, Finish)], "END-2");
-        assert_eq!(policy.cause(), Cause::Failed { rank: Rank(1), ending: Ending::Code(3) });
+        assert_eq!(
+            log,
+            [(1100, Signal(JobSignal::Term)), (4100, Signal(JobSignal::Kill)), (6100, Finish)],
+            "END-2"
+        );
+        assert_eq!(policy.cause(), EndCause::Failed { rank: Rank(1), ending: Ending::Code(3) });
         assert_eq!(policy.cause().exit_code(), 3);
         assert_eq!(policy.ends()[0], None);
     }
@@ -396,13 +404,13 @@ mod tests {
     #[test]
     fn a_crash_outranks_the_codes_of_those_who_noticed_it() {
         let (policy, _) = play(3, &[(100, exit(0, 1)), (102, killed(2, 9)), (103, exit(1, 1))]);
-        assert_eq!(policy.cause(), Cause::Failed { rank: Rank(2), ending: Ending::Signal(9) }, "END-3");
+        assert_eq!(policy.cause(), EndCause::Failed { rank: Rank(2), ending: Ending::Signal(9) }, "END-3");
         assert_eq!(policy.cause().exit_code(), 137);
     }
 
     #[test]
     fn the_rank_that_all_others_blame_is_the_culprit_however_it_ended() {
-        let judged = |n_ranks, inputs: &[(u32, Input)], charge| {
+        let judged = |n_ranks, inputs: &[(u32, JobEvent)], charge| {
             let (mut policy, _) = play(n_ranks, inputs);
             policy.blame(Rank(1), charge);
             (policy.culprit(), policy.cause().exit_code())
@@ -418,31 +426,31 @@ mod tests {
 
     #[test]
     fn blame_does_not_outrank_a_lost_host_or_a_request() {
-        let lost = (11, Input::HostLost { host: 1, ranks: 1..2 });
+        let lost = (11, JobEvent::HostLost { host: 1, ranks: 1..2 });
         let (mut policy, _) = play(2, &[(10, exit(0, 1)), lost]);
         policy.blame(Rank(1), Charge::CutOff);
-        assert_eq!(policy.cause(), Cause::HostLost { host: 1 }, "the host is why the rank is gone");
-        let (mut policy, _) = play(2, &[(10, Input::Asked(2)), (11, exit(0, 1)), (12, exit(1, 0))]);
+        assert_eq!(policy.cause(), EndCause::HostLost { host: 1 }, "the host is why the rank is gone");
+        let (mut policy, _) = play(2, &[(10, JobEvent::Asked(2)), (11, exit(0, 1)), (12, exit(1, 0))]);
         policy.blame(Rank(1), Charge::Gone);
-        assert_eq!((policy.cause(), policy.blamed()), (Cause::Asked(2), Some((Rank(1), Charge::Gone))));
+        assert_eq!((policy.cause(), policy.blamed()), (EndCause::Asked(2), Some((Rank(1), Charge::Gone))));
         let (mut policy, _) = play(2, &[(10, exit(0, 0)), (11, exit(1, 0))]);
         policy.blame(Rank(1), Charge::Gone);
-        assert_eq!(policy.cause(), Cause::Success, "whoever was left coped");
+        assert_eq!(policy.cause(), EndCause::Success, "whoever was left coped");
     }
 
     #[test]
     fn what_comes_late_or_looks_like_a_reaction_is_not_the_culprit() {
-        let first = Cause::Failed { rank: Rank(0), ending: Ending::Code(1) };
+        let first = EndCause::Failed { rank: Rank(0), ending: Ending::Code(1) };
         assert_eq!(play(2, &[(100, exit(0, 1)), (700, killed(1, 11))]).0.cause(), first);
         assert_eq!(play(2, &[(100, exit(0, 1)), (110, killed(1, 6))]).0.cause(), first);
-        let crash = Cause::Failed { rank: Rank(0), ending: Ending::Signal(11) };
+        let crash = EndCause::Failed { rank: Rank(0), ending: Ending::Signal(11) };
         assert_eq!(play(2, &[(100, killed(0, 11)), (110, killed(1, 9))]).0.cause(), crash);
         // Killed by us at 4000, not by the kernel.
         let (policy, _) = play(2, &[(0, exit(0, 1)), (4001, killed(1, 9))]);
         assert_eq!(policy.cause(), first);
         assert_eq!(
             policy.ends()[1],
-            Some(RankEnd { ending: Some(Ending::Signal(9)), asked: Some(Sig::Kill), early: false })
+            Some(RankEnd { ending: Some(Ending::Signal(9)), asked: Some(JobSignal::Kill), early: false })
         );
     }
 
@@ -455,46 +463,52 @@ mod tests {
 
     #[test]
     fn ctrl_c_interrupts_then_terminates_then_kills() {
-        let (policy, log) = play(1, &[(10, Input::Asked(2))]);
+        let (policy, log) = play(1, &[(10, JobEvent::Asked(2))]);
         assert_eq!(
             log,
-            [(10, Signal(Sig::Int)), (2010, Signal(Sig::Term)), (4010, Signal(Sig::Kill)), (6010, Finish)]
+            [
+                (10, Signal(JobSignal::Int)),
+                (2010, Signal(JobSignal::Term)),
+                (4010, Signal(JobSignal::Kill)),
+                (6010, Finish)
+            ]
         );
         assert_eq!(policy.cause().exit_code(), 130);
     }
 
     #[test]
     fn a_second_ctrl_c_kills_at_once() {
-        let (policy, log) = play(1, &[(10, Input::Asked(2)), (500, Input::Asked(2)), (510, killed(0, 9))]);
-        assert_eq!(log, [(10, Signal(Sig::Int)), (500, Signal(Sig::Kill)), (510, Finish)]);
+        let (policy, log) =
+            play(1, &[(10, JobEvent::Asked(2)), (500, JobEvent::Asked(2)), (510, killed(0, 9))]);
+        assert_eq!(log, [(10, Signal(JobSignal::Int)), (500, Signal(JobSignal::Kill)), (510, Finish)]);
         assert_eq!(policy.cause().exit_code(), 130, "the cause stays the first one");
     }
 
     #[test]
     fn sigterm_is_passed_on_and_a_failure_that_follows_is_no_culprit() {
-        let (policy, log) = play(1, &[(0, Input::Asked(15)), (20, killed(0, 15))]);
-        assert_eq!(log, [(0, Signal(Sig::Term)), (20, Finish)]);
+        let (policy, log) = play(1, &[(0, JobEvent::Asked(15)), (20, killed(0, 15))]);
+        assert_eq!(log, [(0, Signal(JobSignal::Term)), (20, Finish)]);
         assert_eq!(policy.cause().exit_code(), 143);
     }
 
     #[test]
     fn timeouts_and_closed_output_stop_the_job() {
-        let (policy, log) = play(1, &[(0, Input::TimedOut), (1, killed(0, 15))]);
-        assert_eq!((log, policy.cause().exit_code()), (vec![(0, Signal(Sig::Term)), (1, Finish)], 124));
-        let (policy, log) = play(1, &[(0, Input::OutputClosed)]);
-        assert_eq!(log, [(0, Signal(Sig::Term)), (3000, Signal(Sig::Kill)), (5000, Finish)]);
+        let (policy, log) = play(1, &[(0, JobEvent::TimedOut), (1, killed(0, 15))]);
+        assert_eq!((log, policy.cause().exit_code()), (vec![(0, Signal(JobSignal::Term)), (1, Finish)], 124));
+        let (policy, log) = play(1, &[(0, JobEvent::OutputClosed)]);
+        assert_eq!(log, [(0, Signal(JobSignal::Term)), (3000, Signal(JobSignal::Kill)), (5000, Finish)]);
         assert_eq!(policy.cause().exit_code(), 141);
     }
 
     #[test]
     fn a_lost_host_loses_the_ranks_that_had_not_ended() {
         let (policy, log) =
-            play(3, &[(0, exit(0, 0)), (5, Input::HostLost { host: 0, ranks: 0..2 }), (9, exit(2, 1))]);
+            play(3, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: 0..2 }), (9, exit(2, 1))]);
         assert_eq!(log, [(9, Finish)]);
-        assert_eq!(policy.cause(), Cause::HostLost { host: 0 });
+        assert_eq!(policy.cause(), EndCause::HostLost { host: 0 });
         assert_eq!(policy.ends()[1], Some(RankEnd { ending: None, asked: None, early: true }));
         assert_eq!(policy.ends()[0].unwrap().ending, Some(Ending::Code(0)));
-        let (policy, _) = play(1, &[(0, exit(0, 0)), (5, Input::HostLost { host: 0, ranks: 0..1 })]);
-        assert_eq!(policy.cause(), Cause::Success, "nothing was lost");
+        let (policy, _) = play(1, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: 0..1 })]);
+        assert_eq!(policy.cause(), EndCause::Success, "nothing was lost");
     }
 }

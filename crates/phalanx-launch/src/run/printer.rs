@@ -3,8 +3,8 @@
 //! - PRINT-1: no delivered output is lost, and at most [`WAITING`] pieces are queued.
 //! - PRINT-2: a closed stdout ends the job but not the printer, which continues to drain the ranks' output.
 
-use super::{News, files::Files, lines::Splitter, prefix::Prefixes, screen::Screen};
-use crate::wire::Stream;
+use super::{News, files::OutputFiles, lines::Splitter, prefix::Prefixes, screen::Screen};
+use crate::wire::OutputStream;
 use phalanx_core::Rank;
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ const TAIL_LINES: usize = 100;
 #[derive(Debug)]
 pub enum Piece {
     /// Output of a rank, or the end of a stream when there are no bytes.
-    Output { rank: Rank, stream: Stream, bytes: Option<Vec<u8>> },
+    Output { rank: Rank, stream: OutputStream, bytes: Option<Vec<u8>> },
     /// The launcher's own words, for a terminal on which lines change; elsewhere they need not wait for the ranks'.
     Notice(String),
     /// The user pressed Enter.
@@ -46,7 +46,7 @@ pub struct Printer {
     pub look: Look,
     /// Whether stdout and stderr show colours.
     pub colour: [bool; 2],
-    pub files: Option<Files>,
+    pub files: Option<OutputFiles>,
     pub n_ranks: u32,
     /// The only rank whose output is shown.
     pub only: Option<Rank>,
@@ -71,7 +71,7 @@ impl Printer {
 
 impl Printer {
     /// Whether lines of this stream may change. A single rank has the terminal for itself.
-    fn is_live(&self, stream: Stream) -> bool {
+    fn is_live(&self, stream: OutputStream) -> bool {
         self.screen.is_some() && self.on_screen[stream as usize] && !matches!(self.look, Look::Raw)
     }
 }
@@ -92,7 +92,8 @@ impl Printing {
             true => Splitter::overwriting(),
             false => Splitter::default(),
         };
-        let splitters = (0..n_ranks).map(|_| [splitter(Stream::Stdout), splitter(Stream::Stderr)]).collect();
+        let splitters =
+            (0..n_ranks).map(|_| [splitter(OutputStream::Stdout), splitter(OutputStream::Stderr)]).collect();
         Printing {
             printer,
             news,
@@ -118,13 +119,13 @@ impl Printing {
         }
         // Streams whose host was lost never said that they ended.
         for rank in (0..self.printer.n_ranks).map(Rank) {
-            self.show(rank, Stream::Stdout, None);
-            self.show(rank, Stream::Stderr, None);
+            self.show(rank, OutputStream::Stdout, None);
+            self.show(rank, OutputStream::Stderr, None);
         }
         self.tails
     }
 
-    fn keep(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+    fn keep(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8]) {
         let Some(files) = &mut self.printer.files else { return };
         if let Err(error) = files.write(rank, stream, bytes)
             && !self.files_failed
@@ -136,12 +137,12 @@ impl Printing {
 
     fn tell(&mut self, text: &str) {
         let mut out = Vec::new();
-        let is_live = self.printer.is_live(Stream::Stderr);
+        let is_live = self.printer.is_live(OutputStream::Stderr);
         match self.printer.screen.as_mut().filter(|_| is_live) {
             Some(screen) => screen.print(text.as_bytes(), &mut out),
             None => out.extend_from_slice(text.as_bytes()),
         }
-        self.write(Stream::Stderr, &out);
+        self.write(OutputStream::Stderr, &out);
     }
 
     /// What was asked has been answered: the question stays where it is.
@@ -152,14 +153,14 @@ impl Printing {
         asking.flat_map(|(both, _)| both).filter(|s| s.changing().is_none()).for_each(Splitter::forget);
     }
 
-    fn show(&mut self, rank: Rank, stream: Stream, bytes: Option<&[u8]>) {
+    fn show(&mut self, rank: Rank, stream: OutputStream, bytes: Option<&[u8]>) {
         let i = stream as usize;
         let is_shown = self.printer.only.is_none_or(|only| only == rank);
         let (look, colour) = (&self.printer.look, self.printer.colour[i]);
         let tail = &mut self.tails[rank.index()];
         let mut out = Vec::new();
         let emit = |line: &[u8]| {
-            if stream == Stream::Stderr {
+            if stream == OutputStream::Stderr {
                 if tail.len() == TAIL_LINES {
                     tail.pop_front();
                 }
@@ -190,7 +191,7 @@ impl Printing {
     }
 
     /// Shows lines that ended, and the one that changes, or asks.
-    fn draw(&mut self, rank: Rank, stream: Stream, lines: &[u8]) {
+    fn draw(&mut self, rank: Rank, stream: OutputStream, lines: &[u8]) {
         let (i, mut line, mut out) = (stream as usize, Vec::new(), Vec::new());
         let splitter = &self.splitters[rank.index()][i];
         let asks = self.printer.asks[rank.index()];
@@ -210,26 +211,26 @@ impl Printing {
         self.write(stream, &out);
     }
 
-    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+    fn write(&mut self, stream: OutputStream, bytes: &[u8]) {
         if bytes.is_empty() || self.closed[stream as usize] {
             return;
         }
         let result = match stream {
-            Stream::Stdout => write_now(&mut io::stdout().lock(), bytes),
-            Stream::Stderr => write_now(&mut io::stderr().lock(), bytes),
+            OutputStream::Stdout => write_now(&mut io::stdout().lock(), bytes),
+            OutputStream::Stderr => write_now(&mut io::stderr().lock(), bytes),
         };
         if let Err(error) = result {
             self.closed[stream as usize] = true;
             match (stream, error.kind()) {
-                (Stream::Stdout, ErrorKind::BrokenPipe) => {
+                (OutputStream::Stdout, ErrorKind::BrokenPipe) => {
                     let _ = self.news.send(News::OutputClosed);
                 }
-                (Stream::Stdout, _) => {
+                (OutputStream::Stdout, _) => {
                     let _ = writeln!(io::stderr(), "phalanx: cannot write to stdout any more: {error}");
                     let _ = self.news.send(News::OutputClosed);
                 }
                 // Nobody is left to tell.
-                (Stream::Stderr, _) => {}
+                (OutputStream::Stderr, _) => {}
             }
         }
     }

@@ -2,18 +2,18 @@
 
 use super::{
     failures::Failures,
-    policy::{Cause, Charge, RankEnd},
+    policy::{Charge, EndCause, RankEnd},
     printer::Tails,
 };
 use crate::{
     place::WorldPlan,
-    wire::{Ending, Sig},
+    wire::{Ending, JobSignal},
 };
 use phalanx_core::Rank;
 use phalanx_net::ending::signal_name;
 use std::{fmt::Write, time::Duration};
 
-const SIGKILL: i32 = Sig::Kill.number();
+const SIGKILL: i32 = JobSignal::Kill.number();
 /// How many lines of a failed rank's stderr are repeated, unless a traceback begins before.
 const TAIL_LINES: usize = 15;
 /// How Python begins to say why it ends.
@@ -23,7 +23,7 @@ const TRACEBACK: &str = "Traceback (most recent call last):";
 #[derive(Debug)]
 pub struct Ended<'a> {
     pub plan: &'a WorldPlan,
-    pub cause: Cause,
+    pub cause: EndCause,
     pub ends: &'a [Option<RankEnd>],
     pub pids: &'a [Option<u32>],
     /// Absent when the console took them no more.
@@ -42,24 +42,24 @@ pub fn summary(ended: &Ended<'_>) -> String {
     let seconds = ended.after.as_secs_f64();
     let mut text = String::new();
     match ended.cause {
-        Cause::Success | Cause::OutputClosed => return text,
-        Cause::Failed { rank, ending } => {
+        EndCause::Success | EndCause::OutputClosed => return text,
+        EndCause::Failed { rank, ending } => {
             let _ = writeln!(text, "phalanx: {} {ending} after {seconds:.1} s", whereabouts(ended, rank));
         }
-        Cause::Blamed { rank, charge, end } => {
+        EndCause::Blamed { rank, charge, end } => {
             let said = charged(charge, Fate::of(end, Some(charge)));
             let _ = writeln!(text, "phalanx: {} {said}, after {seconds:.1} s", whereabouts(ended, rank));
         }
-        Cause::HostLost { host } => {
+        EndCause::HostLost { host } => {
             let host = &ended.plan.hosts()[host];
             let ranks = list(host.ranks.clone());
             let _ = writeln!(text, "phalanx: lost host {} with {ranks} after {seconds:.1} s", host.name);
             ended.host_words.iter().for_each(|line| quote(&mut text, line));
         }
-        Cause::TimedOut => {
+        EndCause::TimedOut => {
             let _ = writeln!(text, "phalanx: --timeout: the job was ended after {seconds:.1} s");
         }
-        Cause::Asked(signal) => {
+        EndCause::Asked(signal) => {
             let _ = writeln!(text, "phalanx: ended by {} after {seconds:.1} s", signal_name(signal));
         }
     }
@@ -67,7 +67,7 @@ pub fn summary(ended: &Ended<'_>) -> String {
     if !others.is_empty() {
         let _ = writeln!(text, "phalanx: {others}");
     }
-    if let Cause::Failed { rank, .. } | Cause::Blamed { rank, .. } = ended.cause {
+    if let EndCause::Failed { rank, .. } | EndCause::Blamed { rank, .. } = ended.cause {
         last_words(&mut text, ended, rank);
     }
     text
@@ -119,10 +119,10 @@ fn others(ended: &Ended<'_>) -> String {
     let mut fates: Vec<(Fate, Vec<u32>)> = Vec::new();
     for rank in 0..ended.plan.n_ranks() {
         let is_cause = match ended.cause {
-            Cause::Failed { rank: culprit, .. } | Cause::Blamed { rank: culprit, .. } => {
+            EndCause::Failed { rank: culprit, .. } | EndCause::Blamed { rank: culprit, .. } => {
                 culprit == Rank(rank)
             }
-            Cause::HostLost { host } => ended.plan.hosts()[host].ranks.contains(&rank),
+            EndCause::HostLost { host } => ended.plan.hosts()[host].ranks.contains(&rank),
             _ => false,
         };
         if is_cause {
@@ -164,10 +164,10 @@ impl Fate {
         let Some(end) = end else { return Fate::Unknown };
         match (end.ending, end.asked) {
             (None, _) => Fate::WentWithHost,
-            (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) if charge == Some(Charge::Frozen) => {
+            (Some(Ending::Signal(SIGKILL)), Some(JobSignal::Kill)) if charge == Some(Charge::Frozen) => {
                 Fate::Frozen
             }
-            (Some(Ending::Signal(SIGKILL)), Some(Sig::Kill)) => Fate::Killed,
+            (Some(Ending::Signal(SIGKILL)), Some(JobSignal::Kill)) => Fate::Killed,
             (Some(Ending::Signal(signal)), Some(sig)) if signal != sig.number() => {
                 Fate::KilledMeanwhile(signal)
             }
@@ -220,18 +220,18 @@ pub fn list(ranks: impl IntoIterator<Item = u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{hosts::parse_list, run::failures::Failure};
+    use crate::{hosts::parse_list, run::failures::RankFailure};
     use phalanx_net::hub::message::FailureKind;
 
-    fn end(ending: Ending, asked: Option<Sig>, early: bool) -> Option<RankEnd> {
+    fn end(ending: Ending, asked: Option<JobSignal>, early: bool) -> Option<RankEnd> {
         Some(RankEnd { ending: Some(ending), asked, early })
     }
 
-    fn report(cause: Cause, ends: &[Option<RankEnd>], tail: &[&str]) -> String {
+    fn report(cause: EndCause, ends: &[Option<RankEnd>], tail: &[&str]) -> String {
         report_with(cause, ends, tail, &Failures::default())
     }
 
-    fn report_with(cause: Cause, ends: &[Option<RankEnd>], tail: &[&str], failures: &Failures) -> String {
+    fn report_with(cause: EndCause, ends: &[Option<RankEnd>], tail: &[&str], failures: &Failures) -> String {
         let plan = WorldPlan::fill(&parse_list("n0:2,n1:8").unwrap(), ends.len() as u32, "-H").unwrap();
         let mut tails = vec![Default::default(); ends.len()];
         tails[1] = tail.iter().map(|l| l.to_string()).collect();
@@ -255,11 +255,11 @@ mod tests {
             end(code(0), None, true),
             end(code(3), None, true),
             end(code(1), None, false),
-            end(Ending::Signal(15), Some(Sig::Term), false),
+            end(Ending::Signal(15), Some(JobSignal::Term), false),
             end(code(1), None, false),
             None,
         ];
-        let text = report(Cause::Failed { rank: Rank(1), ending: code(3) }, &ends, &["Traceback", "Boom"]);
+        let text = report(EndCause::Failed { rank: Rank(1), ending: code(3) }, &ends, &["Traceback", "Boom"]);
         assert_eq!(
             text,
             "phalanx: rank 1 on n0 (pid 77) exited with code 3 after 1.2 s\n\
@@ -274,17 +274,17 @@ mod tests {
     #[test]
     fn the_last_words_are_those_of_the_first_failure() {
         let ends = [end(Ending::Code(1), None, true), end(Ending::Code(1), None, false)];
-        let cause = Cause::Failed { rank: Rank(1), ending: Ending::Code(1) };
+        let cause = EndCause::Failed { rank: Rank(1), ending: Ending::Code(1) };
         let mut failures = Failures::default();
         let lost = FailureKind::FollowsAnother;
-        failures.add(Failure { rank: Rank(1), kind: lost, text: "rank 0 is lost\n".into() });
+        failures.add(RankFailure { rank: Rank(1), kind: lost, text: "rank 0 is lost\n".into() });
         let text = report_with(cause, &ends, &["on stderr"], &failures);
         assert!(
             text.ends_with("phalanx: the first failure was on rank 1 on n0:\n  | rank 0 is lost\n"),
             "{text}"
         );
         let text_of_0 = "Traceback (most recent call last):\n  File 1\nKeyError: 'x'\n";
-        failures.add(Failure { rank: Rank(0), kind: FailureKind::Own, text: text_of_0.into() });
+        failures.add(RankFailure { rank: Rank(0), kind: FailureKind::Own, text: text_of_0.into() });
         let text = report_with(cause, &ends, &["on stderr"], &failures);
         let last = "phalanx: the first failure was on rank 0 on n0:\n  | Traceback (most recent call last):\n  |   File 1\n  | KeyError: 'x'\n";
         assert!(text.ends_with(last) && !text.contains("stderr"), "FIRST-1: {text}");
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_traceback_on_stderr_is_repeated_whole_and_other_words_are_cut() {
         let ends = [end(Ending::Code(0), None, true), end(Ending::Code(1), None, true)];
-        let cause = Cause::Failed { rank: Rank(1), ending: Ending::Code(1) };
+        let cause = EndCause::Failed { rank: Rank(1), ending: Ending::Code(1) };
         let mut tail = vec!["progress"; 30];
         let shown =
             |tail: &[&str]| report(cause, &ends, tail).lines().filter(|l| l.starts_with("  |")).count();
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn fates_are_sentences_for_one_and_for_many() {
         let killed = |asked, early| end(Ending::Signal(9), asked, early);
-        let term = end(Ending::Signal(15), Some(Sig::Term), false);
+        let term = end(Ending::Signal(15), Some(JobSignal::Term), false);
         let said = |ends: &[Option<RankEnd>]| {
-            let text = report(Cause::TimedOut, ends, &[]);
+            let text = report(EndCause::TimedOut, ends, &[]);
             text.lines().nth(1).unwrap().to_string()
         };
         assert_eq!(said(&[term, term]), "phalanx: ranks 0-1 ended on request (SIGTERM)");
@@ -316,13 +316,13 @@ mod tests {
             said(&[killed(None, true), killed(None, true), killed(None, false), killed(None, false)]),
             "phalanx: ranks 0-1 had already been killed by SIGKILL; ranks 2-3 were killed by SIGKILL"
         );
-        let by_us = killed(Some(Sig::Kill), false);
+        let by_us = killed(Some(JobSignal::Kill), false);
         assert_eq!(
-            said(&[term, by_us, by_us, end(Ending::Code(0), Some(Sig::Int), false)]),
+            said(&[term, by_us, by_us, end(Ending::Code(0), Some(JobSignal::Int), false)]),
             "phalanx: rank 0 ended on request (SIGTERM); rank 1 did not end on request and was killed by the launcher; \
              rank 2 was frozen, and ended by the launcher; rank 3 ended on request with code 0"
         );
-        let by_others = killed(Some(Sig::Term), false);
+        let by_others = killed(Some(JobSignal::Term), false);
         assert_eq!(
             said(&[by_others, by_others]),
             "phalanx: ranks 0-1 were killed by SIGKILL after the request to end"
@@ -332,9 +332,9 @@ mod tests {
     #[test]
     fn whom_the_ranks_blame_is_named_with_what_became_of_it() {
         let code_0 = end(Ending::Code(0), None, true);
-        let killed = end(Ending::Signal(SIGKILL), Some(Sig::Kill), false);
+        let killed = end(Ending::Signal(SIGKILL), Some(JobSignal::Kill), false);
         let thawed = end(Ending::Code(1), None, false);
-        let asked = end(Ending::Signal(15), Some(Sig::Term), false);
+        let asked = end(Ending::Signal(15), Some(JobSignal::Term), false);
         for (charge, end, said) in [
             (Charge::Gone, code_0, "exited with code 0 while others still waited for it"),
             (Charge::Gone, asked, "left while others still waited for it, and ended on request (SIGTERM)"),
@@ -344,7 +344,7 @@ mod tests {
             (Charge::Failed, None, "failed, and did not confirm the end"),
         ] {
             let ends = [thawed, end];
-            let text = report(Cause::Blamed { rank: Rank(1), charge, end }, &ends, &["Boom"]);
+            let text = report(EndCause::Blamed { rank: Rank(1), charge, end }, &ends, &["Boom"]);
             assert_eq!(
                 text,
                 format!(
@@ -363,7 +363,7 @@ mod tests {
         let plan = WorldPlan::fill(&parse_list("n0").unwrap(), 1, "-H").unwrap();
         let text = summary(&Ended {
             plan: &plan,
-            cause: Cause::Failed { rank: Rank(0), ending: Ending::Signal(9) },
+            cause: EndCause::Failed { rank: Rank(0), ending: Ending::Signal(9) },
             ends: &ends,
             pids: &[None],
             tails: None,
@@ -380,17 +380,17 @@ mod tests {
         let lost = Some(RankEnd { ending: None, asked: None, early: true });
         let ends = [end(Ending::Code(1), None, false), end(Ending::Code(1), None, false), lost, lost];
         assert_eq!(
-            report(Cause::HostLost { host: 1 }, &ends, &[]),
+            report(EndCause::HostLost { host: 1 }, &ends, &[]),
             "phalanx: lost host n1 with ranks 2-3 after 1.2 s\n  | connection reset\n\
              phalanx: ranks 0-1 exited with code 1\n"
         );
         assert!(
-            report(Cause::TimedOut, &[None; 2], &[]).starts_with("phalanx: --timeout: the job was ended")
+            report(EndCause::TimedOut, &[None; 2], &[]).starts_with("phalanx: --timeout: the job was ended")
         );
         assert!(
-            report(Cause::Asked(2), &[None; 2], &[]).starts_with("phalanx: ended by SIGINT after 1.2 s\n")
+            report(EndCause::Asked(2), &[None; 2], &[]).starts_with("phalanx: ended by SIGINT after 1.2 s\n")
         );
-        assert_eq!(report(Cause::OutputClosed, &[None; 2], &[]), "");
+        assert_eq!(report(EndCause::OutputClosed, &[None; 2], &[]), "");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Checks the number of ranks against the limits of a world and of this process, before anything starts. Each agent checks its own host.
 
-use super::RunError;
+use super::LaunchError;
 use crate::{limits, place::WorldPlan};
 use phalanx_net::arena::MAX_LOCAL;
 
@@ -10,22 +10,25 @@ const MAX_RANKS: u32 = 1 << 16;
 const FILES: u64 = 256;
 
 /// Checks the plan against what worlds and this process can hold.
-pub fn check(plan: &WorldPlan, n_hosts: usize, writes_files: bool) -> Result<(), RunError> {
+pub fn check(plan: &WorldPlan, n_hosts: usize, writes_files: bool) -> Result<(), LaunchError> {
     fits(plan)?;
     // Every rank has a connection to the meeting point here, every agent three pipes.
     let of_rank = if writes_files { 3 } else { 1 };
     let needed = u64::from(plan.n_ranks()) * of_rank + 3 * n_hosts as u64 + FILES;
-    limits::raise_files(needed).map_err(|shortage| RunError::FewFiles { n_ranks: plan.n_ranks(), shortage })
+    limits::raise_files(needed)
+        .map_err(|shortage| LaunchError::FewFiles { n_ranks: plan.n_ranks(), shortage })
 }
 
-fn fits(plan: &WorldPlan) -> Result<(), RunError> {
+fn fits(plan: &WorldPlan) -> Result<(), LaunchError> {
     if plan.n_ranks() > MAX_RANKS {
-        return Err(RunError::LargeWorld { n_ranks: plan.n_ranks(), most: MAX_RANKS });
+        return Err(LaunchError::LargeWorld { n_ranks: plan.n_ranks(), most: MAX_RANKS });
     }
     match plan.hosts().iter().find(|host| host.ranks.len() > MAX_LOCAL) {
-        Some(host) => {
-            Err(RunError::CrowdedHost { host: host.name.clone(), n_local: host.ranks.len(), most: MAX_LOCAL })
-        }
+        Some(host) => Err(LaunchError::CrowdedHost {
+            host: host.name.clone(),
+            n_local: host.ranks.len(),
+            most: MAX_LOCAL,
+        }),
         None => Ok(()),
     }
 }

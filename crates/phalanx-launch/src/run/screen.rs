@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 /// What one line of a terminal holds, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct ScreenSize {
     pub columns: usize,
     pub rows: usize,
 }
 
 #[derive(Debug)]
 pub struct Screen {
-    size: Size,
+    size: ScreenSize,
     /// The lines that change, with what stands before them: one for each stream of a rank.
     live: BTreeMap<(Rank, usize), Vec<u8>>,
     /// How many of them the terminal shows now, above the cursor.
@@ -23,7 +23,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    pub fn new(size: Size) -> Screen {
+    pub fn new(size: ScreenSize) -> Screen {
         Screen { size, live: BTreeMap::new(), n_drawn: 0 }
     }
 
@@ -153,7 +153,7 @@ mod tests {
 
     fn shown(columns: usize, rows: usize, acts: impl FnOnce(&mut Screen, &mut Vec<u8>)) -> Vec<String> {
         let (mut screen, mut out, mut terminal) =
-            (Screen::new(Size { columns, rows }), Vec::new(), Terminal::default());
+            (Screen::new(ScreenSize { columns, rows }), Vec::new(), Terminal::default());
         acts(&mut screen, &mut out);
         terminal.take(&out);
         terminal.rows
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_does_not_change_is_not_drawn_again() {
-        let mut screen = Screen::new(Size { columns: 80, rows: 24 });
+        let mut screen = Screen::new(ScreenSize { columns: 80, rows: 24 });
         let mut out = Vec::new();
         screen.update((Rank(0), OUT), b"", b"x", &mut out);
         out.clear();

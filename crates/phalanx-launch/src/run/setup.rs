@@ -1,17 +1,17 @@
 //! Turns the flags into a job and starts its agents.
 
 use super::{
-    News, RunError,
-    agents::{Agent, Ears},
+    LaunchError, News,
+    agents::{AgentProcess, Ears},
     describe,
-    files::Files,
+    files::OutputFiles,
     job::{HostState, Job, Reading},
     meeting::{self, Guests},
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
     room,
     route::{Exes, Here, Route},
-    screen::{Screen, Size},
+    screen::{Screen, ScreenSize},
     script::{self, Pythons},
     signals, tell,
 };
@@ -23,7 +23,7 @@ use crate::{
     hosts::{self, HostSlots},
     place::WorldPlan,
     rsh::Rsh,
-    wire::{Down, Hidden, Prepare, RankStart},
+    wire::{Hidden, Prepare, RankStart, ToAgent},
 };
 use phalanx_core::Rank;
 use phalanx_net::secret::Secret;
@@ -40,7 +40,7 @@ use std::{
 type Env = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Checks everything that can be checked here, then starts the agents and tells each what it will start.
-pub fn start(args: &RunArgs) -> Result<Job, RunError> {
+pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let started = Instant::now();
     let plan = plan(args)?;
     check_named_ranks(args, plan.n_ranks())?;
@@ -51,8 +51,9 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
         plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
     room::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
-    let cwd = env::current_dir().map_err(|why| RunError::System { what: "the working directory", why })?;
-    let files = args.output_filename.as_deref().map(|dir| Files::create(dir, plan.n_ranks())).transpose()?;
+    let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
+    let files =
+        args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, plan.n_ranks())).transpose()?;
     let secret = Secret::random();
     let guests = Guests {
         n_ranks: plan.n_ranks(),
@@ -84,13 +85,14 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
         let ears = Ears { repeat_for: args.verbose.then(|| plan.hosts()[host].name.clone()), ..ears.clone() };
-        let agent = Agent::start(host, route.command(), ears).map_err(|why| RunError::NoRemoteShell {
-            program: route.command()[0].to_string_lossy().into_owned(),
-            host: plan.hosts()[host].name.clone(),
-            why,
-        })?;
+        let agent =
+            AgentProcess::start(host, route.command(), ears).map_err(|why| LaunchError::NoRemoteShell {
+                program: route.command()[0].to_string_lossy().into_owned(),
+                host: plan.hosts()[host].name.clone(),
+                why,
+            })?;
         let env = if route.is_remote() { travelling(&cwd) } else { Env::new() };
-        agent.order(Down::Prepare(Box::new(Prepare {
+        agent.order(ToAgent::Prepare(Box::new(Prepare {
             secret: Hidden(*secret.expose()),
             cwd: cwd.as_os_str().as_bytes().to_vec(),
             argv: argv(args, &cwd, route, &exes),
@@ -122,7 +124,7 @@ pub fn start(args: &RunArgs) -> Result<Job, RunError> {
     })
 }
 
-fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
+fn plan(args: &RunArgs) -> Result<WorldPlan, LaunchError> {
     let (hosts, source) = match hosts(&args.hosts)? {
         Some((hosts, flag)) => (hosts, flag),
         None => {
@@ -137,13 +139,13 @@ fn plan(args: &RunArgs) -> Result<WorldPlan, RunError> {
 }
 
 /// The hosts that were named and the flag that named them; `None` when nobody named any.
-pub fn hosts(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, RunError> {
+pub fn hosts(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, LaunchError> {
     let each = args.slots_per_host.unwrap_or(1);
     if let Some(list) = &args.list {
         return Ok(Some((hosts::parse_list_with(list, each)?, "-H")));
     }
     let Some(path) = &args.file else { return Ok(None) };
-    let text = fs::read_to_string(path).map_err(|why| RunError::HostFile { path: path.clone(), why })?;
+    let text = fs::read_to_string(path).map_err(|why| LaunchError::HostFile { path: path.clone(), why })?;
     Ok(Some((hosts::parse_file(&text, &path.display().to_string(), each)?, "--hostfile")))
 }
 
@@ -172,7 +174,7 @@ fn argv(args: &RunArgs, cwd: &Path, route: &Route, exes: &Exes) -> Vec<Vec<u8>> 
 }
 
 /// Ranks that flags name must be there.
-fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), RunError> {
+fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
     let reads = match args.stdin {
         // The default is no wish: whoever starts no rank is told so, not this.
         Reader::Rank(0) | Reader::All | Reader::Nobody => None,
@@ -180,16 +182,16 @@ fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), RunError> {
     };
     let named = reads.into_iter().chain(args.only_rank.map(|rank| ("--only-rank", rank)));
     match named.into_iter().find(|(_, rank)| *rank >= n_ranks) {
-        Some((flag, rank)) => Err(RunError::NoSuchRank { flag, rank, n_ranks }),
+        Some((flag, rank)) => Err(LaunchError::NoSuchRank { flag, rank, n_ranks }),
         None => Ok(()),
     }
 }
 
-fn extra(args: &RunArgs) -> Result<Env, RunError> {
+fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let here = |name: &str| env::var_os(name).map(OsStringExt::into_vec);
     args.env
         .iter()
-        .map(|spec| environment::extra(spec, here).map_err(|name| RunError::Extra { name }))
+        .map(|spec| environment::extra(spec, here).map_err(|name| LaunchError::Extra { name }))
         .collect()
 }
 
@@ -214,7 +216,7 @@ fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr], args: &RunArgs) 
 }
 
 /// The terminal on which lines may change; there is none if both streams go elsewhere, or the terminal cannot.
-fn screen_size() -> Option<Size> {
+fn screen_size() -> Option<ScreenSize> {
     let is_dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let size = match (io::stdout().is_terminal(), io::stderr().is_terminal()) {
         _ if is_dumb => return None,
@@ -225,13 +227,13 @@ fn screen_size() -> Option<Size> {
     let size = size.ok()?;
     // Some terminals do not tell.
     let or = |told: u16, usual| if told > 0 { told.into() } else { usual };
-    Some(Size { columns: or(size.ws_col, 80), rows: or(size.ws_row, 24) })
+    Some(ScreenSize { columns: or(size.ws_col, 80), rows: or(size.ws_row, 24) })
 }
 
 fn start_printer(
     args: &RunArgs,
     plan: &WorldPlan,
-    files: Option<Files>,
+    files: Option<OutputFiles>,
     news: SyncSender<News>,
 ) -> SyncSender<Piece> {
     let n_shown = if args.only_rank.is_some() { 1 } else { plan.n_ranks() };

@@ -1,6 +1,6 @@
 //! Turns signals to the launcher into messages for the main thread.
 
-use super::{News, RunError};
+use super::{LaunchError, News};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals,
@@ -8,7 +8,7 @@ use signal_hook::{
 use std::{fs, sync::mpsc::SyncSender, thread};
 
 /// Starts passing signals on.
-pub fn watch(news: SyncSender<News>) -> Result<(), RunError> {
+pub fn watch(news: SyncSender<News>) -> Result<(), LaunchError> {
     let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // Under `nohup` the job must outlive its terminal.
@@ -16,7 +16,7 @@ pub fn watch(news: SyncSender<News>) -> Result<(), RunError> {
         wanted.push(SIGHUP);
     }
     let mut signals =
-        Signals::new(wanted).map_err(|why| RunError::System { what: "to watch for signals", why })?;
+        Signals::new(wanted).map_err(|why| LaunchError::System { what: "to watch for signals", why })?;
     thread::spawn(move || {
         for signal in signals.forever() {
             if news.send(News::Signal(signal)).is_err() {

@@ -3,7 +3,7 @@
 //! - CLOCK-1: after the correction neither the first rank nor the other one leaves an operation before both have submitted it, if an offset that
 //!   does not change with time can do that.
 
-use super::read::{Operation, Trace};
+use super::read::{Trace, TracedOperation};
 
 /// For each trace, how many microseconds its clock is ahead of the first one's; None where nothing tells.
 pub fn offsets(traces: &[Trace]) -> Vec<Option<f64>> {
@@ -28,7 +28,7 @@ fn begin(first: &Trace, trace: &Trace) -> f64 {
 /// The median difference of the ends of the same operations: all ranks leave one at nearly the same time. Then within what cause and effect
 /// allow: nobody leaves before everybody has come.
 fn offset(first: &Trace, trace: &Trace) -> Option<f64> {
-    let pairs: Vec<(&Operation, &Operation)> =
+    let pairs: Vec<(&TracedOperation, &TracedOperation)> =
         first.operations.iter().filter_map(|(key, ours)| Some((ours, trace.operations.get(key)?))).collect();
     let begin = begin(first, trace);
     let together = |kind: &str| !matches!(kind, "BROADCAST" | "REDUCESCATTER");

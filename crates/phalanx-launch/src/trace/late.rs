@@ -2,7 +2,7 @@
 
 use super::{
     clock::aligned,
-    read::{Operation, Trace},
+    read::{Trace, TracedOperation},
 };
 use serde::Serialize;
 use std::{
@@ -112,7 +112,7 @@ struct Compared<'a> {
 fn compare<'a>(traces: &'a [Trace], offsets_us: &[Option<f64>]) -> Compared<'a> {
     let mut came: BTreeMap<&(String, u64), Vec<(f64, u32)>> = BTreeMap::new();
     for (trace, offset) in traces.iter().zip(offsets_us).filter(|(_, o)| o.is_some()) {
-        for (key, Operation { submitted, .. }) in &trace.operations {
+        for (key, TracedOperation { submitted, .. }) in &trace.operations {
             if let Some(at) = submitted {
                 came.entry(key).or_default().push((aligned(&traces[0], trace, *offset, *at), trace.rank));
             }

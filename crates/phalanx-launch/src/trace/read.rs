@@ -31,7 +31,7 @@ pub enum TraceError {
 
 /// One operation on one rank; times in microseconds since this rank's timeline began.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operation {
+pub struct TracedOperation {
     pub kind: String,
     /// None if the rank had joined, or the timeline began after it.
     pub submitted: Option<f64>,
@@ -47,7 +47,7 @@ pub struct Trace {
     pub epoch_us: i64,
     pub events: Vec<Event>,
     /// By tensor and by number in the sequence, which are the same on every rank.
-    pub operations: BTreeMap<(String, u64), Operation>,
+    pub operations: BTreeMap<(String, u64), TracedOperation>,
     /// Submitted and never agreed upon, since when.
     pub waiting: BTreeMap<String, f64>,
     pub n_dropped: u64,
@@ -99,7 +99,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
     Ok(Trace { path, rank, size, epoch_us, operations, waiting, n_dropped, events })
 }
 
-type Found = (BTreeMap<(String, u64), Operation>, BTreeMap<String, f64>);
+type Found = (BTreeMap<(String, u64), TracedOperation>, BTreeMap<String, f64>);
 
 fn operations(events: &[Event]) -> Found {
     let mut names: BTreeMap<u64, &str> = BTreeMap::new();
@@ -126,7 +126,10 @@ fn operations(events: &[Event]) -> Found {
                 let Some(number) = event.arg("operation").and_then(Value::as_u64) else { continue };
                 let submitted = at_hand.remove(&event.pid).filter(|(_, agreed)| *agreed).map(|(at, _)| at);
                 let tensor = names.get(&event.pid).copied().unwrap_or("?").to_string();
-                found.insert((tensor, number), Operation { kind: event.name.clone(), submitted, ended: ts });
+                found.insert(
+                    (tensor, number),
+                    TracedOperation { kind: event.name.clone(), submitted, ended: ts },
+                );
             }
             _ => {}
         }

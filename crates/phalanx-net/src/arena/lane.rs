@@ -258,14 +258,14 @@ impl Lane {
 mod tests {
     use super::*;
     use crate::{
-        arena::{Offer, Patience, Source},
+        arena::{ArenaOffer, Patience, Source},
         lost::Casualties,
     };
     use std::sync::mpsc;
 
     /// Lanes of ranks that are threads of this process, each with a mapping of its own, and that sleep whenever they wait.
     fn lanes(n: usize) -> Vec<Lane> {
-        let offer = Offer::make(n).unwrap();
+        let offer = ArenaOffer::make(n).unwrap();
         let (fd, heap_bytes) = (offer.fd(), offer.heap_bytes());
         let pid = std::process::id();
         let processes = vec![(pid, offer.trial_address()); n];
@@ -277,7 +277,7 @@ mod tests {
             yield_for: Duration::ZERO,
             nap: Duration::from_secs(600),
         };
-        let mut offers: Vec<Offer> = (1..n).map(|_| Offer::make(n).unwrap()).collect();
+        let mut offers: Vec<ArenaOffer> = (1..n).map(|_| ArenaOffer::make(n).unwrap()).collect();
         offers.insert(0, offer);
         let arenas = offers.into_iter().enumerate().map(|(me, offer)| {
             let source = Source { pid, fd, heap_bytes, n_local_max: n, processes: &processes };

@@ -45,15 +45,15 @@ pub const MAX_LOCAL: usize = 1024;
 
 /// What a rank tells the others so that they can map its memory.
 #[derive(Debug)]
-pub struct Offer {
+pub struct ArenaOffer {
     map: Map,
     heap_bytes: usize,
     target: Target,
 }
 
-impl Offer {
+impl ArenaOffer {
     /// Reserves memory before it is known whose will be used. `n_local_max` is the world's size at most.
-    pub fn make(n_local_max: usize) -> io::Result<Offer> {
+    pub fn make(n_local_max: usize) -> io::Result<ArenaOffer> {
         // Address space is plentiful but not endless, and some systems limit it: try generous heaps first.
         // Beyond the limit on file sizes the kernel would not answer but kill.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
@@ -64,12 +64,12 @@ impl Offer {
             ),
         );
         for heap_bytes in [64 << 30, 4 << 30, 256 << 20usize] {
-            let total = Plan::of(n_local_max, heap_bytes).total;
+            let total = ArenaLayout::of(n_local_max, heap_bytes).total;
             if total as u64 > limit {
                 continue;
             }
             match Map::create(total) {
-                Ok(map) => return Ok(Offer { map, heap_bytes, target: Target::new() }),
+                Ok(map) => return Ok(ArenaOffer { map, heap_bytes, target: Target::new() }),
                 Err(e) => last = e,
             }
         }
@@ -92,19 +92,19 @@ impl Offer {
 
 /// Where things are.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct ArenaLayout {
     lanes_at: usize,
     lane_bytes: usize,
     heaps_at: usize,
     total: usize,
 }
 
-impl Plan {
-    fn of(n_local: usize, heap_bytes: usize) -> Plan {
+impl ArenaLayout {
+    fn of(n_local: usize, heap_bytes: usize) -> ArenaLayout {
         let lanes_at = (DOORBELLS_AT + Bells::bytes(n_local)).next_multiple_of(4096);
         let lane_bytes = Lane::bytes(n_local);
         let heaps_at = (lanes_at + MAX_LANES as usize * lane_bytes).next_multiple_of(2 << 20);
-        Plan { lanes_at, lane_bytes, heaps_at, total: heaps_at + n_local * heap_bytes }
+        ArenaLayout { lanes_at, lane_bytes, heaps_at, total: heaps_at + n_local * heap_bytes }
     }
 }
 
@@ -112,7 +112,7 @@ impl Plan {
 #[derive(Debug)]
 pub struct Arena {
     map: Map,
-    plan: Plan,
+    plan: ArenaLayout,
     bells: Bells,
     me_local: usize,
     ranks: Vec<Rank>,
@@ -146,7 +146,7 @@ pub struct Source<'a> {
 impl Arena {
     /// Maps the memory that `source` offers (this rank's own offer if it is the host's first).
     pub fn join(
-        own: Offer,
+        own: ArenaOffer,
         source: Source<'_>,
         ranks: Vec<Rank>,
         me_local: usize,
@@ -154,8 +154,8 @@ impl Arena {
         casualties: Arc<Casualties>,
     ) -> io::Result<Arena> {
         let heap_bytes = source.heap_bytes as usize;
-        let plan = Plan::of(source.n_local_max, heap_bytes);
-        let Offer { map: own, target, .. } = own;
+        let plan = ArenaLayout::of(source.n_local_max, heap_bytes);
+        let ArenaOffer { map: own, target, .. } = own;
         let map = if me_local == 0 { own } else { Map::open(source.pid, source.fd, plan.total)? };
         let n_local = source.n_local_max;
         let bells = Bells { sleepers_at: SLEEPERS_AT, doorbells_at: DOORBELLS_AT, n_local: ranks.len() };

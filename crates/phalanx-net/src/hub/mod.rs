@@ -17,7 +17,7 @@ use message::{Down, MAX_FRAME, Up, Verdict, Words};
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use phalanx_core::Rank;
 use socket2::Socket;
-use state::{BEAT_MS, Input, Membership, Output};
+use state::{BEAT_MS, HubInput, HubOutput, Membership};
 use std::{
     collections::BTreeMap,
     io::{self, Read},
@@ -185,7 +185,7 @@ impl Serving {
             self.door.expire(now);
             if now >= next_beat {
                 next_beat = now + Duration::from_millis(BEAT_MS);
-                self.decide(Input::Tick);
+                self.decide(HubInput::Tick);
             }
         }
     }
@@ -253,15 +253,15 @@ impl Serving {
             return;
         }
         let mut out = Vec::new();
-        self.membership.step(self.now(), Input::Said(rank, up), &mut out);
+        self.membership.step(self.now(), HubInput::Said(rank, up), &mut out);
         if joins && self.membership.formed() {
             tracing::info!("all ranks have joined: the world forms");
         }
         for output in out {
             match output {
                 // Only the newcomer is refused, not the rank that already sits there.
-                Output::Refuse(_, why) => self.refuse(token, rank, why),
-                Output::Tell(rank, down) => self.tell(rank, &down),
+                HubOutput::Refuse(_, why) => self.refuse(token, rank, why),
+                HubOutput::Tell(rank, down) => self.tell(rank, &down),
             }
         }
     }
@@ -277,11 +277,11 @@ impl Serving {
         }
     }
 
-    fn decide(&mut self, input: Input) {
+    fn decide(&mut self, input: HubInput) {
         let mut out = Vec::new();
         self.membership.step(self.now(), input, &mut out);
         for output in out {
-            if let Output::Tell(rank, down) = output {
+            if let HubOutput::Tell(rank, down) = output {
                 self.tell(rank, &down);
             }
         }
@@ -302,7 +302,7 @@ impl Serving {
         let Some(conn) = self.conns.remove(&token) else { return };
         if self.seats.get(&conn.rank) == Some(&token) {
             self.seats.remove(&conn.rank);
-            self.decide(Input::Closed(conn.rank, cause));
+            self.decide(HubInput::Closed(conn.rank, cause));
         }
     }
 
@@ -310,7 +310,7 @@ impl Serving {
     fn obey(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
-                Ok(Order::Ended(rank, end)) => self.decide(Input::Ended(rank, end)),
+                Ok(Order::Ended(rank, end)) => self.decide(HubInput::Ended(rank, end)),
                 Ok(Order::Judge(answer)) => {
                     // Whoever failed and ended at once may have said why just before.
                     self.hear_last_words();

@@ -25,7 +25,7 @@ pub const SILENT_MS: u64 = 3_000;
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum HubInput {
     /// An authenticated connection of this rank said something.
     Said(Rank, Up),
     /// Its connection ended: closed, or timed out.
@@ -38,7 +38,7 @@ pub enum Input {
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum HubOutput {
     Tell(Rank, Down),
     /// Tell it, then close its connection.
     Refuse(Rank, String),
@@ -105,20 +105,20 @@ impl Membership {
         (0..self.seats.len()).map(Rank::at).filter(|r| self.members[r.index()].is_none()).collect()
     }
 
-    pub fn step(&mut self, now: Tick, input: Input, out: &mut Vec<Output>) {
+    pub fn step(&mut self, now: Tick, input: HubInput, out: &mut Vec<HubOutput>) {
         match input {
-            Input::Said(rank, Up::Join(member)) => self.join(now, rank, member, out),
-            Input::Said(rank, said) => self.hear(now, rank, said, out),
-            Input::Closed(rank, cause) => self.gone(rank, cause, out),
-            Input::Ended(rank, end) => self.gone(rank, Cause::Ended(end), out),
-            Input::Tick => self.tick(now, out),
+            HubInput::Said(rank, Up::Join(member)) => self.join(now, rank, member, out),
+            HubInput::Said(rank, said) => self.hear(now, rank, said, out),
+            HubInput::Closed(rank, cause) => self.gone(rank, cause, out),
+            HubInput::Ended(rank, end) => self.gone(rank, Cause::Ended(end), out),
+            HubInput::Tick => self.tick(now, out),
         }
         let culprit = self.doom.as_ref().and_then(Doom::culprit);
-        let tells = |o: &Output| matches!(o, Output::Tell(rank, Down::Doomed(_) | Down::Lost(_)) if Some(*rank) != culprit);
+        let tells = |o: &HubOutput| matches!(o, HubOutput::Tell(rank, Down::Doomed(_) | Down::Lost(_)) if Some(*rank) != culprit);
         self.is_told |= self.doom.is_some() && out.iter().any(tells);
     }
 
-    fn join(&mut self, now: Tick, rank: Rank, member: Member, out: &mut Vec<Output>) {
+    fn join(&mut self, now: Tick, rank: Rank, member: Member, out: &mut Vec<HubOutput>) {
         let n_ranks = self.seats.len() as u32;
         let refusal = if member.rank != rank {
             Some(format!("rank {rank} joined as rank {}", member.rank))
@@ -135,13 +135,13 @@ impl Membership {
             self.disagreement(&member)
         };
         if let Some(why) = refusal {
-            out.push(Output::Refuse(rank, why));
+            out.push(HubOutput::Refuse(rank, why));
             return;
         }
         self.seats[rank.index()] = Seat::Joined { last_heard: now };
         self.members[rank.index()] = Some(member);
         if let Some(doom) = &self.doom {
-            out.push(Output::Tell(rank, Down::Doomed(doom.clone())));
+            out.push(HubOutput::Tell(rank, Down::Doomed(doom.clone())));
         } else if self.missing().is_empty() {
             self.formed = true;
             let roster: Vec<Member> = self.members.iter().flatten().cloned().collect();
@@ -168,7 +168,7 @@ impl Membership {
         (first.settings != member.settings).then(|| differs("a setting", &first.settings, &member.settings))
     }
 
-    fn hear(&mut self, now: Tick, rank: Rank, said: Up, out: &mut Vec<Output>) {
+    fn hear(&mut self, now: Tick, rank: Rank, said: Up, out: &mut Vec<HubOutput>) {
         if let Up::Missed(whom) = said {
             // Also of a rank whose end was told before its last words were read.
             self.missed.entry(rank).or_insert(whom);
@@ -190,7 +190,7 @@ impl Membership {
         }
     }
 
-    fn gone(&mut self, rank: Rank, cause: Cause, out: &mut Vec<Output>) {
+    fn gone(&mut self, rank: Rank, cause: Cause, out: &mut Vec<HubOutput>) {
         let Some(seat) = self.seats.get_mut(rank.index()) else { return };
         let told = matches!(cause, Cause::Ended(end) if end != End::Untold);
         match seat {
@@ -210,7 +210,7 @@ impl Membership {
         }
     }
 
-    fn tick(&mut self, now: Tick, out: &mut Vec<Output>) {
+    fn tick(&mut self, now: Tick, out: &mut Vec<HubOutput>) {
         let paused = now.saturating_sub(self.last_tick) > 2 * BEAT_MS;
         self.last_tick = now;
         let mut frozen = Vec::new();
@@ -232,17 +232,17 @@ impl Membership {
                 self.doom.get_or_insert(Doom::Lost(lost.clone()));
             }
             // Should it thaw, it must not wait for a world that went on without it.
-            out.push(Output::Tell(rank, Down::Doomed(Doom::Lost(lost))));
+            out.push(HubOutput::Tell(rank, Down::Doomed(Doom::Lost(lost))));
         }
         let word = if self.formed { Down::Alive } else { Down::Missing(self.missing()) };
         self.tell_all(&word, None, out);
     }
 
-    fn tell_all(&self, down: &Down, but: Option<Rank>, out: &mut Vec<Output>) {
+    fn tell_all(&self, down: &Down, but: Option<Rank>, out: &mut Vec<HubOutput>) {
         for (r, seat) in self.seats.iter().enumerate() {
             let rank = Rank::at(r);
             if Some(rank) != but && matches!(seat, Seat::Joined { .. }) {
-                out.push(Output::Tell(rank, down.clone()));
+                out.push(HubOutput::Tell(rank, down.clone()));
             }
         }
     }
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    fn run(hub: &mut Membership, now: Tick, input: Input) -> Vec<Output> {
+    fn run(hub: &mut Membership, now: Tick, input: HubInput) -> Vec<HubOutput> {
         let mut out = Vec::new();
         hub.step(now, input, &mut out);
         out
@@ -280,7 +280,7 @@ mod tests {
     fn formed(n_ranks: u32) -> Membership {
         let mut hub = Membership::new(n_ranks, 0);
         for r in 0..n_ranks {
-            run(&mut hub, 0, Input::Said(Rank(r), Up::Join(member(r, n_ranks))));
+            run(&mut hub, 0, HubInput::Said(Rank(r), Up::Join(member(r, n_ranks))));
         }
         assert!(hub.formed());
         hub
@@ -294,20 +294,25 @@ mod tests {
     #[test]
     fn the_roster_goes_to_all_when_the_last_rank_joins() {
         let mut hub = Membership::new(2, 0);
-        assert_eq!(run(&mut hub, 0, Input::Said(Rank(1), Up::Join(member(1, 2)))), []);
+        assert_eq!(run(&mut hub, 0, HubInput::Said(Rank(1), Up::Join(member(1, 2)))), []);
         assert_eq!(hub.missing(), [Rank(0)]);
-        let out = run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
+        let out = run(&mut hub, 0, HubInput::Said(Rank(0), Up::Join(member(0, 2))));
         let roster = Down::Roster(vec![member(0, 2), member(1, 2)]);
-        assert_eq!(out, [Output::Tell(Rank(0), roster.clone()), Output::Tell(Rank(1), roster)], "HUB-1");
+        assert_eq!(
+            out,
+            [HubOutput::Tell(Rank(0), roster.clone()), HubOutput::Tell(Rank(1), roster)],
+            "HUB-1"
+        );
     }
 
     #[test]
     fn wrong_joins_are_refused_with_both_sides_named() {
         let mut hub = Membership::new(2, 0);
-        run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
+        run(&mut hub, 0, HubInput::Said(Rank(0), Up::Join(member(0, 2))));
         let mut refused =
-            |rank: u32, m: Member| match run(&mut hub, 0, Input::Said(Rank(rank), Up::Join(m))).as_slice() {
-                [Output::Refuse(_, why)] => why.clone(),
+            |rank: u32, m: Member| match run(&mut hub, 0, HubInput::Said(Rank(rank), Up::Join(m))).as_slice()
+            {
+                [HubOutput::Refuse(_, why)] => why.clone(),
                 other => panic!("HUB-2: {other:?}"),
             };
         assert_eq!(refused(0, member(0, 2)), "rank 0 has already joined: process 100 on host h");
@@ -320,47 +325,52 @@ mod tests {
     #[test]
     fn a_dead_rank_is_announced_to_the_others_once() {
         let mut hub = formed(3);
-        let out = run(&mut hub, 1, Input::Closed(Rank(1), Cause::Disconnected));
+        let out = run(&mut hub, 1, HubInput::Closed(Rank(1), Cause::Disconnected));
         let bare = lost(1, Cause::Disconnected);
-        assert_eq!(out, [Output::Tell(Rank(0), bare.clone()), Output::Tell(Rank(2), bare)], "HUB-3");
-        assert_eq!(run(&mut hub, 2, Input::Closed(Rank(1), Cause::Disconnected)), []);
-        assert_eq!(run(&mut hub, 3, Input::Ended(Rank(1), End::Process(Ending::Signal(9)))).len(), 2);
+        assert_eq!(out, [HubOutput::Tell(Rank(0), bare.clone()), HubOutput::Tell(Rank(2), bare)], "HUB-3");
+        assert_eq!(run(&mut hub, 2, HubInput::Closed(Rank(1), Cause::Disconnected)), []);
+        assert_eq!(run(&mut hub, 3, HubInput::Ended(Rank(1), End::Process(Ending::Signal(9)))).len(), 2);
     }
 
     #[test]
     fn a_silent_rank_is_frozen_but_not_after_the_hubs_own_pause() {
         let mut hub = formed(2);
         for now in (0..=SILENT_MS).step_by(BEAT_MS as usize) {
-            run(&mut hub, now, Input::Said(Rank(0), Up::Alive));
+            run(&mut hub, now, HubInput::Said(Rank(0), Up::Alive));
             assert!(
-                run(&mut hub, now, Input::Tick).iter().all(|o| matches!(o, Output::Tell(_, Down::Alive)))
+                run(&mut hub, now, HubInput::Tick)
+                    .iter()
+                    .all(|o| matches!(o, HubOutput::Tell(_, Down::Alive)))
             );
         }
-        let out = run(&mut hub, SILENT_MS + BEAT_MS, Input::Tick);
-        assert_eq!(out[0], Output::Tell(Rank(0), lost(1, Cause::Frozen { silent_ms: SILENT_MS + BEAT_MS })));
+        let out = run(&mut hub, SILENT_MS + BEAT_MS, HubInput::Tick);
+        assert_eq!(
+            out[0],
+            HubOutput::Tell(Rank(0), lost(1, Cause::Frozen { silent_ms: SILENT_MS + BEAT_MS }))
+        );
 
         let mut hub = formed(2);
-        let out = run(&mut hub, 60_000, Input::Tick);
-        assert!(out.iter().all(|o| matches!(o, Output::Tell(_, Down::Alive))), "HUB-4: {out:?}");
+        let out = run(&mut hub, 60_000, HubInput::Tick);
+        assert!(out.iter().all(|o| matches!(o, HubOutput::Tell(_, Down::Alive))), "HUB-4: {out:?}");
     }
 
     #[test]
     fn a_rank_that_ends_before_the_world_forms_dooms_it() {
         let mut hub = Membership::new(2, 0);
-        run(&mut hub, 0, Input::Said(Rank(0), Up::Join(member(0, 2))));
-        let out = run(&mut hub, 1, Input::Ended(Rank(1), End::Process(Ending::Code(1))));
+        run(&mut hub, 0, HubInput::Said(Rank(0), Up::Join(member(0, 2))));
+        let out = run(&mut hub, 1, HubInput::Ended(Rank(1), End::Process(Ending::Code(1))));
         assert!(
-            matches!(&out[..], [Output::Tell(Rank(0), Down::Doomed(Doom::Lost(l)))] if l.rank == Rank(1))
+            matches!(&out[..], [HubOutput::Tell(Rank(0), Down::Doomed(Doom::Lost(l)))] if l.rank == Rank(1))
         );
     }
 
     #[test]
     fn an_end_is_a_verdict_only_for_ranks_that_joined() {
-        let exited = Input::Ended(Rank(0), End::Process(Ending::Code(0)));
+        let exited = HubInput::Ended(Rank(0), End::Process(Ending::Code(0)));
         let mut hub = Membership::new(2, 0);
         run(&mut hub, 1, exited.clone());
         assert_eq!(hub.verdict(), Verdict::default(), "HUB-6: programs without a world judge nobody");
-        run(&mut hub, 2, Input::Said(Rank(1), Up::Join(member(1, 2))));
+        run(&mut hub, 2, HubInput::Said(Rank(1), Up::Join(member(1, 2))));
         assert!(
             matches!(hub.verdict().doom, Some(Doom::Lost(l)) if l.rank == Rank(0)),
             "it came and was told"
@@ -369,11 +379,11 @@ mod tests {
         let mut hub = formed(3);
         run(&mut hub, 1, exited);
         assert_eq!(hub.verdict().doom, None, "nobody needed it");
-        run(&mut hub, 2, Input::Said(Rank(2), Up::Missed(Rank(1))));
-        run(&mut hub, 3, Input::Said(Rank(2), Up::Missed(Rank(0))));
+        run(&mut hub, 2, HubInput::Said(Rank(2), Up::Missed(Rank(1))));
+        run(&mut hub, 3, HubInput::Said(Rank(2), Up::Missed(Rank(0))));
         assert_eq!(hub.verdict().missed, BTreeMap::from([(Rank(2), Rank(1))]), "the first stays");
         let doom = Doom::GaveUp { rank: Rank(1), why: "x".into() };
-        run(&mut hub, 4, Input::Said(Rank(2), Up::Doomed(doom.clone())));
+        run(&mut hub, 4, HubInput::Said(Rank(2), Up::Doomed(doom.clone())));
         assert_eq!(hub.verdict().doom, Some(doom));
     }
 
@@ -381,12 +391,12 @@ mod tests {
     fn whoever_comes_too_late_is_told_why_the_world_is_over() {
         let mut hub = Membership::new(3, 0);
         for r in [0, 1] {
-            run(&mut hub, 0, Input::Said(Rank(r), Up::Join(member(r, 3))));
+            run(&mut hub, 0, HubInput::Said(Rank(r), Up::Join(member(r, 3))));
         }
-        run(&mut hub, 1, Input::Closed(Rank(1), Cause::Disconnected));
-        let out = run(&mut hub, 2, Input::Said(Rank(2), Up::Join(member(2, 3))));
+        run(&mut hub, 1, HubInput::Closed(Rank(1), Cause::Disconnected));
+        let out = run(&mut hub, 2, HubInput::Said(Rank(2), Up::Join(member(2, 3))));
         let doom = Doom::Lost(Lost { rank: Rank(1), cause: Cause::Disconnected });
-        assert_eq!(out, [Output::Tell(Rank(2), Down::Doomed(doom))], "HUB-5");
+        assert_eq!(out, [HubOutput::Tell(Rank(2), Down::Doomed(doom))], "HUB-5");
         assert!(!hub.formed());
     }
 
@@ -395,20 +405,19 @@ mod tests {
         let mut hub = formed(2);
         let mut out = Vec::new();
         for now in (0..=SILENT_MS + BEAT_MS).step_by(BEAT_MS as usize) {
-            run(&mut hub, now, Input::Said(Rank(0), Up::Alive));
-            out = run(&mut hub, now, Input::Tick);
+            run(&mut hub, now, HubInput::Said(Rank(0), Up::Alive));
+            out = run(&mut hub, now, HubInput::Tick);
         }
-        let told =
-            |o: &Output| matches!(o, Output::Tell(Rank(1), Down::Doomed(Doom::Lost(l))) if l.rank == Rank(1));
+        let told = |o: &HubOutput| matches!(o, HubOutput::Tell(Rank(1), Down::Doomed(Doom::Lost(l))) if l.rank == Rank(1));
         assert!(out.iter().any(told), "{out:?}");
     }
 
     #[test]
     fn leaving_is_named_and_closing_afterwards_is_quiet() {
         let mut hub = formed(2);
-        let out = run(&mut hub, 1, Input::Said(Rank(0), Up::Leave));
-        assert_eq!(out, [Output::Tell(Rank(1), lost(0, Cause::Left))], "HUB-3");
-        assert_eq!(run(&mut hub, 2, Input::Closed(Rank(0), Cause::Disconnected)), []);
-        assert_eq!(run(&mut hub, 2, Input::Ended(Rank(0), End::Process(Ending::Code(0)))), []);
+        let out = run(&mut hub, 1, HubInput::Said(Rank(0), Up::Leave));
+        assert_eq!(out, [HubOutput::Tell(Rank(1), lost(0, Cause::Left))], "HUB-3");
+        assert_eq!(run(&mut hub, 2, HubInput::Closed(Rank(0), Cause::Disconnected)), []);
+        assert_eq!(run(&mut hub, 2, HubInput::Ended(Rank(0), End::Process(Ending::Code(0)))), []);
     }
 }

@@ -20,11 +20,11 @@ use std::{io, net::IpAddr, time::Duration};
 
 /// A kind of stream socket that carries links.
 #[derive(Debug)]
-pub struct Transport {
+pub struct StreamTransport {
     /// What `PHALANX_TRANSPORT` and addresses call it.
     pub name: &'static str,
     pub reach: Reach,
-    pub listen: fn(&Site<'_>) -> Result<Doorways, AddressError>,
+    pub listen: fn(&ListenContext<'_>) -> Result<Doorways, AddressError>,
     /// Connects to such an address before the time is up. The socket blocks and is tuned for links.
     pub dial: fn(&str, Duration) -> io::Result<Socket>,
 }
@@ -43,7 +43,7 @@ pub enum Reach {
 
 /// What a transport may want to know of this rank's place before it listens.
 #[derive(Debug)]
-pub struct Site<'a> {
+pub struct ListenContext<'a> {
     /// The interface that the user wants.
     pub interface: Option<&'a str>,
     /// The address under which this host reaches the hub.
@@ -51,13 +51,13 @@ pub struct Site<'a> {
 }
 
 /// Every transport there is.
-static TRANSPORTS: &[&Transport] = &[&tcp::TRANSPORT, &unix::TRANSPORT];
+static TRANSPORTS: &[&StreamTransport] = &[&tcp::TRANSPORT, &unix::TRANSPORT];
 
 /// The one that is always open: it leads wherever the chosen one does not.
-static COMMON: &Transport = &tcp::TRANSPORT;
+static COMMON: &StreamTransport = &tcp::TRANSPORT;
 
 /// The transport that the settings name.
-pub fn chosen(config: &Config) -> Result<&'static Transport, ConfigError> {
+pub fn chosen(config: &Config) -> Result<&'static StreamTransport, ConfigError> {
     let Some(name) = &config.links else { return Ok(COMMON) };
     TRANSPORTS.iter().copied().find(|t| t.name == name).ok_or_else(|| {
         let known: Vec<&str> = TRANSPORTS.iter().map(|t| t.name).collect();
@@ -67,7 +67,10 @@ pub fn chosen(config: &Config) -> Result<&'static Transport, ConfigError> {
 }
 
 /// Opens what this rank needs to be reached: the chosen transport and the common one.
-pub fn open(chosen: &Transport, site: &Site<'_>) -> Result<(Vec<Listener>, Vec<LinkAddress>), AddressError> {
+pub fn open(
+    chosen: &StreamTransport,
+    site: &ListenContext<'_>,
+) -> Result<(Vec<Listener>, Vec<LinkAddress>), AddressError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
     for transport in TRANSPORTS.iter().filter(|t| [chosen.name, COMMON.name].contains(&t.name)) {
@@ -81,7 +84,7 @@ pub fn open(chosen: &Transport, site: &Site<'_>) -> Result<(Vec<Listener>, Vec<L
 }
 
 /// The transport of the links between this rank and another one (LINK-1).
-pub fn towards(chosen: &'static Transport, same_host: bool) -> &'static Transport {
+pub fn towards(chosen: &'static StreamTransport, same_host: bool) -> &'static StreamTransport {
     if same_host || chosen.reach == Reach::Network { chosen } else { COMMON }
 }
 
@@ -91,7 +94,7 @@ mod tests {
     use crate::forks::Own;
     use std::{io::IoSlice, net::Ipv4Addr, os::fd::OwnedFd};
 
-    const SITE: Site<'_> = Site { interface: None, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    const SITE: ListenContext<'_> = ListenContext { interface: None, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     const SOON: Duration = Duration::from_secs(5);
 
     #[test]

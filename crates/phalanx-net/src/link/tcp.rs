@@ -1,6 +1,6 @@
 //! TCP: reaches every host. Listens on the wanted interface, or where this host reaches the hub.
 
-use super::{Doorways, Reach, Site, Transport};
+use super::{Doorways, ListenContext, Reach, StreamTransport};
 use crate::{
     door::Listener,
     socket::{self, AddressError},
@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-pub static TRANSPORT: Transport = Transport { name: "tcp", reach: Reach::Network, listen, dial };
+pub static TRANSPORT: StreamTransport = StreamTransport { name: "tcp", reach: Reach::Network, listen, dial };
 
 /// An interface with more addresses than this is listened on at the first few.
 const MAX_DOORS: usize = 4;
 
-fn listen(site: &Site<'_>) -> Result<Doorways, AddressError> {
+fn listen(site: &ListenContext<'_>) -> Result<Doorways, AddressError> {
     let ips = match site.interface {
         Some(name) => socket::addresses_of(name)?,
         None => vec![site.ip],

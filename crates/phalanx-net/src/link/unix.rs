@@ -2,17 +2,17 @@
 //!
 //! The name is not a secret: connections are authenticated as with every transport.
 
-use super::{Doorways, Reach, Site, Transport};
+use super::{Doorways, ListenContext, Reach, StreamTransport};
 use crate::{auth::fresh_nonce, door::Listener, socket::AddressError};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{fmt::Write, io, time::Duration};
 
-pub static TRANSPORT: Transport = Transport { name: "unix", reach: Reach::Host, listen, dial };
+pub static TRANSPORT: StreamTransport = StreamTransport { name: "unix", reach: Reach::Host, listen, dial };
 
 /// Callers that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-fn listen(_: &Site<'_>) -> Result<Doorways, AddressError> {
+fn listen(_: &ListenContext<'_>) -> Result<Doorways, AddressError> {
     let mut address = String::from("@phalanx-");
     for byte in &fresh_nonce()[..16] {
         write!(address, "{byte:02x}").expect("text can always be written to");

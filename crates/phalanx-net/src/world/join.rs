@@ -9,15 +9,15 @@ use super::{
     roster::{await_roster, give_up, hub_rank_lost, introduce, patience_of, share_memory, topology_of},
 };
 use crate::{
-    arena::{Arena, MAX_LOCAL, Offer, Patience},
+    arena::{Arena, ArenaOffer, MAX_LOCAL, Patience},
     discover::Identity,
     door::Listener,
     error::NetError,
     frame::{self, Decoder},
     hub::message::{MAX_FRAME, Member, Up},
-    link::{self, LinkAddress, Site},
+    link::{self, LinkAddress, ListenContext},
     lost::Casualties,
-    watch::{Charge, HubHost, Watch},
+    watch::{HubHost, Watch, Watched},
 };
 use phalanx_core::{Config, Rank, Topology, Transport};
 use std::{
@@ -35,14 +35,14 @@ use std::{
 pub(super) struct Guest {
     identity: Identity,
     config: Config,
-    transport: &'static link::Transport,
+    transport: &'static link::StreamTransport,
     deadline: Instant,
     place: Place,
     hub: TcpStream,
     decoder: Decoder,
     listeners: Vec<Listener>,
     /// Nothing fails for want of memory that nobody would share: with links everywhere, or one rank on each host.
-    offer: Option<io::Result<Offer>>,
+    offer: Option<io::Result<ArenaOffer>>,
     hello: Vec<u8>,
 }
 
@@ -68,10 +68,10 @@ impl Guest {
         let transport = link::chosen(&config)?;
         let (hub, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
         let offer = match config.transport {
-            Transport::Auto => Some(Offer::make(identity.n_ranks.min(MAX_LOCAL as u32) as usize)),
+            Transport::Auto => Some(ArenaOffer::make(identity.n_ranks.min(MAX_LOCAL as u32) as usize)),
             Transport::Tcp => None,
         };
-        let site = Site { interface: config.interface.as_deref(), ip: hub_ip };
+        let site = ListenContext { interface: config.interface.as_deref(), ip: hub_ip };
         let (listeners, addresses): (Vec<Listener>, Vec<LinkAddress>) = link::open(transport, &site)?;
         let offered = offer.as_ref().and_then(|offer| offer.as_ref().ok());
         let member = introduce(&identity, &config, offered, addresses, build);
@@ -147,7 +147,7 @@ impl Sharing {
             true => HubHost::Rank(Rank::ZERO),
             false => HubHost::Launcher,
         };
-        let charge = Charge {
+        let watched = Watched {
             me: identity.rank,
             hub,
             hub_host,
@@ -158,7 +158,7 @@ impl Sharing {
             arena: arena.clone(),
             casualties: casualties.clone(),
         };
-        let watch = Watch::start(charge)
+        let watch = Watch::start(watched)
             .map_err(|error| NetError::System { what: "cannot start the watch", error })?;
         if let Some(arena) = &arena {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -7,7 +7,7 @@ mod place;
 mod roster;
 
 use crate::{
-    arena::{Arena, Offer, Patience},
+    arena::{Arena, ArenaOffer, Patience},
     auth::{Caller, Purpose},
     discover::{self, Identity, Meeting},
     error::NetError,
@@ -59,7 +59,7 @@ pub struct World {
     members: Vec<Member>,
     config: Config,
     /// What carries links wherever it leads.
-    transport: &'static link::Transport,
+    transport: &'static link::StreamTransport,
     secret: Secret,
     arena: Option<Arc<Arena>>,
     patience: Patience,
@@ -130,9 +130,14 @@ impl World {
         }
     }
 
-    fn alone(identity: Identity, config: Config, transport: &'static link::Transport, build: &str) -> World {
+    fn alone(
+        identity: Identity,
+        config: Config,
+        transport: &'static link::StreamTransport,
+        build: &str,
+    ) -> World {
         // Nobody shares it: where there is none, buffers are ordinary memory.
-        let offer = Offer::make(1).ok();
+        let offer = ArenaOffer::make(1).ok();
         let me = introduce(&identity, &config, offer.as_ref(), Vec::new(), build);
         let casualties = Arc::new(Casualties::new(1));
         let members = vec![me];
@@ -308,7 +313,7 @@ impl World {
         self.transport_towards(peer).name
     }
 
-    fn transport_towards(&self, peer: Rank) -> &'static link::Transport {
+    fn transport_towards(&self, peer: Rank) -> &'static link::StreamTransport {
         link::towards(self.transport, self.topology.host_of(peer) == self.topology.host_of(self.rank))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{AGREEMENT, place::Place};
 use crate::{
-    arena::{Arena, Offer, Patience, Source},
+    arena::{Arena, ArenaOffer, Patience, Source},
     cores,
     discover::Identity,
     error::NetError,
@@ -24,7 +24,7 @@ use std::{
 pub(super) fn introduce(
     identity: &Identity,
     config: &Config,
-    offer: Option<&Offer>,
+    offer: Option<&ArenaOffer>,
     addresses: Vec<LinkAddress>,
     build: &str,
 ) -> Member {
@@ -38,9 +38,9 @@ pub(super) fn introduce(
         cores: cores::allowed(),
         core_quota: cores::quota(),
         addresses,
-        arena_fd: offer.map_or(-1, Offer::fd),
-        arena_heap_bytes: offer.map_or(0, Offer::heap_bytes),
-        trial_address: offer.map_or(0, Offer::trial_address),
+        arena_fd: offer.map_or(-1, ArenaOffer::fd),
+        arena_heap_bytes: offer.map_or(0, ArenaOffer::heap_bytes),
+        trial_address: offer.map_or(0, ArenaOffer::trial_address),
         build: build.to_string(),
         settings: format!(
             "transport={:?} links={} tiers={} algorithm={} segment={} strict={}",
@@ -204,7 +204,7 @@ pub(super) fn patience_of(members: &[Member], neighbours: &[Rank]) -> Patience {
 }
 
 pub(super) fn share_memory(
-    offer: Offer,
+    offer: ArenaOffer,
     members: &[Member],
     neighbours: &[Rank],
     patience: Patience,

@@ -11,7 +11,7 @@ type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// What the thread will say, once it is done.
 #[derive(Debug)]
-pub struct Answer<R>(Receiver<std::thread::Result<R>>);
+pub struct PendingResult<R>(Receiver<std::thread::Result<R>>);
 
 /// So many calls may wait for those before them.
 const MOST_WAITING: usize = 64;
@@ -45,7 +45,7 @@ impl<T: Send + 'static> Driver<T> {
         &self,
         py: Python<'_>,
         call: impl FnOnce(&mut T) -> R + Send + 'static,
-    ) -> PyResult<Answer<R>> {
+    ) -> PyResult<PendingResult<R>> {
         if self.process != std::process::id() {
             let text = "the executor belongs to the process that made it, not to its forked child";
             return Err(error::raise(py, "ForkedError", text, &[]));
@@ -62,11 +62,11 @@ impl<T: Send + 'static> Driver<T> {
             };
             error::raise(py, "PhalanxError", text, &[])
         })?;
-        Ok(Answer(result))
+        Ok(PendingResult(result))
     }
 }
 
-impl<R: Send> Answer<R> {
+impl<R: Send> PendingResult<R> {
     pub fn wait(self, py: Python<'_>) -> PyResult<R> {
         gate::answer(py, self.0)
     }

@@ -5,10 +5,10 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 use serde::de::DeserializeOwned;
 
 /// A file and a line.
-pub type Place = (String, u32);
+pub type SourceLine = (String, u32);
 
 /// A place in Python's code.
-pub fn site((file, line): Place) -> Site {
+pub fn site((file, line): SourceLine) -> Site {
     Site::new(file, line)
 }
 

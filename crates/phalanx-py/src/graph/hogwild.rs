@@ -11,8 +11,10 @@ use super::{
     strategy::{self, Build, Execution},
     tensor::take,
 };
-use crate::{gate, lent::Lent};
-use phalanx_graph::{Hogwild, RunError, Setup, Tensor, exec::Batch, exec::ReaderError, graph::Effective};
+use crate::{gate, lent::LentTensor};
+use phalanx_graph::{
+    Hogwild, RunError, Setup, Tensor, exec::NamedFeeds, exec::ReaderError, graph::Effective,
+};
 use pyo3::{prelude::*, types::PyDict};
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
@@ -21,7 +23,7 @@ use std::{
 
 /// What a replica is told that has asked for a batch.
 enum Read {
-    Batch(Batch),
+    Batch(NamedFeeds),
     End,
     /// Why, is told to whoever has begun the run.
     Failed,
@@ -34,7 +36,7 @@ struct Asking {
 }
 
 impl Asking {
-    fn next(&mut self, batch: &mut Batch) -> Result<bool, ReaderError> {
+    fn next(&mut self, batch: &mut NamedFeeds) -> Result<bool, ReaderError> {
         // After Ctrl-C nobody is left to read, and the run ends.
         let asked = self.ask.send(()).ok().and_then(|()| self.read.recv().ok());
         match asked.unwrap_or(Read::End) {
@@ -60,7 +62,9 @@ fn is_asked(py: Python<'_>, asked: &mut Receiver<()>) -> PyResult<bool> {
 
 /// What Python gives next, copied: its arrays may be filled anew for the batch after it.
 fn read(py: Python<'_>, next: &Bound<'_, PyAny>) -> PyResult<Read> {
-    let Some(lent) = next.call0()?.extract::<Option<Vec<(String, Lent)>>>()? else { return Ok(Read::End) };
+    let Some(lent) = next.call0()?.extract::<Option<Vec<(String, LentTensor)>>>()? else {
+        return Ok(Read::End);
+    };
     // What is lent comes back out, so that its owners go with the GIL held.
     let (taken, lent) = py.detach(move || {
         let each = lent.iter().map(|(name, value)| Ok((name.clone(), take(value)?)));

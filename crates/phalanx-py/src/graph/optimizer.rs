@@ -10,7 +10,7 @@ pub type Numbers = BTreeMap<String, f64>;
 
 /// An optimizer, as Python writes it down. Every number of a rule must be given, and no other.
 #[derive(FromPyObject)]
-pub struct Form {
+pub struct OptimizerSpec {
     rule: String,
     numbers: Numbers,
     /// A schedule, as programs have it.
@@ -23,7 +23,7 @@ pub struct Form {
     rate_name: String,
 }
 
-impl Form {
+impl OptimizerSpec {
     pub fn optimizer(self) -> PyResult<Optimizer> {
         let clip = self.clip.map(|(name, numbers)| clip(&name, numbers)).transpose()?;
         let names = Names { rate: self.rate_name, ..Names::of(&self.label) };

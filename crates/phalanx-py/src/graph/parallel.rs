@@ -10,7 +10,7 @@ use super::{
     strategy::{self, Build, Execution},
     tensor::{Given, give, take},
 };
-use crate::{gate, lent::Lent};
+use crate::{gate, lent::LentTensor};
 use phalanx_graph::{
     BuildError, Feed, Fetch, Fetched, Merge, ParallelExecutor, RunError, Setup, Tensor,
     exec::Refusal,
@@ -33,7 +33,7 @@ enum Taken {
     Each(Vec<Tensor>),
 }
 
-fn taken(kind: &str, lent: &[Lent]) -> PyResult<Taken> {
+fn taken(kind: &str, lent: &[LentTensor]) -> PyResult<Taken> {
     let mut tensors = lent.iter().map(take).collect::<PyResult<Vec<Tensor>>>()?;
     let mut one = || tensors.pop().ok_or_else(|| PyValueError::new_err("the feed is empty"));
     Ok(match kind {
@@ -125,7 +125,7 @@ impl GraphParallelExecutor {
         &self,
         py: Python<'_>,
         store: &GraphStore,
-        feeds: Vec<(String, String, Vec<Lent>)>,
+        feeds: Vec<(String, String, Vec<LentTensor>)>,
         fetch: Vec<(String, String)>,
     ) -> PyResult<Vec<Out>> {
         let shared = store.shared(py)?;

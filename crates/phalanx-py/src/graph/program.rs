@@ -3,8 +3,8 @@
 use super::{
     control::{Branch, Loop},
     error, form,
-    form::Place,
-    optimizer::Form,
+    form::SourceLine,
+    optimizer::OptimizerSpec,
     rewrite,
 };
 use crate::lent::dtype;
@@ -68,7 +68,7 @@ impl GraphProgram {
     fn rewrite<T>(
         &self,
         py: Python<'_>,
-        at: &Place,
+        at: &SourceLine,
         change: impl FnOnce(&mut Program) -> Result<T, GraphError>,
     ) -> PyResult<T> {
         let mut written = self.lock();
@@ -93,7 +93,7 @@ impl GraphProgram {
         loss: &str,
         only: Option<Vec<String>>,
         without: &[String],
-        at: &Place,
+        at: &SourceLine,
     ) -> PyResult<Asked> {
         let (written, site) = (self.lock(), form::site(at.clone()));
         let only = only.map(|names| find_all(py, &written.program, &names, &site)).transpose()?;
@@ -212,7 +212,7 @@ impl GraphProgram {
         code: u8,
         shape: Vec<i64>,
         kind: &str,
-        at: Place,
+        at: SourceLine,
     ) -> PyResult<()> {
         let (sig, kind) =
             (Sig::dense(dtype(code)?, form::shape(&shape)?), form::read("kind of variable", kind)?);
@@ -246,7 +246,7 @@ impl GraphProgram {
         op: &str,
         inputs: Vec<String>,
         name: &str,
-        at: Place,
+        at: SourceLine,
     ) -> PyResult<Vec<String>> {
         let (op, site): (OpKind, _) = (form::read("operation", op)?, form::site(at));
         let mut written = self.lock();
@@ -264,7 +264,7 @@ impl GraphProgram {
         op: &str,
         inputs: Vec<String>,
         outputs: Vec<String>,
-        at: Place,
+        at: SourceLine,
     ) -> PyResult<()> {
         let (op, site): (OpKind, _) = (form::read("operation", op)?, form::site(at));
         let mut written = self.lock();
@@ -290,7 +290,7 @@ impl GraphProgram {
     }
 
     /// Variables that stand for what a body will be given: each is like one of these.
-    fn placeholders(&self, py: Python<'_>, like: Vec<String>, at: Place) -> PyResult<Vec<String>> {
+    fn placeholders(&self, py: Python<'_>, like: Vec<String>, at: SourceLine) -> PyResult<Vec<String>> {
         let site = form::site(at);
         let mut written = self.lock();
         let like = find_all(py, &written.program, &like, &site)?;
@@ -314,7 +314,7 @@ impl GraphProgram {
         first: Vec<String>,
         given: Vec<String>,
         gives: Vec<String>,
-        at: Place,
+        at: SourceLine,
     ) -> PyResult<Vec<String>> {
         let site = form::site(at);
         let mut written = self.lock();
@@ -334,7 +334,7 @@ impl GraphProgram {
         condition: &str,
         then: Vec<String>,
         other: Vec<String>,
-        at: Place,
+        at: SourceLine,
     ) -> PyResult<Vec<String>> {
         let site = form::site(at);
         let mut written = self.lock();
@@ -353,7 +353,7 @@ impl GraphProgram {
         loss: &str,
         only: Option<Vec<String>>,
         without: Vec<String>,
-        at: Place,
+        at: SourceLine,
     ) -> PyResult<Vec<(String, String)>> {
         let (loss, only, without) = self.chosen(py, loss, only, &without, &at)?;
         let chosen = Chosen { only: only.as_deref(), without: &without };
@@ -362,14 +362,14 @@ impl GraphProgram {
     }
 
     /// Has what lies between checkpoints computed again for the backward part; gives how many operations that are.
-    fn recompute(&self, py: Python<'_>, checkpoints: Vec<String>, at: Place) -> PyResult<usize> {
+    fn recompute(&self, py: Python<'_>, checkpoints: Vec<String>, at: SourceLine) -> PyResult<usize> {
         let site = form::site(at.clone());
         let checkpoints = find_all(py, &self.lock().program, &checkpoints, &site)?;
         self.rewrite(py, &at, |program| recompute(program, &checkpoints))
     }
 
     /// Has updates act in every `runs`-th run only, on the mean of the gradients since then.
-    fn accumulate(&self, py: Python<'_>, runs: usize, at: Place) -> PyResult<()> {
+    fn accumulate(&self, py: Python<'_>, runs: usize, at: SourceLine) -> PyResult<()> {
         self.rewrite(py, &at, |program| accumulate(program, runs))
     }
 
@@ -381,8 +381,8 @@ impl GraphProgram {
         loss: &str,
         only: Option<Vec<String>>,
         without: Vec<String>,
-        optimizer: Form,
-        at: Place,
+        optimizer: OptimizerSpec,
+        at: SourceLine,
     ) -> PyResult<Vec<(String, String)>> {
         let optimizer = optimizer.optimizer()?;
         let (loss, only, without) = self.chosen(py, loss, only, &without, &at)?;
@@ -396,8 +396,8 @@ impl GraphProgram {
         &self,
         py: Python<'_>,
         given: Vec<(String, String)>,
-        optimizer: Form,
-        at: Place,
+        optimizer: OptimizerSpec,
+        at: SourceLine,
     ) -> PyResult<()> {
         let (optimizer, site) = (optimizer.optimizer()?, form::site(at.clone()));
         let (parameters, grads): (Vec<String>, Vec<String>) = given.into_iter().unzip();

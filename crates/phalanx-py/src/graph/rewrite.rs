@@ -5,7 +5,7 @@ use phalanx_graph::{GraphError, Program, ir::Site};
 use serde_json::json;
 
 /// Gives what Rust has added to a program the place in Python that asked for it (PYGRAPH-2).
-pub fn place(program: &Program, at: &form::Place) -> Result<Program, serde_json::Error> {
+pub fn place(program: &Program, at: &form::SourceLine) -> Result<Program, serde_json::Error> {
     let mut parts = serde_json::to_value(program)?;
     for list in ["vars", "ops"] {
         for part in parts[list].as_array_mut().into_iter().flatten() {

@@ -7,7 +7,7 @@ use super::{
     store::{GraphStore, Shared, lock},
     tensor::{Given, give, take},
 };
-use crate::lent::Lent;
+use crate::lent::LentTensor;
 use phalanx_graph::{Executor, Options, Program, RunError, Sig, Tensor, ir::Site};
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl GraphExecutor {
         &self,
         py: Python<'_>,
         store: &GraphStore,
-        feeds: Vec<(String, Lent)>,
+        feeds: Vec<(String, LentTensor)>,
         fetch: Vec<String>,
     ) -> PyResult<Vec<Given>> {
         let shared = store.shared(py)?;

@@ -5,7 +5,7 @@ use super::{
     program::GraphProgram,
     tensor::{Given, give, take},
 };
-use crate::{gate, lent::Lent};
+use crate::{gate, lent::LentTensor};
 use phalanx_graph::{Executor, Options, RunError, Store, Tensor};
 use pyo3::prelude::*;
 use std::{
@@ -31,9 +31,9 @@ pub struct GraphStore {
 
 /// As long as it lives, its thread reads batches for a run on the store.
 #[derive(Debug)]
-pub struct Reading<'a>(&'a GraphStore);
+pub struct ReaderGuard<'a>(&'a GraphStore);
 
-impl Drop for Reading<'_> {
+impl Drop for ReaderGuard<'_> {
     fn drop(&mut self) {
         let mut readers = self.0.readers();
         let own = readers.iter().position(|&reader| reader == std::thread::current().id());
@@ -54,9 +54,9 @@ impl GraphStore {
         Ok(self.store.clone())
     }
 
-    pub fn reading(&self) -> Reading<'_> {
+    pub fn reading(&self) -> ReaderGuard<'_> {
         self.readers().push(std::thread::current().id());
-        Reading(self)
+        ReaderGuard(self)
     }
 
     /// At once if nobody uses it, or else as soon as the run has ended that does. During a run that reads batches it is
@@ -102,7 +102,7 @@ impl GraphStore {
         Ok(value.map(|value| give(py, &value)))
     }
 
-    fn set(&self, py: Python<'_>, name: String, value: Lent) -> PyResult<()> {
+    fn set(&self, py: Python<'_>, name: String, value: LentTensor) -> PyResult<()> {
         let value = take(&value)?;
         self.with(py, move |store| store.set(&name, &value))?.map_err(|why| error::of_run(py, &why))
     }

@@ -1,6 +1,6 @@
 //! Values, from numpy and back. Each direction copies once.
 
-use crate::lent::Lent;
+use crate::lent::LentTensor;
 use phalanx_collective::engine::Tensor as Memory;
 use phalanx_core::{DType, Element};
 use phalanx_graph::Tensor;
@@ -13,7 +13,7 @@ use pyo3::{
 /// Code of the element type, shape, elements.
 pub type Given = (u8, Vec<usize>, Py<PyByteArray>);
 
-pub fn take(lent: &Lent) -> PyResult<Tensor> {
+pub fn take(lent: &LentTensor) -> PyResult<Tensor> {
     let memory = &lent.0;
     match memory.dtype() {
         DType::U8 => copy(memory, |dims, data: &[u8]| Tensor::new(dims, data)),

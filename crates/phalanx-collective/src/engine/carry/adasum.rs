@@ -22,7 +22,7 @@ pub fn allreduce(comm: &mut Communicator, loads: &mut [Load], scale: Scale) -> R
             let mut spare;
             let tensor = match &mut load.places {
                 Some(places) => {
-                    if let super::Place::Apart { input, output } = &mut places[i] {
+                    if let super::InOut::Apart { input, output } = &mut places[i] {
                         output.bytes_mut().copy_from_slice(input.bytes());
                     }
                     places[i].output_mut()

@@ -6,7 +6,7 @@ use crate::{
     engine::tensor::Tensor,
     error::Error,
     invoke::{Ask, Hands},
-    plan::step::{Layout, Op},
+    plan::step::{CollectiveOp, Layout},
 };
 use phalanx_core::DType;
 
@@ -87,7 +87,7 @@ impl Carrier {
 fn gather(comm: &mut Communicator, input: &[u8], output: &mut [u8], shares: &[usize]) -> Result<(), Error> {
     let layout = Layout::Counts { counts: shares.iter().map(|s| *s as u64).collect() };
     comm.call(
-        Ask { op: Op::Allgather, layout, dtype: DType::U8, reduce: None },
+        Ask { op: CollectiveOp::Allgather, layout, dtype: DType::U8, reduce: None },
         Hands::Apart { input, output },
     )
 }

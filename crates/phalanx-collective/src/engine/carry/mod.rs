@@ -16,28 +16,28 @@ use std::sync::Arc;
 
 /// Where one tensor comes from and where the result goes.
 #[derive(Debug)]
-pub enum Place {
+pub enum InOut {
     InPlace(Tensor),
     Apart { input: Tensor, output: Tensor },
 }
 
-impl Place {
+impl InOut {
     pub fn input(&self) -> &Tensor {
         match self {
-            Place::InPlace(tensor) | Place::Apart { input: tensor, .. } => tensor,
+            InOut::InPlace(tensor) | InOut::Apart { input: tensor, .. } => tensor,
         }
     }
 
     /// The tensor that holds the result.
     pub fn into_output(self) -> Tensor {
         match self {
-            Place::InPlace(tensor) | Place::Apart { output: tensor, .. } => tensor,
+            InOut::InPlace(tensor) | InOut::Apart { output: tensor, .. } => tensor,
         }
     }
 
     fn output_mut(&mut self) -> &mut Tensor {
         match self {
-            Place::InPlace(tensor) | Place::Apart { output: tensor, .. } => tensor,
+            InOut::InPlace(tensor) | InOut::Apart { output: tensor, .. } => tensor,
         }
     }
 }
@@ -47,7 +47,7 @@ impl Place {
 pub struct Load {
     pub agreed: Arc<Agreed>,
     /// `None` on a rank that has joined.
-    pub places: Option<Vec<Place>>,
+    pub places: Option<Vec<InOut>>,
     /// Results that are new tensors.
     pub made: Vec<Tensor>,
     pub received: Vec<u64>,

@@ -1,12 +1,12 @@
 //! Allreduce and broadcast: results where the inputs were.
 
-use super::{Carrier, Load, Place, adasum, aligned, compress};
+use super::{Carrier, InOut, Load, adasum, aligned, compress};
 use crate::{
     communicator::{Communicator, Scale},
-    engine::spec::Reduce,
+    engine::spec::ReduceRule,
     error::Error,
     invoke::{Ask, Hands},
-    plan::step::{Layout, Op},
+    plan::step::{CollectiveOp, Layout},
 };
 use phalanx_core::{DType, Rank, ReduceOp};
 
@@ -23,8 +23,8 @@ impl Carrier {
         let spec = &loads[0].agreed.spec;
         let (wire, scale) = (spec.wire, Scale { pre: spec.prescale, post: spec.postscale });
         let op = match spec.reduce {
-            Reduce::Op(op) => op,
-            Reduce::Adasum => return adasum::allreduce(comm, loads, scale),
+            ReduceRule::Op(op) => op,
+            ReduceRule::Adasum => return adasum::allreduce(comm, loads, scale),
         };
         for (dtype, pieces) in by_type(loads) {
             let travels_as = wire.filter(|_| matches!(dtype, DType::F32 | DType::F64)).unwrap_or(dtype);
@@ -51,12 +51,12 @@ impl Carrier {
         (dtype, op, scale): (DType, ReduceOp, Scale),
     ) -> Result<(), Error> {
         let layout = Layout::Whole { len: (piece.n_bytes / dtype.size()) as u64 };
-        let ask = Ask { op: Op::Allreduce, layout, dtype, reduce: Some((op, scale)) };
+        let ask = Ask { op: CollectiveOp::Allreduce, layout, dtype, reduce: Some((op, scale)) };
         match loads[piece.load].places.as_mut().map(|p| &mut p[piece.index]) {
-            Some(Place::Apart { input, output }) => {
+            Some(InOut::Apart { input, output }) => {
                 comm.call(ask, Hands::Apart { input: input.bytes(), output: output.bytes_mut() })
             }
-            Some(Place::InPlace(tensor)) => comm.call(ask, together(tensor.bytes_mut())),
+            Some(InOut::InPlace(tensor)) => comm.call(ask, together(tensor.bytes_mut())),
             None => comm.call(ask, together(self.spare(piece.n_bytes))),
         }
     }
@@ -105,7 +105,7 @@ impl Carrier {
         for piece in large {
             match loads[piece.load].places.as_mut().map(|p| &mut p[piece.index]) {
                 Some(place) => {
-                    if let (true, Place::Apart { input, output }) = (i_send, &mut *place) {
+                    if let (true, InOut::Apart { input, output }) = (i_send, &mut *place) {
                         output.bytes_mut().copy_from_slice(input.bytes());
                     }
                     comm.broadcast(place.output_mut().bytes_mut(), root)?;

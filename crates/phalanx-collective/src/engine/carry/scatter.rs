@@ -4,12 +4,12 @@ use super::{Carrier, Load};
 use crate::{
     communicator::{Communicator, Scale},
     engine::{
-        spec::{Form, Reduce},
+        spec::{Form, ReduceRule},
         tensor::Tensor,
     },
     error::Error,
     invoke::{Ask, Hands},
-    plan::step::{Layout, Op},
+    plan::step::{CollectiveOp, Layout},
 };
 use phalanx_core::{DType, ReduceOp};
 
@@ -28,8 +28,8 @@ impl Carrier {
         let (n, me) = (comm.size() as usize, comm.rank().index());
         let spec = &loads[0].agreed.spec;
         let op = match spec.reduce {
-            Reduce::Op(op) => op,
-            Reduce::Adasum => ReduceOp::Sum, // Refused at submission.
+            ReduceRule::Op(op) => op,
+            ReduceRule::Adasum => ReduceOp::Sum, // Refused at submission.
         };
         let scale = Scale { pre: spec.prescale, post: spec.postscale };
         let mut types: Vec<DType> = Vec::new();
@@ -110,7 +110,12 @@ impl Carrier {
 }
 
 fn asking(counts: Vec<u64>, dtype: DType, op: ReduceOp, scale: Scale) -> Ask {
-    Ask { op: Op::ReduceScatter, layout: Layout::Counts { counts }, dtype, reduce: Some((op, scale)) }
+    Ask {
+        op: CollectiveOp::ReduceScatter,
+        layout: Layout::Counts { counts },
+        dtype,
+        reduce: Some((op, scale)),
+    }
 }
 
 #[cfg(test)]

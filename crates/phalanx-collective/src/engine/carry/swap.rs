@@ -6,7 +6,7 @@ use crate::{
     engine::tensor::Tensor,
     error::Error,
     invoke::{Ask, Hands},
-    plan::step::{Layout, Op},
+    plan::step::{CollectiveOp, Layout},
 };
 
 pub fn alltoall(comm: &mut Communicator, load: &mut Load) -> Result<(), Error> {
@@ -25,7 +25,7 @@ pub fn alltoall(comm: &mut Communicator, load: &mut Load) -> Result<(), Error> {
     let n_bytes = (0..n).map(|to| rows(me, to)).sum::<u64>() * wide * form.dtype.size() as u64;
     let input = load.places.as_ref().map_or(&[][..], |p| &p[0].input().bytes()[..n_bytes as usize]);
     let layout = Layout::Matrix { n_ranks: n as u32, matrix };
-    let ask = Ask { op: Op::Alltoall, layout, dtype: form.dtype, reduce: None };
+    let ask = Ask { op: CollectiveOp::Alltoall, layout, dtype: form.dtype, reduce: None };
     comm.call(ask, Hands::Apart { input, output: output.bytes_mut() })?;
     load.made.push(output);
     load.received = received;

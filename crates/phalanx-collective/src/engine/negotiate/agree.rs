@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Two ranks submitted different things under one name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Conflict {
+pub struct SpecConflict {
     /// Which check found it.
     pub check: u8,
     pub a: Rank,
@@ -18,16 +18,16 @@ pub struct Conflict {
     pub b_value: String,
 }
 
-impl Conflict {
+impl SpecConflict {
     /// What they disagree about.
     pub fn what(&self) -> &'static str {
         CHECKS.get(usize::from(self.check)).map_or("submissions", |c| c.what)
     }
 }
 
-impl fmt::Display for Conflict {
+impl fmt::Display for SpecConflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conflict { a, a_value, b, b_value, .. } = self;
+        let SpecConflict { a, a_value, b, b_value, .. } = self;
         write!(f, "Mismatched {}: rank {a} has {a_value}, but rank {b} has {b_value}", self.what())
     }
 }
@@ -71,7 +71,7 @@ const CHECKS: &[Check] = &[
 ];
 
 /// The first thing about which two submissions disagree.
-pub fn conflict(a: (Rank, &Spec), b: (Rank, &Spec)) -> Option<Conflict> {
+pub fn conflict(a: (Rank, &Spec), b: (Rank, &Spec)) -> Option<SpecConflict> {
     if common(a.1) == common(b.1) {
         return None;
     }
@@ -79,7 +79,7 @@ pub fn conflict(a: (Rank, &Spec), b: (Rank, &Spec)) -> Option<Conflict> {
     let (a, b) = if a.0 <= b.0 { (a, b) } else { (b, a) };
     CHECKS.iter().enumerate().find_map(|(check, c)| {
         let (a_value, b_value) = ((c.value)(a.1)?, (c.value)(b.1)?);
-        (a_value != b_value).then_some(Conflict { check: check as u8, a: a.0, b: b.0, a_value, b_value })
+        (a_value != b_value).then_some(SpecConflict { check: check as u8, a: a.0, b: b.0, a_value, b_value })
     })
 }
 
@@ -112,7 +112,7 @@ fn tail(form: &Form) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::spec::Reduce;
+    use crate::engine::spec::ReduceRule;
     use phalanx_core::{DType, ReduceOp};
 
     fn spec(kind: Kind, dtype: DType, shape: &[u64]) -> Spec {
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(what(&base, &spec(Kind::Allreduce, DType::F32, &[3, 2])), Some("tensor shapes"));
         let scaled = Spec { prescale: 2.0, ..base.clone() };
         assert_eq!(what(&base, &scaled), Some("prescale and/or postscale factors"));
-        let other = Spec { reduce: Reduce::Op(ReduceOp::Max), ..base.clone() };
+        let other = Spec { reduce: ReduceRule::Op(ReduceOp::Max), ..base.clone() };
         assert_eq!(what(&base, &other), Some("reduction operations"));
         assert_eq!(what(&base, &Spec { device: 0, ..base.clone() }), Some("CPU/GPU device selection"));
         let rooted = spec(Kind::Broadcast, DType::F32, &[2]);

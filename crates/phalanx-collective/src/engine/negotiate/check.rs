@@ -3,7 +3,7 @@
 //! - CHECK-1: no message makes a node panic or decide anything for ranks that do not exist: it is refused, and its sender is named.
 
 use super::{
-    Node,
+    Negotiator,
     message::{Announce, Announced, Merged, Message},
 };
 use crate::engine::spec::{Form, Spec};
@@ -14,7 +14,7 @@ pub type Nonsense = &'static str;
 /// No dimension is longer, and no tensor larger, than this.
 const HUGE: u128 = 1 << 56;
 
-impl Node {
+impl Negotiator {
     /// What can be said about a message before anything is done because of it.
     pub(super) fn check(&self, from: usize, message: &Message) -> Result<(), Nonsense> {
         let is_child = self.tree.children().contains(&from);

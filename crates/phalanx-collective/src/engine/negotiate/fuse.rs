@@ -5,7 +5,7 @@
 //! - FUSE-2: the order of batches is the order of their first operations.
 
 use super::message::Agreed;
-use crate::engine::spec::{Kind, Reduce};
+use crate::engine::spec::{Kind, ReduceRule};
 use phalanx_core::DType;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub type Batch = Arc<[Arc<Agreed>]>;
 const LOOK_AHEAD: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct FusionLimits {
     /// Most bytes of a batch.
     pub fusion_bytes: u64,
     /// From this size a tensor travels alone, straight from its owner's memory: packing would cost more than it saves.
@@ -27,7 +27,7 @@ pub struct Limits {
 #[derive(PartialEq)]
 struct Likeness<'a> {
     kind: Kind,
-    reduce: Reduce,
+    reduce: ReduceRule,
     scales: (u64, u64),
     root: u32,
     wire: Option<DType>,
@@ -38,7 +38,7 @@ struct Likeness<'a> {
 fn likeness(agreed: &Agreed) -> Option<Likeness<'_>> {
     let spec = &agreed.spec;
     let fusible = match spec.kind {
-        Kind::Allreduce => spec.reduce != Reduce::Adasum,
+        Kind::Allreduce => spec.reduce != ReduceRule::Adasum,
         Kind::Allgather | Kind::Broadcast | Kind::Reducescatter => true,
         Kind::Alltoall | Kind::Barrier | Kind::AddSet | Kind::RemoveSet => false,
     };
@@ -68,7 +68,7 @@ pub fn weight(agreed: &Agreed) -> u64 {
 }
 
 /// Sorts operations into batches.
-pub fn fuse(operations: &[Arc<Agreed>], limits: Limits) -> Vec<Batch> {
+pub fn fuse(operations: &[Arc<Agreed>], limits: FusionLimits) -> Vec<Batch> {
     let mut batches: Vec<(Vec<Arc<Agreed>>, u64, usize)> = Vec::new();
     for (i, operation) in operations.iter().enumerate() {
         let bytes = weight(operation);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn likes_travel_together_within_the_limit() {
-        let limits = Limits { fusion_bytes: 100, alone_bytes: 80 };
+        let limits = FusionLimits { fusion_bytes: 100, alone_bytes: 80 };
         let (reduce, cast) = (Kind::Allreduce, Kind::Broadcast);
         let list = [
             operation("a", reduce, 10),
@@ -124,7 +124,7 @@ mod tests {
             operation("z", Kind::Barrier, 0),
         ];
         assert_eq!(names(&fuse(&list, limits)), ["a+b", "x+y", "c+d", "large", "z"], "FUSE-1, FUSE-2");
-        let alone = Limits { fusion_bytes: 0, ..limits };
+        let alone = FusionLimits { fusion_bytes: 0, ..limits };
         assert_eq!(fuse(&list, alone).len(), list.len());
     }
 }

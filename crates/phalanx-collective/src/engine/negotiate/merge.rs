@@ -1,13 +1,13 @@
 //! Merges submissions of this node and of the nodes below it: the submissions under one name become one, which is passed on.
 
 use super::{
-    Entry, Node,
+    Entry, Negotiator,
     agree::conflict,
     message::{Announce, Announced, Merged},
 };
 use crate::engine::spec::Name;
 
-impl Node {
+impl Negotiator {
     pub(super) fn hear_announce(&mut self, from: usize, announce: Announce) {
         for place in announce.joined {
             self.hear_joined(place as usize);

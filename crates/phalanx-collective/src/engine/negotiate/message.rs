@@ -1,8 +1,8 @@
 //! The messages between nodes. All of them cross the wire.
 
 use super::{
-    agree::Conflict,
-    report::{Missed, Report},
+    agree::SpecConflict,
+    report::{Missed, StallReport},
 };
 use crate::engine::{
     spec::{Name, Spec},
@@ -33,13 +33,13 @@ pub enum Message {
     /// Downward: what happens next, in this order, on every rank.
     Respond { generation: Generation, responses: Vec<Response> },
     /// Upward: somebody has waited too long for these.
-    Waiting(Vec<Status>),
+    Waiting(Vec<RankStatus>),
     /// Downward: everybody say what you wait for.
     Roll,
     /// Upward: where the programs of these places are.
     Located(Vec<(u32, Spot)>),
     /// Downward: what the roll call found.
-    Report(Report),
+    Report(StallReport),
 }
 
 /// News of a part of the tree.
@@ -70,7 +70,7 @@ pub struct Merged {
     /// Whose submission `spec` is.
     pub first: u32,
     pub spec: Spec,
-    pub conflict: Option<Conflict>,
+    pub conflict: Option<SpecConflict>,
     /// What each place alone knew of an uneven operation.
     pub rows: Vec<(u32, Vec<u64>)>,
     /// Places that had joined instead of submitting it.
@@ -95,7 +95,7 @@ pub enum Response {
     Run(Vec<Item>),
     Fail {
         name: Name,
-        fault: Fault,
+        fault: OpFault,
     },
     AllJoined {
         last: u32,
@@ -110,7 +110,7 @@ pub enum Response {
     /// Nothing happens any more.
     Over {
         rank: Rank,
-        why: End,
+        why: EngineEnd,
     },
 }
 
@@ -122,8 +122,8 @@ pub enum Item {
 
 /// Why one operation does not run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Fault {
-    Conflict(Conflict),
+pub enum OpFault {
+    Conflict(SpecConflict),
     /// The root of a broadcast has joined and has nothing to send.
     RootJoined {
         root: Rank,
@@ -137,7 +137,7 @@ pub enum Fault {
 
 /// Why nothing runs any more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum End {
+pub enum EngineEnd {
     ShutDown,
     /// These ranks kept the named tensor waiting longer than allowed.
     Stalled {
@@ -159,7 +159,7 @@ pub struct Tuning {
 
 /// What one rank is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct RankStatus {
     pub place: u32,
     /// Names it submitted that do not run yet, and for how long.
     pub waiting: Vec<(Name, u64)>,
@@ -169,14 +169,14 @@ pub struct Status {
     pub says_where: bool,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for OpFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Conflict(conflict) => conflict.fmt(f),
-            Fault::RootJoined { root } => {
+            OpFault::Conflict(conflict) => conflict.fmt(f),
+            OpFault::RootJoined { root } => {
                 write!(f, "rank {root} is the root but has joined, so it has no data to send")
             }
-            Fault::NoRows { rank, kind } => {
+            OpFault::NoRows { rank, kind } => {
                 write!(
                     f,
                     "rank {rank} tried to {kind} a tensor without dimensions; give it one, e.g. shape [1]"

@@ -28,28 +28,30 @@ use super::{
 };
 use agree::conflict;
 use check::Nonsense;
-use fuse::{Batch, Limits};
-use message::{Agreed, Announce, Announced, End, Fault, Generation, Item, Merged, Message, Response, Tuning};
+use fuse::{Batch, FusionLimits};
+use message::{
+    Agreed, Announce, Announced, EngineEnd, Generation, Item, Merged, Message, OpFault, Response, Tuning,
+};
 use phalanx_core::Rank;
 use replay::{Replay, View};
-use report::Report;
+use report::StallReport;
 use roll::Roll;
 use root::Root;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
-use table::Table;
+use table::OperationTable;
 use tree::Tree;
 use unison::Unison;
 
 /// What a node is told at its birth; equal on all ranks but for the place.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct NegotiatorSetup {
     pub me: usize,
     /// World ranks of the set, in order; for messages to people.
     pub members: Vec<Rank>,
-    pub limits: Limits,
+    pub limits: FusionLimits,
     pub cache_capacity: usize,
     /// Whether readiness is seen on a board that all ranks share, rather than told along the tree.
     pub board: bool,
@@ -104,7 +106,7 @@ pub enum Output {
     },
     Fail {
         name: Name,
-        fault: Fault,
+        fault: OpFault,
     },
     AllJoined {
         last: Rank,
@@ -112,7 +114,7 @@ pub enum Output {
     Tune(Tuning),
     Over {
         rank: Rank,
-        why: End,
+        why: EngineEnd,
     },
     /// Show this on the board.
     Show {
@@ -122,7 +124,7 @@ pub enum Output {
     },
     /// Ask this rank's program where it is; [`Input::Located`] is the answer.
     Locate,
-    Report(Report),
+    Report(StallReport),
 }
 
 /// What one rank itself has submitted.
@@ -143,10 +145,10 @@ struct Entry {
 
 /// One rank's part in the agreement of one set.
 #[derive(Debug)]
-pub struct Node {
+pub struct Negotiator {
     tree: Tree,
-    setup: Setup,
-    table: Table,
+    setup: NegotiatorSetup,
+    table: OperationTable,
     generation: Generation,
     mine: BTreeMap<Name, Mine>,
     entries: BTreeMap<Name, Entry>,
@@ -173,12 +175,12 @@ pub struct Node {
     pub n_in_full: u64,
 }
 
-impl Node {
-    pub fn new(setup: Setup) -> Node {
+impl Negotiator {
+    pub fn new(setup: NegotiatorSetup) -> Negotiator {
         let tree = Tree { me: setup.me, n: setup.members.len() };
-        Node {
+        Negotiator {
             tree,
-            table: Table::new(setup.cache_capacity),
+            table: OperationTable::new(setup.cache_capacity),
             generation: 0,
             mine: BTreeMap::new(),
             entries: BTreeMap::new(),

@@ -1,6 +1,6 @@
 //! Predicts how long agreement takes on any network: the real nodes, with simulated message times.
 
-use super::{Input, Node, Output, Setup, fuse::Limits};
+use super::{Input, Negotiator, NegotiatorSetup, Output, fuse::FusionLimits};
 use crate::engine::spec::{Form, Kind, Spec};
 use phalanx_core::{DType, Rank};
 use phalanx_net::frame;
@@ -66,7 +66,7 @@ impl<M> Ord for Flight<M> {
 }
 
 struct Simulated {
-    nodes: Vec<Node>,
+    nodes: Vec<Negotiator>,
     /// When each node is free again, and when each pair's last message arrives: messages of a pair stay in order.
     free_at: Vec<f64>,
     arrives: BTreeMap<(usize, usize), f64>,
@@ -79,10 +79,10 @@ struct Simulated {
 impl Simulated {
     fn new(n_ranks: usize, n_tensors: usize, cost: MessageCost, replay: bool) -> Simulated {
         let node = |me| {
-            Node::new(Setup {
+            Negotiator::new(NegotiatorSetup {
                 me,
                 members: (0..n_ranks).map(Rank::at).collect(),
-                limits: Limits { fusion_bytes: 1 << 30, alone_bytes: 1 << 30 },
+                limits: FusionLimits { fusion_bytes: 1 << 30, alone_bytes: 1 << 30 },
                 cache_capacity: n_tensors + 1,
                 board: false,
                 replay,

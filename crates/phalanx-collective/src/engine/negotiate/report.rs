@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Who is missing what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct StallReport {
     pub tensors: Vec<Missing>,
     /// The ranks that are missed somewhere.
     pub missed: Vec<Missed>,
@@ -40,7 +40,7 @@ pub struct Missed {
     pub spot: Option<Spot>,
 }
 
-impl Report {
+impl StallReport {
     /// The longest wait in one line, for the log of every rank.
     pub fn line(&self) -> String {
         let Some(worst) = self.tensors.iter().max_by_key(|t| t.waited_ms) else { return String::new() };
@@ -57,7 +57,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stalled: some ranks have not submitted these tensors:")?;
         for Missing { name, ranks, waited_ms } in &self.tensors {
@@ -161,7 +161,7 @@ mod tests {
         let gone = Missed { answered: false, says_where: false, ..missed(3) };
         let ranks = vec![Rank(1), Rank(2), Rank(3)];
         let late = Missing { name: "allreduce.x".into(), ranks, waited_ms: 10_250 };
-        let report = Report { tensors: vec![late], missed: vec![busy, native, gone] };
+        let report = StallReport { tensors: vec![late], missed: vec![busy, native, gone] };
         assert_eq!(
             report.to_string(),
             "stalled: some ranks have not submitted these tensors:\n  \
@@ -186,7 +186,8 @@ mod tests {
         let wait = |name: &str, waited_ms| Missing { name: name.into(), ranks: vec![Rank(1)], waited_ms };
         let waits_in = ["a", "b", "c", "d", "e"].map(Into::into).to_vec();
         let tensors = vec![wait("x", 1000), wait("y", 2000), wait("z", 500)];
-        let report = Report { tensors, missed: vec![Missed { waits_in, says_where: false, ..missed(1) }] };
+        let report =
+            StallReport { tensors, missed: vec![Missed { waits_in, says_where: false, ..missed(1) }] };
         assert_eq!(
             report.line(),
             "stalled: waiting for rank 1 in y (2.0 s); rank 1 waits in a, b, c and 2 more; 2 other tensors wait, too"

@@ -1,10 +1,10 @@
 //! Finds which ranks others wait for: asks all ranks when one has waited too long.
 
 use super::{
-    Node, Output,
+    Negotiator, Output,
     fuse::Batch,
-    message::{End, Message, Status},
-    report::{Missed, Missing, Report},
+    message::{EngineEnd, Message, RankStatus},
+    report::{Missed, Missing, StallReport},
     tree::Tree,
 };
 use crate::engine::{
@@ -35,13 +35,13 @@ pub struct Roll {
 #[derive(Debug)]
 struct Answers {
     began: u64,
-    statuses: BTreeMap<u32, Status>,
+    statuses: BTreeMap<u32, RankStatus>,
     spots: BTreeMap<u32, Spot>,
 }
 
 impl Answers {
     fn are_complete(&self, n: usize) -> bool {
-        let located = |s: &Status| !s.says_where || self.spots.contains_key(&s.place);
+        let located = |s: &RankStatus| !s.says_where || self.spots.contains_key(&s.place);
         self.statuses.len() >= n && self.statuses.values().all(located)
     }
 }
@@ -90,7 +90,7 @@ impl Roll {
     }
 
     /// Takes answers: passes them on, or collects them at the root.
-    pub fn hear(&mut self, now_us: u64, mut statuses: Vec<Status>, tree: Tree, out: &mut Vec<Output>) {
+    pub fn hear(&mut self, now_us: u64, mut statuses: Vec<RankStatus>, tree: Tree, out: &mut Vec<Output>) {
         if let Some(to) = tree.parent() {
             return out.push(Output::Send { to, message: Message::Waiting(statuses) });
         }
@@ -117,15 +117,15 @@ impl Roll {
     }
 }
 
-impl Node {
+impl Negotiator {
     /// What this rank has waited for longest.
     pub fn waiting_for(&self) -> Option<Name> {
         self.mine.iter().min_by_key(|(_, mine)| mine.since_us).map(|(name, _)| name.clone())
     }
 
-    fn status(&self, now_us: u64) -> Status {
+    fn status(&self, now_us: u64) -> RankStatus {
         let ms = |since: u64| now_us.saturating_sub(since) / 1000;
-        Status {
+        RankStatus {
             place: self.tree.me as u32,
             waiting: self.mine.iter().map(|(name, m)| (name.clone(), ms(m.since_us))).collect(),
             last: self.last.as_ref().map(|(name, at)| (name.clone(), ms(*at))),
@@ -205,13 +205,13 @@ impl Node {
             return;
         }
         let missed = missed.into_iter().map(|p| self.missed(p, answers, &ran)).collect();
-        let report = Report { tensors, missed };
+        let report = StallReport { tensors, missed };
         let abort_ms = self.roll.abort_us.map(|us| us / 1000);
         let worst = report.tensors.iter().find(|t| abort_ms.is_some_and(|ms| t.waited_ms >= ms));
         if let Some(Missing { name, ranks, waited_ms }) = worst {
             let missed = report.missed.iter().filter(|m| ranks.contains(&m.rank)).cloned().collect();
             let (name, missing, waited_ms) = (name.clone(), ranks.clone(), *waited_ms);
-            let why = End::Stalled { name, missing, waited_ms, missed };
+            let why = EngineEnd::Stalled { name, missing, waited_ms, missed };
             let root = self.root.as_mut().expect("the root concludes");
             root.abort = Some((ranks[0], why));
         }
@@ -234,7 +234,7 @@ impl Node {
         }
     }
 
-    pub(super) fn tell(&mut self, report: Report, out: &mut Vec<Output>) {
+    pub(super) fn tell(&mut self, report: StallReport, out: &mut Vec<Output>) {
         for to in self.tree.children() {
             out.push(Output::Send { to, message: Message::Report(report.clone()) });
         }

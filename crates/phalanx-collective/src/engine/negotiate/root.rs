@@ -1,9 +1,9 @@
 //! The root of the tree decides the order: what runs, what fails, and when a sequence has repeated often enough to be replayed.
 
 use super::{
-    Node, Output,
-    fuse::{self, Limits},
-    message::{Agreed, Announced, End, Fault, Item, Merged, Response},
+    Negotiator, Output,
+    fuse::{self, FusionLimits},
+    message::{Agreed, Announced, EngineEnd, Item, Merged, OpFault, Response},
 };
 use crate::engine::spec::{Kind, Name};
 use phalanx_core::Rank;
@@ -31,7 +31,7 @@ struct Ready {
 
 #[derive(Debug)]
 pub struct Root {
-    pub limits: Limits,
+    pub limits: FusionLimits,
     /// Submitted by all, not judged yet.
     pub complete: Vec<Announced>,
     ready: Vec<Ready>,
@@ -39,7 +39,7 @@ pub struct Root {
     pub joins: Vec<usize>,
     pub leaving: Option<Rank>,
     /// A verdict on ranks that kept others waiting.
-    pub abort: Option<(Rank, End)>,
+    pub abort: Option<(Rank, EngineEnd)>,
     pub running: u64,
     /// Values to change at the next opportunity.
     pub tune: Option<super::Tuning>,
@@ -66,7 +66,7 @@ const LOOSER_ROUNDS: u32 = 8;
 const MOST_WANTED: u32 = 1 << 12;
 
 impl Root {
-    pub fn new(limits: Limits) -> Root {
+    pub fn new(limits: FusionLimits) -> Root {
         Root {
             limits,
             complete: Vec::new(),
@@ -146,7 +146,7 @@ impl Root {
     }
 }
 
-impl Node {
+impl Negotiator {
     /// At the root: answers what can be answered.
     pub(super) fn respond(&mut self, now_us: u64, out: &mut Vec<Output>) {
         if self.root.is_none() || self.replay.is_some() {
@@ -173,7 +173,7 @@ impl Node {
         if let Some((rank, why)) = root.abort.take() {
             responses.push(Response::Over { rank, why });
         } else if let Some(rank) = root.leaving.filter(|_| root.ready.is_empty()) {
-            responses.push(Response::Over { rank, why: End::ShutDown });
+            responses.push(Response::Over { rank, why: EngineEnd::ShutDown });
         } else if let Some(batches) = replay {
             responses.push(Response::Replay { batches });
         }
@@ -205,17 +205,17 @@ impl Node {
         failed
     }
 
-    fn fault_of(&self, merged: &Merged) -> Option<Fault> {
+    fn fault_of(&self, merged: &Merged) -> Option<OpFault> {
         if let Some(conflict) = &merged.conflict {
-            return Some(Fault::Conflict(conflict.clone()));
+            return Some(OpFault::Conflict(conflict.clone()));
         }
         let spec = &merged.spec;
         if spec.kind.is_uneven() && spec.forms.iter().any(|f| f.shape.is_empty()) {
             let rank = self.rank_at(merged.first as usize);
-            return Some(Fault::NoRows { rank, kind: spec.kind.to_string() });
+            return Some(OpFault::NoRows { rank, kind: spec.kind.to_string() });
         }
         (spec.kind == Kind::Broadcast && merged.absent.contains(&spec.root))
-            .then(|| Fault::RootJoined { root: self.rank_at(spec.root as usize) })
+            .then(|| OpFault::RootJoined { root: self.rank_at(spec.root as usize) })
     }
 
     fn accept(&mut self, merged: Merged) -> Ready {

@@ -1,6 +1,6 @@
 //! Many nodes, a network that delays and reorders between pairs, and random programs: the same code as in the engine, with time in our hands.
 
-use super::{agree::Conflict, fuse::Limits, message::*, replay::View, report::Missed, *};
+use super::{agree::SpecConflict, fuse::FusionLimits, message::*, replay::View, report::Missed, *};
 use crate::engine::{
     spec::{Form, Kind, Spec},
     whereabouts::Frame,
@@ -29,13 +29,13 @@ enum Event {
 }
 
 struct Net {
-    nodes: Vec<Node>,
+    nodes: Vec<Negotiator>,
     /// Messages on the way, in order for each pair.
     wires: BTreeMap<(usize, usize), VecDeque<Message>>,
     boards: Vec<(Generation, u64, bool)>,
     events: Vec<Vec<Event>>,
     unfinished: Vec<u64>,
-    reports: Vec<Report>,
+    reports: Vec<StallReport>,
     replayed: usize,
     now_us: u64,
     chance: Chance,
@@ -49,12 +49,12 @@ struct Net {
 }
 
 impl Net {
-    fn new(n: usize, seed: u64, change: impl Fn(&mut Setup)) -> Net {
+    fn new(n: usize, seed: u64, change: impl Fn(&mut NegotiatorSetup)) -> Net {
         let node = |me| {
-            let mut setup = Setup {
+            let mut setup = NegotiatorSetup {
                 me,
                 members: (0..n).map(Rank::at).collect(),
-                limits: Limits { fusion_bytes: 256, alone_bytes: 200 },
+                limits: FusionLimits { fusion_bytes: 256, alone_bytes: 200 },
                 cache_capacity: 6,
                 board: false,
                 replay: true,
@@ -63,7 +63,7 @@ impl Net {
                 says_where: false,
             };
             change(&mut setup);
-            Node::new(setup)
+            Negotiator::new(setup)
         };
         Net {
             nodes: (0..n).map(node).collect(),
@@ -348,8 +348,11 @@ fn conflicts_name_the_first_check_and_both_ranks_however_the_tree_merges_them() 
         assert!(node.mine.is_empty());
     }
     // The text is made where the conflict is found; ask a root for it.
-    let mut root =
-        Node::new(Setup { members: (0..2).map(Rank).collect(), me: 0, ..net.nodes[0].setup.clone() });
+    let mut root = Negotiator::new(NegotiatorSetup {
+        members: (0..2).map(Rank).collect(),
+        me: 0,
+        ..net.nodes[0].setup.clone()
+    });
     let mut out = Vec::new();
     root.step(0, Input::Submit { name: "x".into(), spec: odd }, &mut out);
     let part = Announced::Full(Box::new(Merged {
@@ -363,12 +366,12 @@ fn conflicts_name_the_first_check_and_both_ranks_however_the_tree_merges_them() 
     let announce = Announce { submitted: vec![part], ..Announce::default() };
     root.step(0, Input::Heard { from: 1, message: Message::Announce(announce) }, &mut out);
     for output in out {
-        if let Output::Fail { fault: Fault::Conflict(c), .. } = output {
+        if let Output::Fail { fault: OpFault::Conflict(c), .. } = output {
             faults.push(c);
         }
     }
     let (a_value, b_value) = ("f32".to_string(), "f64".to_string());
-    assert_eq!(faults, [Conflict { check: 0, a: Rank(0), b: Rank(1), a_value, b_value }], "AGREE-1");
+    assert_eq!(faults, [SpecConflict { check: 0, a: Rank(0), b: Rank(1), a_value, b_value }], "AGREE-1");
 }
 
 #[test]
@@ -543,9 +546,10 @@ fn nonsense(chance: &mut Chance, generation: Generation) -> Message {
         3 => Response::AllJoined { last: a as u32 },
         4 => Response::Replay { batches: vec![vec![a as u32]; chance.below(3) as usize] },
         5 => Response::NewTable,
-        _ => Response::Over { rank: Rank(b as u32), why: End::ShutDown },
+        _ => Response::Over { rank: Rank(b as u32), why: EngineEnd::ShutDown },
     };
-    let status = Status { place: a as u32, waiting: vec![("t0".into(), b)], last: None, says_where: a == 1 };
+    let status =
+        RankStatus { place: a as u32, waiting: vec![("t0".into(), b)], last: None, says_where: a == 1 };
     let spot = Spot { frames: Vec::new(), elsewhere: vec![(0, "t0".into()); 9] };
     match chance.below(8) {
         0 | 1 => Message::Announce(Announce { generation, submitted, joined, leaving }),

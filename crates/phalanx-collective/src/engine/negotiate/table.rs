@@ -15,7 +15,7 @@ use std::{
 const SEEN: usize = 4096;
 
 #[derive(Debug)]
-pub struct Table {
+pub struct OperationTable {
     pub number: u32,
     /// With gaps: numbers are given out before operations run, and those need not run in that order.
     known: Vec<Option<Arc<Agreed>>>,
@@ -30,9 +30,9 @@ pub struct Table {
     overflowed: bool,
 }
 
-impl Table {
-    pub fn new(capacity: usize) -> Table {
-        Table {
+impl OperationTable {
+    pub fn new(capacity: usize) -> OperationTable {
+        OperationTable {
             number: 0,
             known: Vec::new(),
             ids: BTreeMap::new(),

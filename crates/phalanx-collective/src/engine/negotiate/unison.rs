@@ -1,7 +1,7 @@
 //! A node while it replays: how it announces its readiness, and how all nodes stop at the same batch.
 
 use super::{
-    Node, Output,
+    Negotiator, Output,
     fuse::Batch,
     message::{Announce, Message},
     replay::{Replay, View},
@@ -34,7 +34,7 @@ impl Unison {
     }
 }
 
-impl Node {
+impl Negotiator {
     pub(super) fn begin_replay(&mut self, now_us: u64, batches: Vec<Batch>, out: &mut Vec<Output>) {
         self.change_generation();
         self.entries.clear();

@@ -5,18 +5,18 @@
 
 use super::{
     super::{
-        Draft, Extent, Request,
-        step::{Buf, Layout, Op, Step},
+        Draft, Extent, PlanRequest,
+        step::{Buf, CollectiveOp, Layout, Step},
     },
     Lanes, one_ahead,
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Allreduce && request.is_one_arena()
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Allreduce && request.is_one_arena()
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let Layout::Whole { len } = request.layout else { unreachable!("an allreduce has a whole vector") };
     let lanes = Lanes::single(len, request.slot_len(), request.segment_len());
     let segment = move |i| lanes.piece(i, 0, Extent::new(0, len));

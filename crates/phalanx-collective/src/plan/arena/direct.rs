@@ -4,27 +4,28 @@
 
 use super::{
     super::{
-        Draft, Extent, Memory, Request,
-        step::{Buf, Op, Step},
+        Draft, Extent, Memory, PlanRequest,
+        step::{Buf, CollectiveOp, Step},
     },
     cache_line_len,
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    let op = !matches!(request.op, Op::Reduce | Op::ReduceScatter | Op::Barrier);
+pub fn supports(request: &PlanRequest) -> bool {
+    let op =
+        !matches!(request.op, CollectiveOp::Reduce | CollectiveOp::ReduceScatter | CollectiveOp::Barrier);
     let reaches = match request.memory {
         Memory::Private => false,
         // What can only be read cannot take results.
-        Memory::Readable => request.op != Op::Allreduce,
+        Memory::Readable => request.op != CollectiveOp::Allreduce,
         Memory::Arena => true,
     };
     op && reaches && request.is_one_arena()
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let between = match request.op {
-        Op::Allreduce => {
+        CollectiveOp::Allreduce => {
             let whole = Extent::new(0, request.layout.len());
             let grain = cache_line_len(request.elem_bytes);
             let chunk = whole.part_in_grains(request.n_ranks(), me.0, grain);
@@ -37,25 +38,25 @@ pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
 }
 
 /// Copies all that this rank is due, its own part from its own `In` unless it is in place.
-fn fetches(request: &Request, me: Rank) -> Vec<Step> {
+fn fetches(request: &PlanRequest, me: Rank) -> Vec<Step> {
     let n = request.n_ranks();
     let layout = &request.layout;
     // (peer, where in its `In`, where in my `Out`)
     let mut due: Vec<(Rank, u64, Extent)> = match request.op {
-        Op::Broadcast => {
+        CollectiveOp::Broadcast => {
             let root = layout.root().expect("a broadcast has a root");
             vec![(root, 0, Extent::new(0, layout.len()))]
         }
-        Op::Scatter => {
+        CollectiveOp::Scatter => {
             let root = layout.root().expect("a scatter has a root");
             let extent = layout.extents()[me.index()];
             vec![(root, extent.at, Extent::new(0, extent.len))]
         }
-        Op::Gather if layout.root() != Some(me) => Vec::new(),
-        Op::Gather | Op::Allgather => {
+        CollectiveOp::Gather if layout.root() != Some(me) => Vec::new(),
+        CollectiveOp::Gather | CollectiveOp::Allgather => {
             layout.extents().into_iter().enumerate().map(|(p, dst)| (Rank::at(p), 0, dst)).collect()
         }
-        Op::Alltoall => {
+        CollectiveOp::Alltoall => {
             let dsts = layout.column(me).into_iter().enumerate();
             dsts.map(|(p, dst)| (Rank::at(p), layout.row(Rank::at(p))[me.index()].at, dst)).collect()
         }

@@ -6,9 +6,9 @@
 
 use super::{
     super::{
-        Draft, Extent, Request,
+        Draft, Extent, PlanRequest,
         extent::n_pieces,
-        step::{Buf, Layout, Op, Step},
+        step::{Buf, CollectiveOp, Layout, Step},
     },
     Parts, cache_line_len,
 };
@@ -19,11 +19,11 @@ const MIN_CHUNK_BYTES: u64 = 4 << 10;
 /// Segments that a short message is cut into, so that the three stages overlap.
 const MIN_SEGMENTS: u64 = 4;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Allreduce && request.is_one_arena()
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Allreduce && request.is_one_arena()
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let Layout::Whole { len } = request.layout else { unreachable!("an allreduce has a whole vector") };
     let cut = Cut::new(request, len);
     let group = request.topology.neighbours(me);
@@ -76,7 +76,7 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(request: &Request, len: u64) -> Cut {
+    fn new(request: &PlanRequest, len: u64) -> Cut {
         let n_ranks = request.n_ranks();
         let grain = cache_line_len(request.elem_bytes);
         let smallest = (MIN_CHUNK_BYTES / u64::from(request.elem_bytes)).max(1) * u64::from(n_ranks);

@@ -5,30 +5,30 @@
 
 use super::{
     super::{
-        Draft, Extent, Request,
-        step::{Buf, Op, Step},
+        Draft, Extent, PlanRequest,
+        step::{Buf, CollectiveOp, Step},
     },
     Lanes, Parts, one_ahead,
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op != Op::Allreduce && request.is_one_arena()
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op != CollectiveOp::Allreduce && request.is_one_arena()
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let group = request.topology.neighbours(me);
     let layout = &request.layout;
     let place = me.0;
     match request.op {
-        Op::Barrier => Draft::in_arena(group, 1, 0, std::iter::once(Step::Sync { turn: 0 })),
-        Op::ReduceScatter => {
+        CollectiveOp::Barrier => Draft::in_arena(group, 1, 0, std::iter::once(Step::Sync { turn: 0 })),
+        CollectiveOp::ReduceScatter => {
             let chunks = layout.extents();
             let lanes = lanes(request, &chunks);
             let steps = reduce_scatter(lanes, chunks, place, Target { base: 0, last: true });
             Draft::in_arena(group, lanes.n_turns(), 0, steps)
         }
-        Op::Allgather => {
+        CollectiveOp::Allgather => {
             let chunks = layout.extents();
             let lanes = single(request, layout.counts());
             let own = copy(request, Extent::new(0, chunks[me.index()].len), chunks[me.index()]);
@@ -37,7 +37,7 @@ pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
                 gather(Gather { first: 0, lanes, group, place, reads: true }, Some((Buf::In, src)), chunks);
             Draft::in_arena(group, lanes.n_turns(), 0, steps.chain(own))
         }
-        Op::Gather => {
+        CollectiveOp::Gather => {
             let is_root = layout.root() == Some(me);
             let chunks = layout.extents();
             let lanes = single(request, layout.counts());
@@ -47,7 +47,7 @@ pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
             let steps = gather(Gather { first: 0, lanes, group, place, reads: is_root }, src, chunks);
             Draft::in_arena(group, lanes.n_turns(), 0, steps.chain(own))
         }
-        Op::Broadcast => {
+        CollectiveOp::Broadcast => {
             let root = layout.root().expect("a broadcast has a root");
             let whole = Extent::new(0, layout.len());
             let lanes = single(request, &[whole.len]);
@@ -56,32 +56,32 @@ pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
             let steps = broadcast(0, lanes, root, (root == me, buf), whole);
             Draft::in_arena(group, lanes.n_turns(), 0, steps.chain(own))
         }
-        Op::Reduce => {
+        CollectiveOp::Reduce => {
             let root = layout.root().expect("a reduce has a root");
             let whole = Extent::new(0, layout.len());
             let lanes = single(request, &[whole.len]);
             Draft::in_arena(group, lanes.n_turns(), 0, reduce(lanes, root == me, whole, true))
         }
-        Op::Scatter => scatter(request, me),
-        Op::Alltoall => alltoall(request, me),
-        Op::Allreduce => unreachable!("supports() leaves allreduce to others"),
+        CollectiveOp::Scatter => scatter(request, me),
+        CollectiveOp::Alltoall => alltoall(request, me),
+        CollectiveOp::Allreduce => unreachable!("supports() leaves allreduce to others"),
     }
 }
 
 /// Lanes for these chunks, one for each rank.
-pub(in super::super) fn lanes(request: &Request, chunks: &[Extent]) -> Lanes {
+pub(in super::super) fn lanes(request: &PlanRequest, chunks: &[Extent]) -> Lanes {
     let longest = chunks.iter().map(|c| c.len).max().unwrap_or(0);
     Lanes::new(chunks.len() as u32, longest, request.slot_len(), request.segment_len(), request.elem_bytes)
 }
 
 /// One lane for chunks of these lengths.
-pub(in super::super) fn single(request: &Request, lens: &[u64]) -> Lanes {
+pub(in super::super) fn single(request: &PlanRequest, lens: &[u64]) -> Lanes {
     Lanes::single(lens.iter().copied().max().unwrap_or(0), request.slot_len(), request.segment_len())
 }
 
 /// This rank's own elements from `In` to `Out`, unless they are there already.
-fn copy(request: &Request, src: Extent, dst: Extent) -> Option<Step> {
-    let in_place = request.in_place && request.op != Op::Alltoall;
+fn copy(request: &PlanRequest, src: Extent, dst: Extent) -> Option<Step> {
+    let in_place = request.in_place && request.op != CollectiveOp::Alltoall;
     (!in_place).then(|| Step::Copy { src: src.of(Buf::In), dst: dst.of(Buf::Out) })
 }
 
@@ -185,7 +185,7 @@ pub(in super::super) fn reduce<'a>(
     one_ahead(0, lanes.n_turns(), publish, read)
 }
 
-fn scatter(request: &Request, me: Rank) -> Draft<'_> {
+fn scatter(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let root = request.layout.root().expect("a scatter has a root");
     let chunks = request.layout.extents();
     let lanes = lanes(request, &chunks);
@@ -207,7 +207,7 @@ fn scatter(request: &Request, me: Rank) -> Draft<'_> {
     Draft::in_arena(request.topology.neighbours(me), lanes.n_turns(), 0, steps.chain(own))
 }
 
-fn alltoall(request: &Request, me: Rank) -> Draft<'_> {
+fn alltoall(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let n = request.n_ranks();
     let ranks = move || (0..n).map(Rank);
     let layout = &request.layout;

@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Request,
-        step::{Layout, Op},
+        PlanRequest,
+        step::{CollectiveOp, Layout},
     },
     named, prove, request,
 };
@@ -12,8 +12,8 @@ use phalanx_core::{Rank, Tiers, Topology};
 /// Divisible by everything that divides a vector here.
 const LEN: u64 = 5040 * 4;
 
-fn allreduce(sizes: &[u32]) -> Request {
-    request(Op::Allreduce, Layout::Whole { len: LEN }, Topology::of_sizes(sizes))
+fn allreduce(sizes: &[u32]) -> PlanRequest {
+    request(CollectiveOp::Allreduce, Layout::Whole { len: LEN }, Topology::of_sizes(sizes))
 }
 
 #[test]
@@ -32,13 +32,13 @@ fn rings_and_halving_send_the_least_out_of_every_rank() {
 fn a_flat_ring_enters_each_host_once_however_ranks_are_numbered() {
     let dealt = |h: u32| (0..4).map(|i| Rank(3 * i + h)).collect();
     let topology = Topology::new((0..3).map(dealt).collect()).unwrap();
-    let request = request(Op::Allreduce, Layout::Whole { len: LEN }, topology);
+    let request = request(CollectiveOp::Allreduce, Layout::Whole { len: LEN }, topology);
     assert_eq!(prove(named("ring"), &request).host_bytes, [2 * 11 * LEN * 4 / 12; 3]);
 }
 
 #[test]
 fn a_ring_reduce_scatter_or_allgather_sends_each_chunk_once() {
-    for op in [Op::ReduceScatter, Op::Allgather] {
+    for op in [CollectiveOp::ReduceScatter, CollectiveOp::Allgather] {
         let counts = vec![10, 0, 7, 30, 1];
         let request = request(op, Layout::Counts { counts: counts.clone() }, Topology::of_sizes(&[1; 5]));
         let sent: u64 = prove(named("ring"), &request).sent_bytes.iter().sum();
@@ -50,7 +50,7 @@ fn a_ring_reduce_scatter_or_allgather_sends_each_chunk_once() {
 fn tiers_send_the_least_out_of_every_host_even_or_not() {
     for sizes in [&[4, 4, 4][..], &[3, 1], &[2, 3, 2], &[1, 1, 4], &[1, 2, 3, 4], &[5, 5]] {
         for links_only in [false, true] {
-            let request = Request { links_only, ..allreduce(sizes) };
+            let request = PlanRequest { links_only, ..allreduce(sizes) };
             let report = prove(named("tiers"), &request);
             let n_hosts = sizes.len() as u64;
             let least = 2 * (n_hosts - 1) * LEN * 4 / n_hosts;
@@ -66,7 +66,7 @@ fn tiers_send_the_least_out_of_every_host_even_or_not() {
 #[test]
 fn three_tiers_send_the_least_along_each() {
     let tiers: Tiers = "4x3x2".parse().unwrap();
-    let request = Request { tiers: Some(tiers), ..allreduce(&[4; 6]) };
+    let request = PlanRequest { tiers: Some(tiers), ..allreduce(&[4; 6]) };
     let bytes = LEN * 4;
     let between_hosts = 2 * 2 * bytes / 3;
     let between_racks = 2 * (bytes / 3) / 2;
@@ -75,7 +75,7 @@ fn three_tiers_send_the_least_along_each() {
 
 #[test]
 fn leaders_send_few_messages() {
-    let request = request(Op::Allreduce, Layout::Whole { len: 8 }, Topology::of_sizes(&[4; 4]));
+    let request = request(CollectiveOp::Allreduce, Layout::Whole { len: 8 }, Topology::of_sizes(&[4; 4]));
     let report = prove(named("tiers-small"), &request);
     assert_eq!(report.host_bytes, [2 * 32; 4], "two rounds of the whole vector");
     assert!(report.n_steps.iter().all(|&n| n <= 8), "{:?}", report.n_steps);
@@ -83,13 +83,14 @@ fn leaders_send_few_messages() {
 
 #[test]
 fn small_messages_in_shared_memory_take_two_steps() {
-    let request = request(Op::Allreduce, Layout::Whole { len: 8 }, Topology::one_host(4));
+    let request = request(CollectiveOp::Allreduce, Layout::Whole { len: 8 }, Topology::one_host(4));
     assert_eq!(prove(named("arena-all"), &request).n_steps, [2; 4]);
 }
 
 #[test]
 fn a_broadcast_in_two_levels_enters_each_host_once() {
     let root = Rank(5);
-    let request = request(Op::Broadcast, Layout::Rooted { root, len: 100 }, Topology::of_sizes(&[4, 4, 4]));
+    let request =
+        request(CollectiveOp::Broadcast, Layout::Rooted { root, len: 100 }, Topology::of_sizes(&[4, 4, 4]));
     assert_eq!(prove(named("tiers-rooted"), &request).host_bytes.iter().sum::<u64>(), 2 * 400);
 }

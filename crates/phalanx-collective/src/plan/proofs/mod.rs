@@ -5,15 +5,15 @@ mod mutants;
 mod worlds;
 
 use super::{
-    Algorithm, Memory, Request, build,
-    step::{Layout, Op, Plan},
-    verify::{Report, verify},
+    Algorithm, Memory, PlanRequest, build,
+    step::{CollectiveOp, Layout, Plan},
+    verify::{PlanCost, verify},
 };
 use phalanx_core::{Rank, Topology};
 use std::sync::Arc;
 
-fn request(op: Op, layout: Layout, topology: Topology) -> Request {
-    Request {
+fn request(op: CollectiveOp, layout: Layout, topology: Topology) -> PlanRequest {
+    PlanRequest {
         op,
         layout,
         topology: Arc::new(topology),
@@ -31,11 +31,11 @@ fn named(name: &str) -> Algorithm {
     name.parse().expect("a name of the table")
 }
 
-fn plans(algorithm: Algorithm, request: &Request) -> Vec<Plan> {
+fn plans(algorithm: Algorithm, request: &PlanRequest) -> Vec<Plan> {
     (0..request.n_ranks()).map(|r| build(algorithm, request, Rank(r))).collect()
 }
 
-fn prove(algorithm: Algorithm, request: &Request) -> Report {
+fn prove(algorithm: Algorithm, request: &PlanRequest) -> PlanCost {
     verify(request, &plans(algorithm, request)).unwrap_or_else(|fault| {
         panic!("PLAN-1, PLAN-2, PLAN-3, ARENA-1, ARENA-2, ARENA-3: {algorithm}: {fault}\n{request:?}")
     })

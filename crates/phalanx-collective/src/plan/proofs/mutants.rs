@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Algorithm, Memory, Request,
-        step::{Fold, Layout, Op, Plan, Span, Step},
+        Algorithm, Memory, PlanRequest,
+        step::{CollectiveOp, Fold, Layout, Plan, Span, Step},
         verify::verify,
     },
     plans, request,
@@ -11,25 +11,25 @@ use super::{
 use phalanx_core::{Rank, Topology};
 
 /// One request for every operation and kind of world, with slots so small that pipelines wrap.
-fn samples() -> Vec<Request> {
+fn samples() -> Vec<PlanRequest> {
     let counts = vec![3, 0, 9, 5, 6, 2];
     let root = Rank(1);
     let layouts = [
-        (Op::Allreduce, Layout::Whole { len: 41 }),
-        (Op::Broadcast, Layout::Rooted { root, len: 23 }),
-        (Op::Reduce, Layout::Rooted { root, len: 23 }),
-        (Op::ReduceScatter, Layout::Counts { counts: counts.clone() }),
-        (Op::Allgather, Layout::Counts { counts: counts.clone() }),
-        (Op::Gather, Layout::RootedCounts { root, counts: counts.clone() }),
-        (Op::Scatter, Layout::RootedCounts { root, counts }),
-        (Op::Alltoall, Layout::Matrix { n_ranks: 6, matrix: (0..36).map(|i| i % 4).collect() }),
-        (Op::Barrier, Layout::Empty),
+        (CollectiveOp::Allreduce, Layout::Whole { len: 41 }),
+        (CollectiveOp::Broadcast, Layout::Rooted { root, len: 23 }),
+        (CollectiveOp::Reduce, Layout::Rooted { root, len: 23 }),
+        (CollectiveOp::ReduceScatter, Layout::Counts { counts: counts.clone() }),
+        (CollectiveOp::Allgather, Layout::Counts { counts: counts.clone() }),
+        (CollectiveOp::Gather, Layout::RootedCounts { root, counts: counts.clone() }),
+        (CollectiveOp::Scatter, Layout::RootedCounts { root, counts }),
+        (CollectiveOp::Alltoall, Layout::Matrix { n_ranks: 6, matrix: (0..36).map(|i| i % 4).collect() }),
+        (CollectiveOp::Barrier, Layout::Empty),
     ];
     let mut samples = Vec::new();
     for (op, layout) in layouts {
         for topology in [Topology::one_host(6), Topology::of_sizes(&[1, 3, 2])] {
             for memory in [Memory::Private, Memory::Arena] {
-                let sizes = Request {
+                let sizes = PlanRequest {
                     slot_bytes: 48,
                     segment_bytes: 12,
                     memory,

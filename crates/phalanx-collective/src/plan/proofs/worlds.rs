@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Algorithm, Memory, Request,
-        step::{Layout, Op},
+        Algorithm, Memory, PlanRequest,
+        step::{CollectiveOp, Layout},
     },
     prove, request,
 };
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 const SIZES: [(u64, u64); 3] = [(1 << 20, 64 << 10), (32, 16), (100, 32)];
 
 /// Proves all algorithms that support a request, in place and not, through the arena and not. Returns the names.
-fn prove_all(request: &Request) -> BTreeSet<&'static str> {
+fn prove_all(request: &PlanRequest) -> BTreeSet<&'static str> {
     let mut proved = BTreeSet::new();
     let worlds = [
         (Memory::Private, false),
@@ -26,9 +26,15 @@ fn prove_all(request: &Request) -> BTreeSet<&'static str> {
     for (slot_bytes, segment_bytes) in SIZES {
         for (memory, links_only) in worlds {
             for in_place in [false, true] {
-                let request =
-                    Request { slot_bytes, segment_bytes, memory, links_only, in_place, ..request.clone() };
-                let never = in_place && request.op == Op::Alltoall;
+                let request = PlanRequest {
+                    slot_bytes,
+                    segment_bytes,
+                    memory,
+                    links_only,
+                    in_place,
+                    ..request.clone()
+                };
+                let never = in_place && request.op == CollectiveOp::Alltoall;
                 for algorithm in Algorithm::supporting(&request).filter(|_| !never) {
                     // What makes no difference to an algorithm is not tried again.
                     let is_direct = algorithm.name() == "arena-direct";
@@ -82,7 +88,7 @@ fn allreduce_is_right_in_every_small_world() {
         for topology in topologies(n) {
             for len in lens(n) {
                 proved.append(&mut prove_all(&request(
-                    Op::Allreduce,
+                    CollectiveOp::Allreduce,
                     Layout::Whole { len },
                     topology.clone(),
                 )));
@@ -105,8 +111,8 @@ fn allreduce_is_right_along_every_shape() {
         let hosts = vec![tiers.dims()[0]; (n / tiers.dims()[0]) as usize];
         for topology in [Topology::of_sizes(&hosts), Topology::one_host(n), Topology::of_sizes(&[1, n - 1])] {
             for len in lens(n) {
-                let request = request(Op::Allreduce, Layout::Whole { len }, topology.clone());
-                prove_all(&Request { tiers: Some(tiers.clone()), ..request });
+                let request = request(CollectiveOp::Allreduce, Layout::Whole { len }, topology.clone());
+                prove_all(&PlanRequest { tiers: Some(tiers.clone()), ..request });
             }
         }
     }
@@ -117,7 +123,9 @@ fn vectors_from_and_to_one_rank_are_right_for_every_root() {
     let mut proved = BTreeSet::new();
     for n in 1..=17 {
         let all = topologies(n);
-        for (root, op) in (0..n).flat_map(|r| [(Rank(r), Op::Broadcast), (Rank(r), Op::Reduce)]) {
+        for (root, op) in
+            (0..n).flat_map(|r| [(Rank(r), CollectiveOp::Broadcast), (Rank(r), CollectiveOp::Reduce)])
+        {
             // The number of hosts matters where there is a two-level algorithm; one length then does.
             for (i, topology) in all.iter().enumerate() {
                 let few = [0, 1, u64::from(n) + 1, 63];
@@ -135,7 +143,9 @@ fn vectors_from_and_to_one_rank_are_right_for_every_root() {
 fn uneven_chunks_from_and_to_one_rank_are_right_for_every_root() {
     let mut proved = BTreeSet::new();
     for n in 1..=17 {
-        for (root, op) in (0..n).flat_map(|r| [(Rank(r), Op::Gather), (Rank(r), Op::Scatter)]) {
+        for (root, op) in
+            (0..n).flat_map(|r| [(Rank(r), CollectiveOp::Gather), (Rank(r), CollectiveOp::Scatter)])
+        {
             for counts in [vec![0; n as usize], vec![1; n as usize], ragged(n, 1), ragged(n, 2)] {
                 let layout = Layout::RootedCounts { root, counts };
                 proved.append(&mut prove_all(&request(op, layout, Topology::one_host(n))));
@@ -153,7 +163,9 @@ fn uneven_chunks_of_everybody_are_right() {
         one[n as usize / 2] = 63;
         let counts =
             [vec![0; n as usize], vec![1; n as usize], vec![59; n as usize], one, ragged(n, 1), ragged(n, 2)];
-        for (op, counts) in counts.iter().flat_map(|c| [(Op::ReduceScatter, c), (Op::Allgather, c)]) {
+        for (op, counts) in
+            counts.iter().flat_map(|c| [(CollectiveOp::ReduceScatter, c), (CollectiveOp::Allgather, c)])
+        {
             for topology in topologies(n) {
                 let layout = Layout::Counts { counts: counts.clone() };
                 proved.append(&mut prove_all(&request(op, layout, topology)));
@@ -172,7 +184,7 @@ fn alltoall_is_right_with_uneven_matrices() {
             [vec![0; cells as usize], vec![1; cells as usize], vec![7; cells as usize], ragged(cells, 1)];
         for matrix in matrices {
             let layout = Layout::Matrix { n_ranks: n, matrix };
-            proved.append(&mut prove_all(&request(Op::Alltoall, layout, Topology::one_host(n))));
+            proved.append(&mut prove_all(&request(CollectiveOp::Alltoall, layout, Topology::one_host(n))));
         }
     }
     assert_eq!(proved, ["alone", "arena", "arena-direct", "pairwise"].into());
@@ -183,14 +195,14 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
     let mut proved = BTreeSet::new();
     for n in 1..=17 {
         for topology in topologies(n) {
-            proved.append(&mut prove_all(&request(Op::Barrier, Layout::Empty, topology)));
+            proved.append(&mut prove_all(&request(CollectiveOp::Barrier, Layout::Empty, topology)));
         }
     }
     assert_eq!(proved, ["alone", "arena", "dissemination", "tiers-rooted"].into());
 }
 
 /// Any operation in any world of up to 12 ranks on up to 4 hosts.
-fn any_request() -> impl Strategy<Value = Request> {
+fn any_request() -> impl Strategy<Value = PlanRequest> {
     let world = proptest::collection::vec(1u32..=4, 1..=4)
         .prop_filter("at most 12 ranks", |s| s.iter().sum::<u32>() <= 12);
     world.prop_flat_map(|sizes| {
@@ -198,7 +210,7 @@ fn any_request() -> impl Strategy<Value = Request> {
         let count = prop_oneof![Just(0u64), 0u64..20, 0u64..90];
         (
             Just(sizes),
-            proptest::sample::select(Op::ALL.to_vec()),
+            proptest::sample::select(CollectiveOp::ALL.to_vec()),
             proptest::collection::vec(count, (n * n) as usize),
             0..n,
             (4u64..200, 1u64..100, proptest::sample::select(vec![1u32, 2, 4, 8])),
@@ -219,20 +231,24 @@ fn any_request() -> impl Strategy<Value = Request> {
                     let (root, len) = (Rank(root), counts[0] * 3);
                     let few = counts[..n as usize].to_vec();
                     let layout = match op {
-                        Op::Allreduce => Layout::Whole { len },
-                        Op::Broadcast | Op::Reduce => Layout::Rooted { root, len },
-                        Op::ReduceScatter | Op::Allgather => Layout::Counts { counts: few },
-                        Op::Gather | Op::Scatter => Layout::RootedCounts { root, counts: few },
-                        Op::Alltoall => Layout::Matrix { n_ranks: n, matrix: counts },
-                        Op::Barrier => Layout::Empty,
+                        CollectiveOp::Allreduce => Layout::Whole { len },
+                        CollectiveOp::Broadcast | CollectiveOp::Reduce => Layout::Rooted { root, len },
+                        CollectiveOp::ReduceScatter | CollectiveOp::Allgather => {
+                            Layout::Counts { counts: few }
+                        }
+                        CollectiveOp::Gather | CollectiveOp::Scatter => {
+                            Layout::RootedCounts { root, counts: few }
+                        }
+                        CollectiveOp::Alltoall => Layout::Matrix { n_ranks: n, matrix: counts },
+                        CollectiveOp::Barrier => Layout::Empty,
                     };
                     let mut ranks = order.into_iter().map(Rank);
                     let hosts = sizes.iter().map(|&k| ranks.by_ref().take(k as usize).collect()).collect();
-                    Request {
+                    PlanRequest {
                         elem_bytes,
                         slot_bytes: slot.max(u64::from(elem_bytes)),
                         segment_bytes: segment,
-                        in_place: in_place && op != Op::Alltoall,
+                        in_place: in_place && op != CollectiveOp::Alltoall,
                         links_only,
                         memory: if arena { Memory::Arena } else { Memory::Private },
                         ..request(op, layout, Topology::new(hosts).expect("every rank is on one host"))

@@ -1,6 +1,6 @@
 //! How far apart two ranks are, and what their hosts can send and receive.
 
-use super::super::Request;
+use super::super::PlanRequest;
 use phalanx_core::Rank;
 
 pub(super) struct Hosts {
@@ -20,7 +20,7 @@ struct Ports {
 }
 
 impl Hosts {
-    pub fn new(request: &Request) -> Hosts {
+    pub fn new(request: &PlanRequest) -> Hosts {
         let n_ranks = request.n_ranks();
         let groups: Vec<u32> = request
             .tiers

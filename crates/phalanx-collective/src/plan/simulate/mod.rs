@@ -12,7 +12,7 @@ mod queue;
 mod turns;
 
 use super::{
-    Algorithm, Request,
+    Algorithm, PlanRequest,
     step::{Fold, Recv, Send, Step},
 };
 use hosts::Hosts;
@@ -49,7 +49,7 @@ pub struct Prediction {
 }
 
 /// Runs all ranks of a request. The algorithm must support it, and the model must have at least one tier.
-pub fn simulate(request: &Request, algorithm: Algorithm, cost: &CostModel) -> Prediction {
+pub fn simulate(request: &PlanRequest, algorithm: Algorithm, cost: &CostModel) -> Prediction {
     Simulation::new(request, algorithm, cost).run()
 }
 
@@ -93,7 +93,7 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(request: &'a Request, algorithm: Algorithm, cost: &'a CostModel) -> Simulation<'a> {
+    fn new(request: &'a PlanRequest, algorithm: Algorithm, cost: &'a CostModel) -> Simulation<'a> {
         assert!(!cost.tiers.is_empty(), "a cost model has at least tier 0");
         let n_ranks = request.n_ranks();
         let mut turns = Turns::new(n_ranks);

@@ -1,16 +1,16 @@
 use super::{
     super::{
         Memory,
-        step::{Layout, Op},
+        step::{CollectiveOp, Layout},
     },
     *,
 };
 use phalanx_core::Topology;
 use std::sync::Arc;
 
-fn request(sizes: &[u32], bytes: u64) -> Request {
-    Request {
-        op: Op::Allreduce,
+fn request(sizes: &[u32], bytes: u64) -> PlanRequest {
+    PlanRequest {
+        op: CollectiveOp::Allreduce,
         layout: Layout::Whole { len: bytes / 4 },
         topology: Arc::new(Topology::of_sizes(sizes)),
         tiers: None,
@@ -32,7 +32,7 @@ fn cost() -> CostModel {
     CostModel { tiers, reduce_gbytes_per_s: f64::INFINITY }
 }
 
-fn time_us(name: &str, request: &Request) -> f64 {
+fn time_us(name: &str, request: &PlanRequest) -> f64 {
     simulate(request, name.parse().unwrap(), &cost()).time_us
 }
 
@@ -59,7 +59,7 @@ fn ranks_of_a_host_share_its_network() {
     // Two hosts of four ranks that pair up: four messages queue for each host.
     let bytes = 1 << 20;
     let paired = Topology::new((0..2).map(|h| (0..4).map(|i| Rank(2 * i + h)).collect()).collect()).unwrap();
-    let request = Request { topology: Arc::new(paired), links_only: true, ..request(&[4, 4], bytes) };
+    let request = PlanRequest { topology: Arc::new(paired), links_only: true, ..request(&[4, 4], bytes) };
     let halving = simulate(&request, "halving".parse().unwrap(), &cost());
     let far_us = 2.0 * (10.0 + 4.0 * (bytes as f64 / 2.0) / 1e3);
     assert!(halving.time_us > far_us, "{} <= {far_us}", halving.time_us);
@@ -81,7 +81,7 @@ fn tiers_beat_a_flat_ring_where_hosts_hold_several_ranks() {
 #[test]
 fn the_tier_of_two_ranks_is_the_highest_in_which_they_differ() {
     let tiers = "2x2x2".parse().unwrap();
-    let request = Request { tiers: Some(tiers), ..request(&[2; 4], 4096) };
+    let request = PlanRequest { tiers: Some(tiers), ..request(&[2; 4], 4096) };
     let hosts = Hosts::new(&request);
     assert_eq!([1, 2, 3, 4, 7].map(|r| hosts.tier(Rank::ZERO, Rank(r))), [0, 1, 1, 2, 2]);
     assert_eq!(hosts.tier(Rank(5), Rank(4)), 0);
@@ -89,20 +89,20 @@ fn the_tier_of_two_ranks_is_the_highest_in_which_they_differ() {
 
 #[test]
 fn every_algorithm_comes_to_an_end() {
-    for op in Op::ALL {
+    for op in CollectiveOp::ALL {
         for sizes in [&[1][..], &[5], &[1, 3, 2], &[4, 4]] {
             let n = sizes.iter().sum::<u32>();
             let (root, counts) = (Rank(n / 2), vec![100; n as usize]);
             let layout = match op {
-                Op::Allreduce => Layout::Whole { len: 1000 },
-                Op::Broadcast | Op::Reduce => Layout::Rooted { root, len: 1000 },
-                Op::ReduceScatter | Op::Allgather => Layout::Counts { counts },
-                Op::Gather | Op::Scatter => Layout::RootedCounts { root, counts },
-                Op::Alltoall => Layout::Matrix { n_ranks: n, matrix: vec![30; (n * n) as usize] },
-                Op::Barrier => Layout::Empty,
+                CollectiveOp::Allreduce => Layout::Whole { len: 1000 },
+                CollectiveOp::Broadcast | CollectiveOp::Reduce => Layout::Rooted { root, len: 1000 },
+                CollectiveOp::ReduceScatter | CollectiveOp::Allgather => Layout::Counts { counts },
+                CollectiveOp::Gather | CollectiveOp::Scatter => Layout::RootedCounts { root, counts },
+                CollectiveOp::Alltoall => Layout::Matrix { n_ranks: n, matrix: vec![30; (n * n) as usize] },
+                CollectiveOp::Barrier => Layout::Empty,
             };
             for (memory, slot_bytes) in [(Memory::Private, 64), (Memory::Arena, 1 << 20)] {
-                let request = Request {
+                let request = PlanRequest {
                     op,
                     layout: layout.clone(),
                     memory,

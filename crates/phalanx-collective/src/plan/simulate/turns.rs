@@ -7,10 +7,10 @@ use phalanx_core::Rank;
 pub(super) struct Turns<'a> {
     /// The arena and the place in it of each rank; none for ranks that use none.
     seat: Vec<Option<(usize, usize)>>,
-    arenas: Vec<Arena<'a>>,
+    arenas: Vec<SimulatedArena<'a>>,
 }
 
-struct Arena<'a> {
+struct SimulatedArena<'a> {
     group: &'a [Rank],
     /// How many ranks have published and released each turn.
     n_published: Vec<u32>,
@@ -29,7 +29,7 @@ impl<'a> Turns<'a> {
     pub fn join(&mut self, me: Rank, group: &'a [Rank], n_turns: u32) {
         let Some(place) = group.iter().position(|&r| r == me) else { return };
         let arena = if place == 0 {
-            self.arenas.push(Arena {
+            self.arenas.push(SimulatedArena {
                 group,
                 n_published: vec![0; n_turns as usize],
                 n_released: vec![0; n_turns as usize],
@@ -103,13 +103,13 @@ impl<'a> Turns<'a> {
         }
     }
 
-    fn arena(&mut self, me: Rank) -> (&mut Arena<'a>, usize) {
+    fn arena(&mut self, me: Rank) -> (&mut SimulatedArena<'a>, usize) {
         let (arena, place) = self.seat[me.index()].expect("an arena step belongs to a group");
         (&mut self.arenas[arena], place)
     }
 }
 
-impl Arena<'_> {
+impl SimulatedArena<'_> {
     fn is_published(&self, turn: u32) -> bool {
         self.n_published[turn as usize] as usize == self.group.len()
     }

@@ -8,19 +8,19 @@
 //! has one owner on each host, is a track of the ring.
 
 use super::super::{
-    Draft, Extent, Request,
+    Draft, Extent, PlanRequest,
     arena::staged::{self, Gather, Target},
     draft::contribute,
     ring::{Ring, Track},
-    step::{Buf, Op},
+    step::{Buf, CollectiveOp},
 };
 use phalanx_core::{Rank, Tiers};
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Allreduce && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Allreduce && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let whole = Extent::new(0, request.layout.len());
     let inner = Inner::new(request, me);
     let range = whole.part(inner.n, inner.place);
@@ -70,7 +70,7 @@ enum Tier0 {
 }
 
 impl Inner {
-    fn new(request: &Request, me: Rank) -> Inner {
+    fn new(request: &PlanRequest, me: Rank) -> Inner {
         let neighbours = request.topology.neighbours(me);
         let group = match &request.tiers {
             Some(tiers) => tiers.group(me, 0),
@@ -104,7 +104,7 @@ fn shaped_rings(tiers: &Tiers, me: Rank, mut range: Extent) -> Vec<Ring> {
 }
 
 /// The ring between hosts, one track for each piece of `range` that has one owner on every host.
-fn host_ring(request: &Request, me: Rank, range: Extent, whole: Extent) -> Option<Ring> {
+fn host_ring(request: &PlanRequest, me: Rank, range: Extent, whole: Extent) -> Option<Ring> {
     let topology = &request.topology;
     let (n, place) = (topology.n_hosts(), topology.host_of(me));
     if n == 1 {

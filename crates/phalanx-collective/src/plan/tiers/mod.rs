@@ -6,10 +6,10 @@ pub mod large;
 pub mod rooted;
 pub mod small;
 
-use super::Request;
+use super::PlanRequest;
 use phalanx_core::Rank;
 
 /// The lowest rank of each host speaks for it.
-fn leaders(request: &Request) -> Vec<Rank> {
+fn leaders(request: &PlanRequest) -> Vec<Rank> {
     request.topology.hosts().iter().map(|host| host[0]).collect()
 }

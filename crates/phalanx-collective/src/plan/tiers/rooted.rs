@@ -4,11 +4,11 @@
 
 use super::{
     super::{
-        Draft, Extent, Request,
+        Draft, Extent, PlanRequest,
         arena::staged,
         chain, dissemination,
         seats::Seats,
-        step::{Buf, Op, Step},
+        step::{Buf, CollectiveOp, Step},
         tree,
     },
     leaders,
@@ -18,18 +18,20 @@ use phalanx_core::Rank;
 /// Above this, leaders pass segments along a chain instead of whole vectors down a tree.
 const CHAIN_BYTES: u64 = 256 << 10;
 
-pub fn supports(request: &Request) -> bool {
-    matches!(request.op, Op::Broadcast | Op::Barrier) && request.has_arena() && request.n_ranks() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    matches!(request.op, CollectiveOp::Broadcast | CollectiveOp::Barrier)
+        && request.has_arena()
+        && request.n_ranks() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     match request.op {
-        Op::Broadcast => broadcast(request, me),
+        CollectiveOp::Broadcast => broadcast(request, me),
         _ => barrier(request, me),
     }
 }
 
-fn broadcast(request: &Request, me: Rank) -> Draft<'_> {
+fn broadcast(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let root = request.layout.root().expect("a broadcast has a root");
     let topology = &request.topology;
     let whole = Extent::new(0, request.layout.len());
@@ -61,7 +63,7 @@ fn broadcast(request: &Request, me: Rank) -> Draft<'_> {
     Draft::in_arena(group, lanes.n_turns(), 0, between.chain(inside).chain(own))
 }
 
-fn barrier(request: &Request, me: Rank) -> Draft<'_> {
+fn barrier(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let topology = &request.topology;
     let group = topology.neighbours(me);
     let between = (group[0] == me).then(|| {

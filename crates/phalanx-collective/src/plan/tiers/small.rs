@@ -5,22 +5,22 @@
 
 use super::{
     super::{
-        Draft, Extent, Request,
+        Draft, Extent, PlanRequest,
         arena::staged,
         doubling,
         draft::contribute,
         seats::Seats,
-        step::{Buf, Op},
+        step::{Buf, CollectiveOp},
     },
     leaders,
 };
 use phalanx_core::Rank;
 
-pub fn supports(request: &Request) -> bool {
-    request.op == Op::Allreduce && request.has_arena() && request.topology.n_hosts() > 1
+pub fn supports(request: &PlanRequest) -> bool {
+    request.op == CollectiveOp::Allreduce && request.has_arena() && request.topology.n_hosts() > 1
 }
 
-pub fn draft(request: &Request, me: Rank) -> Draft<'_> {
+pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let whole = Extent::new(0, request.layout.len());
     let group = request.topology.neighbours(me);
     let (host, leader) = (request.topology.host_of(me), group[0]);

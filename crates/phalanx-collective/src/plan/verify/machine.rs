@@ -4,11 +4,11 @@ mod arena;
 
 use super::{
     super::{
-        Request,
+        PlanRequest,
         step::{Buf, Fold, N_SLOTS, Plan, Recv, Send, Span, Step},
     },
-    Fault, Report, What,
-    memory::{Memory, Ranks, Value},
+    PlanCost, PlanFault, What,
+    memory::{RankMemory, RankSet, Value},
     race::{By, Races},
 };
 use phalanx_core::Rank;
@@ -20,21 +20,21 @@ struct Slot {
     turn: u32,
     cells: Vec<Option<Value>>,
     /// Whom the publisher had heard from.
-    heard: Ranks,
+    heard: RankSet,
 }
 
 /// One rank on its way through its plan.
 struct Runner<'a> {
     plan: &'a Plan,
     step: usize,
-    memory: Memory,
+    memory: RankMemory,
     slots: Vec<Option<Slot>>,
     last_published: i64,
     last_released: i64,
     /// Which transfers of the present exchange are done; `None` before it has begun.
     transfers: Option<Transfers>,
     /// Ranks that are known to have begun.
-    heard: Ranks,
+    heard: RankSet,
     sent_bytes: u64,
 }
 
@@ -52,7 +52,7 @@ enum Progress {
 }
 
 pub(super) struct Machine<'a> {
-    request: &'a Request,
+    request: &'a PlanRequest,
     runners: Vec<Runner<'a>>,
     pub races: Races,
     host_bytes: Vec<u64>,
@@ -61,16 +61,16 @@ pub(super) struct Machine<'a> {
 /// What the ranks are left with.
 pub(super) struct Outcome {
     pub outs: Vec<Vec<Value>>,
-    pub heard: Vec<Ranks>,
-    pub report: Report,
+    pub heard: Vec<RankSet>,
+    pub report: PlanCost,
 }
 
 impl<'a> Machine<'a> {
-    pub fn new(request: &'a Request, plans: &'a [Plan]) -> Machine<'a> {
+    pub fn new(request: &'a PlanRequest, plans: &'a [Plan]) -> Machine<'a> {
         let runners = plans.iter().enumerate().map(|(r, plan)| Runner {
             plan,
             step: 0,
-            memory: Memory::new(request, Rank::at(r), plan.scratch_len),
+            memory: RankMemory::new(request, Rank::at(r), plan.scratch_len),
             slots: vec![None; N_SLOTS as usize],
             last_published: -1,
             last_released: -1,
@@ -86,13 +86,13 @@ impl<'a> Machine<'a> {
     }
 
     /// Lets every rank go as far as it can until all have ended.
-    pub fn run(&mut self) -> Result<(), Fault> {
+    pub fn run(&mut self) -> Result<(), PlanFault> {
         loop {
             let mut moved = false;
             for r in 0..self.runners.len() {
                 while let Some(step) = self.runners[r].current() {
                     let by = By { rank: Rank::at(r), step: self.runners[r].step };
-                    let fault = |what| Fault { rank: by.rank, step: Some(by.step), what };
+                    let fault = |what| PlanFault { rank: by.rank, step: Some(by.step), what };
                     match self.attempt(by, step).map_err(fault)? {
                         Progress::Done => self.runners[r].step += 1,
                         Progress::Some => {}
@@ -111,7 +111,7 @@ impl<'a> Machine<'a> {
     }
 
     pub fn outcome(self) -> Outcome {
-        let report = Report {
+        let report = PlanCost {
             sent_bytes: self.runners.iter().map(|r| r.sent_bytes).collect(),
             host_bytes: self.host_bytes,
             n_steps: self.runners.iter().map(|r| r.plan.steps.len()).collect(),
@@ -124,7 +124,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The first rank that has not ended, and somebody it waits for.
-    fn deadlock(&self) -> Fault {
+    fn deadlock(&self) -> PlanFault {
         let stuck = self.runners.iter().position(|r| r.current().is_some()).expect("somebody has not ended");
         let runner = &self.runners[stuck];
         let open = |done: &[bool], i: usize| !done[i];
@@ -143,11 +143,11 @@ impl<'a> Machine<'a> {
             }
         };
         let what = What::Deadlock { peer: peer.unwrap_or(Rank::at(stuck)) };
-        Fault { rank: Rank::at(stuck), step: Some(runner.step), what }
+        PlanFault { rank: Rank::at(stuck), step: Some(runner.step), what }
     }
 
     /// PLAN-3.
-    fn check_first_turns(&self) -> Result<(), Fault> {
+    fn check_first_turns(&self) -> Result<(), PlanFault> {
         for (r, runner) in self.runners.iter().enumerate() {
             let publishes = runner
                 .plan
@@ -155,7 +155,7 @@ impl<'a> Machine<'a> {
                 .iter()
                 .any(|step| matches!(step, Step::Publish { turn: 0, .. } | Step::Sync { turn: 0 }));
             if !runner.plan.group.is_empty() && !publishes {
-                return Err(Fault { rank: Rank::at(r), step: None, what: What::NoFirstTurn });
+                return Err(PlanFault { rank: Rank::at(r), step: None, what: What::NoFirstTurn });
             }
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Extent, Request,
-        step::{Buf, Op, Span},
+        Extent, PlanRequest,
+        step::{Buf, CollectiveOp, Span},
     },
     What,
 };
@@ -11,10 +11,10 @@ use phalanx_core::Rank;
 use std::ops::Range;
 
 /// A set of ranks.
-pub(super) type Ranks = u128;
+pub(super) type RankSet = u128;
 
-pub(super) fn full(n_ranks: u32) -> Ranks {
-    if n_ranks == 128 { Ranks::MAX } else { (1 << n_ranks) - 1 }
+pub(super) fn full(n_ranks: u32) -> RankSet {
+    if n_ranks == 128 { RankSet::MAX } else { (1 << n_ranks) - 1 }
 }
 
 /// What one element holds.
@@ -38,7 +38,7 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     pub at: u64,
-    pub ranks: Ranks,
+    pub ranks: RankSet,
     pub stage: Stage,
     hash: u64,
 }
@@ -135,15 +135,15 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 /// One rank's buffers in one row: `In` and `Out`, laid over each other as the request says, then scratch.
-pub(super) struct Memory {
+pub(super) struct RankMemory {
     pub cells: Vec<Value>,
     input: Range<usize>,
     out: Range<usize>,
     scratch: Range<usize>,
 }
 
-impl Memory {
-    pub fn new(request: &Request, me: Rank, scratch_len: u64) -> Memory {
+impl RankMemory {
+    pub fn new(request: &PlanRequest, me: Rank, scratch_len: u64) -> RankMemory {
         let (in_len, out_len) = (request.in_len(me) as usize, request.out_len(me) as usize);
         let (input, out) = bases(request, me);
         let (input, out) = (input..input + in_len, out..out + out_len);
@@ -153,7 +153,7 @@ impl Memory {
         for (at, cell) in cells[input.clone()].iter_mut().enumerate() {
             *cell = Value::input(me, at as u64);
         }
-        Memory { cells, input, out, scratch }
+        RankMemory { cells, input, out, scratch }
     }
 
     pub fn out(&self) -> &[Value] {
@@ -185,32 +185,32 @@ impl Memory {
 }
 
 /// Where `In` and `Out` begin; see the table at `Layout`.
-fn bases(request: &Request, me: Rank) -> (usize, usize) {
+fn bases(request: &PlanRequest, me: Rank) -> (usize, usize) {
     let is_root = request.layout.root() == Some(me);
     let displacement = || request.layout.extents()[me.index()].at as usize;
     match request.op {
-        Op::Allreduce if request.in_place => (0, 0),
-        Op::Reduce | Op::Broadcast if request.in_place && is_root => (0, 0),
-        Op::ReduceScatter if request.in_place => (0, displacement()),
-        Op::Scatter if request.in_place && is_root => (0, displacement()),
-        Op::Allgather if request.in_place => (displacement(), 0),
-        Op::Gather if request.in_place && is_root => (displacement(), 0),
+        CollectiveOp::Allreduce if request.in_place => (0, 0),
+        CollectiveOp::Reduce | CollectiveOp::Broadcast if request.in_place && is_root => (0, 0),
+        CollectiveOp::ReduceScatter if request.in_place => (0, displacement()),
+        CollectiveOp::Scatter if request.in_place && is_root => (0, displacement()),
+        CollectiveOp::Allgather if request.in_place => (displacement(), 0),
+        CollectiveOp::Gather if request.in_place && is_root => (displacement(), 0),
         _ => (0, request.in_len(me) as usize),
     }
 }
 
 /// What the operation should leave in one rank's `Out`.
 pub(super) struct Expected<'a> {
-    request: &'a Request,
+    request: &'a PlanRequest,
     me: Rank,
     /// Where each rank's elements are in `Out`.
     parts: Vec<Extent>,
 }
 
 impl Expected<'_> {
-    pub fn new(request: &Request, me: Rank) -> Expected<'_> {
+    pub fn new(request: &PlanRequest, me: Rank) -> Expected<'_> {
         let parts = match request.op {
-            Op::Alltoall => request.layout.column(me),
+            CollectiveOp::Alltoall => request.layout.column(me),
             _ => request.layout.extents(),
         };
         Expected { request, me, parts }
@@ -222,23 +222,25 @@ impl Expected<'_> {
         let sum_of = |at| term.stage == Stage::Final && term.at == at && term.ranks == everybody;
         let layout = &self.request.layout;
         match self.request.op {
-            Op::Allreduce | Op::Reduce => sum_of(at),
-            Op::ReduceScatter => sum_of(self.parts[self.me.index()].at + at),
-            Op::Broadcast => *value == Value::input(layout.root().expect("a broadcast has a root"), at),
-            Op::Scatter => {
+            CollectiveOp::Allreduce | CollectiveOp::Reduce => sum_of(at),
+            CollectiveOp::ReduceScatter => sum_of(self.parts[self.me.index()].at + at),
+            CollectiveOp::Broadcast => {
+                *value == Value::input(layout.root().expect("a broadcast has a root"), at)
+            }
+            CollectiveOp::Scatter => {
                 let root = layout.root().expect("a scatter has a root");
                 *value == Value::input(root, self.parts[self.me.index()].at + at)
             }
-            Op::Allgather | Op::Gather | Op::Alltoall => {
+            CollectiveOp::Allgather | CollectiveOp::Gather | CollectiveOp::Alltoall => {
                 let p = self.parts.iter().position(|part| part.at <= at && at < part.end());
                 let p = p.expect("parts cover Out");
                 let base = match self.request.op {
-                    Op::Alltoall => layout.row(Rank::at(p))[self.me.index()].at,
+                    CollectiveOp::Alltoall => layout.row(Rank::at(p))[self.me.index()].at,
                     _ => 0,
                 };
                 *value == Value::input(Rank::at(p), base + at - self.parts[p].at)
             }
-            Op::Barrier => true,
+            CollectiveOp::Barrier => true,
         }
     }
 }

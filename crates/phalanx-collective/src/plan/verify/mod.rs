@@ -17,8 +17,8 @@ mod memory;
 mod race;
 
 use super::{
-    Request,
-    step::{Buf, Op, Plan},
+    PlanRequest,
+    step::{Buf, CollectiveOp, Plan},
 };
 use phalanx_core::Rank;
 use std::fmt;
@@ -28,7 +28,7 @@ pub const MAX_RANKS: u32 = 128;
 
 /// What the plans cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct PlanCost {
     /// Bytes that each rank sends over links.
     pub sent_bytes: Vec<u64>,
     /// Bytes that leave each host.
@@ -39,14 +39,14 @@ pub struct Report {
 
 /// What is wrong with a set of plans: where it was noticed, and what it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Fault {
+pub struct PlanFault {
     pub rank: Rank,
     /// The step at which it was noticed; none if at the beginning or the end.
     pub step: Option<usize>,
     pub what: What,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for PlanFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             Some(step) => write!(f, "rank {} at step {step}: {}", self.rank, self.what),
@@ -109,11 +109,11 @@ pub enum What {
 }
 
 /// Runs the plans of all ranks, `plans[r]` for rank r, together.
-pub fn verify(request: &Request, plans: &[Plan]) -> Result<Report, Fault> {
+pub fn verify(request: &PlanRequest, plans: &[Plan]) -> Result<PlanCost, PlanFault> {
     let n_ranks = request.n_ranks();
     if plans.len() != n_ranks as usize || n_ranks > MAX_RANKS {
         let what = What::WrongNumber { n_plans: plans.len(), n_ranks };
-        return Err(Fault { rank: Rank::ZERO, step: None, what });
+        return Err(PlanFault { rank: Rank::ZERO, step: None, what });
     }
     check_groups(plans)?;
     let mut machine = machine::Machine::new(request, plans);
@@ -125,10 +125,10 @@ pub fn verify(request: &Request, plans: &[Plan]) -> Result<Report, Fault> {
 }
 
 /// The members of a group agree on who they are and on the number of turns, and all publish turn 0.
-fn check_groups(plans: &[Plan]) -> Result<(), Fault> {
+fn check_groups(plans: &[Plan]) -> Result<(), PlanFault> {
     for (r, plan) in plans.iter().enumerate() {
         let rank = Rank::at(r);
-        let fault = |what| Fault { rank, step: None, what };
+        let fault = |what| PlanFault { rank, step: None, what };
         if plan.group.is_empty() {
             continue;
         }
@@ -146,11 +146,11 @@ fn check_groups(plans: &[Plan]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_results(request: &Request, outcome: &machine::Outcome) -> Result<(), Fault> {
+fn check_results(request: &PlanRequest, outcome: &machine::Outcome) -> Result<(), PlanFault> {
     let everybody = memory::full(request.n_ranks());
     for r in 0..request.n_ranks() {
         let rank = Rank(r);
-        let fault = |what| Fault { rank, step: None, what };
+        let fault = |what| PlanFault { rank, step: None, what };
         let out = &outcome.outs[rank.index()];
         let expected = memory::Expected::new(request, rank);
         for (at, value) in out.iter().enumerate() {
@@ -158,12 +158,12 @@ fn check_results(request: &Request, outcome: &machine::Outcome) -> Result<(), Fa
                 let found = format!("{value:?}");
                 return Err(fault(What::WrongResult { at: at as u64, found }));
             }
-            if request.op == Op::Allreduce && *value != outcome.outs[0][at] {
+            if request.op == CollectiveOp::Allreduce && *value != outcome.outs[0][at] {
                 return Err(fault(What::BitsDiffer { at: at as u64, other: Rank::ZERO }));
             }
         }
         let missing = everybody & !outcome.heard[rank.index()];
-        if request.op == Op::Barrier && missing != 0 {
+        if request.op == CollectiveOp::Barrier && missing != 0 {
             return Err(fault(What::NotHeard { other: Rank(missing.trailing_zeros()) }));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Only plans that use peers' buffers directly can race: everywhere else a rank's memory is its own.
 
-use super::{Fault, What, memory::Ranks};
+use super::{PlanFault, What, memory::RankSet};
 use phalanx_core::Rank;
 use std::ops::Range;
 
@@ -47,15 +47,15 @@ impl Races {
     }
 
     /// A peer's buffers may be used once the peer is known to have begun.
-    pub fn check_ready(heard: Ranks, peer: Rank) -> Result<(), What> {
+    pub fn check_ready(heard: RankSet, peer: Rank) -> Result<(), What> {
         if heard >> peer.0 & 1 == 1 { Ok(()) } else { Err(What::PeerNotReady { peer }) }
     }
 
-    pub fn check(&self) -> Result<(), Fault> {
+    pub fn check(&self) -> Result<(), PlanFault> {
         for access in self.accesses.iter().filter(|a| a.by != a.owner) {
             if self.n_syncs[access.owner.index()] <= access.interval {
                 let what = What::EndsEarly { by: access.by };
-                return Err(Fault { rank: access.owner, step: None, what });
+                return Err(PlanFault { rank: access.owner, step: None, what });
             }
         }
         let mut order: Vec<&Access> = self.accesses.iter().collect();
@@ -67,7 +67,7 @@ impl Races {
             for b in near {
                 if a.by != b.by && (a.writes || b.writes) {
                     let what = What::Race { owner: a.owner, other: b.by };
-                    return Err(Fault { rank: a.by, step: Some(a.step), what });
+                    return Err(PlanFault { rank: a.by, step: Some(a.step), what });
                 }
             }
         }

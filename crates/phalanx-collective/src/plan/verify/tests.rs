@@ -9,8 +9,8 @@ use super::{
 use phalanx_core::Topology;
 use std::sync::Arc;
 
-fn request(op: Op, layout: Layout, topology: Topology) -> Request {
-    Request {
+fn request(op: CollectiveOp, layout: Layout, topology: Topology) -> PlanRequest {
+    PlanRequest {
         op,
         layout,
         topology: Arc::new(topology),
@@ -24,11 +24,11 @@ fn request(op: Op, layout: Layout, topology: Topology) -> Request {
     }
 }
 
-fn allreduce(n: u32, len: u64) -> Request {
-    request(Op::Allreduce, Layout::Whole { len }, Topology::one_host(n))
+fn allreduce(n: u32, len: u64) -> PlanRequest {
+    request(CollectiveOp::Allreduce, Layout::Whole { len }, Topology::one_host(n))
 }
 
-fn plans(name: &str, request: &Request) -> Vec<Plan> {
+fn plans(name: &str, request: &PlanRequest) -> Vec<Plan> {
     (0..request.n_ranks()).map(|r| build(name.parse().unwrap(), request, Rank(r))).collect()
 }
 
@@ -50,7 +50,7 @@ fn two_ranks_that_both_send_first_deadlock() {
         over_links(0, vec![send(peer, mine), recv(peer, other, Fold::Store)])
     });
     let fault = verify(&request, &plans).unwrap_err();
-    assert_eq!(fault, Fault { rank: Rank(0), step: Some(0), what: What::Deadlock { peer: Rank(1) } });
+    assert_eq!(fault, PlanFault { rank: Rank(0), step: Some(0), what: What::Deadlock { peer: Rank(1) } });
     assert_eq!(fault.to_string(), "rank 0 at step 0: waits for rank 1 for ever");
 }
 
@@ -72,7 +72,7 @@ fn direct_reductions_need_a_sync_on_both_sides() {
 /// VER-6.
 #[test]
 fn direct_reductions_of_overlapping_ranges_race() {
-    let request = Request { in_place: false, ..allreduce(2, 8) };
+    let request = PlanRequest { in_place: false, ..allreduce(2, 8) };
     let mut plans = plans("arena-direct", &request);
     plans[1].steps[1] = Step::ReduceDirect { at: 0, len: 8, last: true };
     let what = verify(&request, &plans).unwrap_err().what;
@@ -82,13 +82,13 @@ fn direct_reductions_of_overlapping_ranges_race() {
 /// VER-3.
 #[test]
 fn input_that_is_not_output_must_not_be_written() {
-    let request = Request { in_place: false, ..allreduce(2, 8) };
+    let request = PlanRequest { in_place: false, ..allreduce(2, 8) };
     let mut plans = plans("ring", &request);
     let span = Span::of(Buf::In, 0, 8);
     plans[1].steps.insert(0, Step::Scale { span, pre: true, post: false });
     assert_eq!(
         verify(&request, &plans).unwrap_err(),
-        Fault { rank: Rank(1), step: Some(0), what: What::WritesInput }
+        PlanFault { rank: Rank(1), step: Some(0), what: What::WritesInput }
     );
 }
 
@@ -98,7 +98,7 @@ fn in_place_buffers_overlap() {
     // Out of place the first half of In can be sent while the first half of Out comes in; in place it cannot.
     let exchange = |peer: Rank| swap(peer, Span::of(Buf::In, 0, 2), peer, out(0, 2), Fold::Store);
     let plans = [over_links(0, vec![exchange(Rank(1))]), over_links(0, vec![exchange(Rank(0))])];
-    let what = |in_place| verify(&Request { in_place, ..allreduce(2, 4) }, &plans).unwrap_err().what;
+    let what = |in_place| verify(&PlanRequest { in_place, ..allreduce(2, 4) }, &plans).unwrap_err().what;
     assert_eq!(what(true), What::Overlap);
     assert!(matches!(what(false), What::WrongResult { at: 0, .. }));
 }
@@ -154,7 +154,10 @@ fn sums_in_different_orders_have_different_bits() {
 /// VER-7.
 #[test]
 fn a_rank_that_leaves_a_barrier_early_is_named() {
-    let request = Request { links_only: true, ..request(Op::Barrier, Layout::Empty, Topology::one_host(4)) };
+    let request = PlanRequest {
+        links_only: true,
+        ..request(CollectiveOp::Barrier, Layout::Empty, Topology::one_host(4))
+    };
     let mut plans = plans("dissemination", &request);
     for plan in &mut plans {
         plan.steps.truncate(1);
@@ -167,7 +170,7 @@ fn a_rank_that_leaves_a_barrier_early_is_named() {
 #[test]
 fn slots_are_not_refilled_while_somebody_reads() {
     // Without releases nobody may publish the turn that needs the first slot again.
-    let request = Request { memory: Memory::Private, ..allreduce(2, 64) };
+    let request = PlanRequest { memory: Memory::Private, ..allreduce(2, 64) };
     let mut late = plans("arena-all", &request);
     late[1].steps.retain(|step| !matches!(step, Step::Release { .. }));
     assert!(matches!(verify(&request, &late).unwrap_err().what, What::Deadlock { .. }));

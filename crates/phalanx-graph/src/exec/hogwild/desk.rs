@@ -1,6 +1,6 @@
 //! The state that asynchronous replicas share: the source of batches and the target of updates.
 
-use super::{Batch, ReaderError, Replica, Update};
+use super::{NamedFeeds, ReaderError, Replica, Update};
 use crate::{
     exec::{RunError, Store, Tensor},
     graph::Halves,
@@ -15,9 +15,9 @@ use std::{
     },
 };
 
-type Reader<'a> = &'a mut (dyn FnMut(&mut Batch) -> Result<bool, ReaderError> + Send);
+type Reader<'a> = &'a mut (dyn FnMut(&mut NamedFeeds) -> Result<bool, ReaderError> + Send);
 
-pub(super) struct Desk<'a> {
+pub(super) struct HogwildRun<'a> {
     pub halves: &'a Halves,
     pub loss: &'a str,
     /// As of the first batch.
@@ -26,7 +26,7 @@ pub(super) struct Desk<'a> {
     pub reading: Mutex<Reading<'a>>,
     /// One lock for the whole update, not one for each parameter: counters, rates and norms over all gradients are of one
     /// update then (HOGWILD-2). Held for the update and two copies, never while anybody computes gradients or reads.
-    pub board: Mutex<Board<'a>>,
+    pub board: Mutex<HogwildState<'a>>,
     /// Only says that there is no use in going on. What was done is under the locks, so no ordering is needed.
     pub is_over: AtomicBool,
 }
@@ -38,7 +38,7 @@ pub(super) struct Reading<'a> {
     pub is_over: bool,
 }
 
-pub(super) struct Board<'a> {
+pub(super) struct HogwildState<'a> {
     pub store: &'a mut Store,
     pub updates: &'a mut Vec<Update>,
     /// The first failure.
@@ -50,7 +50,7 @@ fn lock<'a, T>(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk<'_> {
+impl HogwildRun<'_> {
     /// What a replica does: so many batches, or until somebody has failed or the reader has no more.
     pub fn work(&self, number: usize, replica: &mut Replica, n_batches: usize) {
         for _ in 0..n_batches {
@@ -108,7 +108,7 @@ impl Desk<'_> {
     }
 
     /// Has the next batch read and gives its number (HOGWILD-1).
-    fn next(&self, batch: &mut Batch) -> Result<Option<u64>, RunError> {
+    fn next(&self, batch: &mut NamedFeeds) -> Result<Option<u64>, RunError> {
         let mut reading = lock(&self.reading);
         if reading.is_over {
             return Ok(None);

@@ -17,10 +17,10 @@ use super::{Executor, Options, RunError, Setup, Store, Tensor, parallel::check_l
 use crate::{
     graph::{BuildError, Effective, Halves},
     ir::{Program, VarId},
-    kernel::{Arena, Env},
+    kernel::{Env, RawMemory},
     plan::Reuse,
 };
-use desk::{Board, Desk, Reading};
+use desk::{HogwildRun, HogwildState, Reading};
 use phalanx_core::DType;
 use std::{
     fmt,
@@ -28,7 +28,7 @@ use std::{
 };
 
 /// What is fed for one step, by name.
-pub type Batch = Vec<(String, Tensor)>;
+pub type NamedFeeds = Vec<(String, Tensor)>;
 
 /// Whatever kept a reader from reading.
 pub type ReaderError = Box<dyn std::error::Error + Send + Sync>;
@@ -44,7 +44,9 @@ pub struct Update {
 }
 
 /// A reader of what an iterator gives.
-pub fn each(batches: impl IntoIterator<Item = Batch>) -> impl FnMut(&mut Batch) -> Result<bool, ReaderError> {
+pub fn each(
+    batches: impl IntoIterator<Item = NamedFeeds>,
+) -> impl FnMut(&mut NamedFeeds) -> Result<bool, ReaderError> {
     let mut batches = batches.into_iter();
     move |batch| {
         let next = batches.next();
@@ -66,8 +68,8 @@ pub struct Hogwild {
 struct Replica {
     executor: Executor,
     /// Its copy of the store: buffers lie as there, those that the network does not use are empty.
-    own: Vec<Arena>,
-    batch: Batch,
+    own: Vec<RawMemory>,
+    batch: NamedFeeds,
     loss: [Tensor; 1],
 }
 
@@ -110,7 +112,7 @@ impl Hogwild {
     pub fn run(
         &mut self,
         store: &mut Store,
-        reader: impl FnMut(&mut Batch) -> Result<bool, ReaderError> + Send,
+        reader: impl FnMut(&mut NamedFeeds) -> Result<bool, ReaderError> + Send,
     ) -> Result<Vec<Update>, RunError> {
         let mut updates = Vec::new();
         self.run_into(store, reader, &mut updates)?;
@@ -124,7 +126,7 @@ impl Hogwild {
     pub fn run_into(
         &mut self,
         store: &mut Store,
-        mut reader: impl FnMut(&mut Batch) -> Result<bool, ReaderError> + Send,
+        mut reader: impl FnMut(&mut NamedFeeds) -> Result<bool, ReaderError> + Send,
         updates: &mut Vec<Update>,
     ) -> Result<(), RunError> {
         let Hogwild { settings, loss, halves, replicas, seed } = self;
@@ -133,7 +135,7 @@ impl Hogwild {
         }
         store.run_alone();
         let (seed, runs) = (seed.unwrap_or(store.seed), store.runs);
-        let desk = Desk {
+        let desk = HogwildRun {
             halves,
             loss,
             env: Env {
@@ -144,7 +146,7 @@ impl Hogwild {
                 check_finite: settings.build.check_nan_inf,
             },
             reading: Mutex::new(Reading { reader: &mut reader, n: 0, is_over: false }),
-            board: Mutex::new(Board { store, updates, failed: None }),
+            board: Mutex::new(HogwildState { store, updates, failed: None }),
             is_over: AtomicBool::new(false),
         };
         let n_batches = settings.exec.num_iteration_per_run;
@@ -168,11 +170,11 @@ impl Replica {
     fn settle(&mut self, store: &mut Store, halves: &Halves) -> Result<(), RunError> {
         self.executor.settle(store)?;
         let buffers = store.buffers_mut();
-        self.own.resize_with(buffers.len(), || Arena::new(0));
+        self.own.resize_with(buffers.len(), || RawMemory::new(0));
         for &id in &halves.seen {
             let at = self.executor.place(id);
             if self.own[at].len() != buffers[at].len() {
-                self.own[at] = Arena::new(buffers[at].len());
+                self.own[at] = RawMemory::new(buffers[at].len());
             }
         }
         self.take(buffers, &halves.seen);
@@ -180,7 +182,7 @@ impl Replica {
     }
 
     /// Copies these variables of the store.
-    fn take(&mut self, buffers: &mut [Arena], which: &[VarId]) {
+    fn take(&mut self, buffers: &mut [RawMemory], which: &[VarId]) {
         for &id in which {
             let at = self.executor.place(id);
             self.own[at].as_slice::<u8>().copy_from_slice(buffers[at].as_slice());
@@ -188,7 +190,7 @@ impl Replica {
     }
 
     /// Puts its own copies of these variables into the store.
-    fn put(&mut self, buffers: &mut [Arena], which: &[VarId]) {
+    fn put(&mut self, buffers: &mut [RawMemory], which: &[VarId]) {
         for &id in which {
             let at = self.executor.place(id);
             buffers[at].as_slice::<u8>().copy_from_slice(self.own[at].as_slice());

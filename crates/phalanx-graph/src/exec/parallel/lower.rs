@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     graph::{CHUNK_BYTES, Graph, Held, NodeKind, Summed},
-    ir::{Form, Op, OpId, VarId},
-    kernel::{Operand, Place, Step},
+    ir::{Op, OpId, Storage, VarId},
+    kernel::{MemorySpace, OpStep, Operand},
     op::OpKind,
     plan::MemoryPlan,
 };
@@ -229,9 +229,9 @@ impl<'a> Lowering<'a> {
             let sig = program.sig(var);
             let (place, offset) = match self.graph.parts.held[var.index()] {
                 Some(_) => {
-                    (Place::Store(self.places[replica % self.graph.settings.replicas][var.index()]), 0)
+                    (MemorySpace::Store(self.places[replica % self.graph.settings.replicas][var.index()]), 0)
                 }
-                None => (Place::Shared, self.shared.in_tail(var).expect("it is summed")),
+                None => (MemorySpace::Shared, self.shared.in_tail(var).expect("it is summed")),
             };
             let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
             Operand { place, offset, bytes, dtype: sig.dtype, dims, form: sig.form }
@@ -246,7 +246,7 @@ impl<'a> Lowering<'a> {
         let dtype = self.graph.program.sig(var).dtype;
         let dims = vec![bytes.len() / dtype.size()];
         let (offset, bytes) = (offset + bytes.start, bytes.len());
-        Operand { place: Place::Shared, offset, bytes, dtype, dims, form: Form::Dense }
+        Operand { place: MemorySpace::Shared, offset, bytes, dtype, dims, form: Storage::Dense }
     }
 
     /// From where to where in a block the variables of a bucket lie.
@@ -292,7 +292,7 @@ impl<'a> Lowering<'a> {
         let sig = self.graph.program.sig(var);
         let (_, each, all) = self.shared.rows.iter().find(|(v, ..)| *v == var).expect("it has its place");
         let rows = |offset: usize, batch: usize| Operand {
-            place: Place::Shared,
+            place: MemorySpace::Shared,
             offset,
             bytes: sig.bytes(batch),
             dtype: sig.dtype,
@@ -354,9 +354,9 @@ impl<'a> Lowering<'a> {
                 range.start * size..range.end * size
             });
             let copy = |r: usize| {
-                let place = Place::Store(self.places[r][var.index()]);
+                let place = MemorySpace::Store(self.places[r][var.index()]);
                 let (offset, bytes) = (range.start, range.len());
-                Operand { place, offset, bytes, dtype: DType::U8, dims: vec![bytes], form: Form::Dense }
+                Operand { place, offset, bytes, dtype: DType::U8, dims: vec![bytes], form: Storage::Dense }
             };
             let step = whole(vec![copy(0)], (1..n).map(copy).collect());
             calls.push(Called { what: What::Copy, step });
@@ -364,10 +364,10 @@ impl<'a> Lowering<'a> {
     }
 
     /// Whether ranges of it can be done by different workers, and are worth it.
-    fn is_elementwise(&self, op: OpId, step: &Step) -> bool {
+    fn is_elementwise(&self, op: OpId, step: &OpStep) -> bool {
         let Some(first) = step.outputs().first() else { return false };
         let n = first.volume();
-        let fits = |o: &Operand| o.form == Form::Dense && (o.volume() == n || o.volume() == 1);
+        let fits = |o: &Operand| o.form == Storage::Dense && (o.volume() == n || o.volume() == 1);
         self.graph.program.op(op).kind.operator().is_elementwise()
             && first.bytes > CHUNK_BYTES
             && step.inputs().iter().chain(step.outputs()).all(fits)
@@ -405,7 +405,7 @@ impl<'a> Lowering<'a> {
         if parts.held[var.index()].is_some() {
             let sig = program.sig(var);
             let each = (0..n).map(|r| {
-                let place = Place::Store(self.places[r][var.index()]);
+                let place = MemorySpace::Store(self.places[r][var.index()]);
                 let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
                 Some(Operand { place, offset: 0, bytes, dtype: sig.dtype, dims, form: sig.form })
             });
@@ -442,21 +442,21 @@ fn positions(graph: &Graph, ops: &[OpId]) -> Vec<usize> {
     at
 }
 
-fn region(place: Place, replica: usize) -> Region {
+fn region(place: MemorySpace, replica: usize) -> Region {
     match place {
-        Place::Arena => Region::Replica(replica),
-        Place::Shared => Region::Shared,
-        Place::Store(at) => Region::Store(at),
+        MemorySpace::Arena => Region::Replica(replica),
+        MemorySpace::Shared => Region::Shared,
+        MemorySpace::Store(at) => Region::Store(at),
     }
 }
 
 /// A step without scratch memory.
-fn whole(inputs: Vec<Operand>, outputs: Vec<Operand>) -> Step {
-    Step::new(inputs, outputs, Place::Shared, 0..0)
+fn whole(inputs: Vec<Operand>, outputs: Vec<Operand>) -> OpStep {
+    OpStep::new(inputs, outputs, MemorySpace::Shared, 0..0)
 }
 
 /// The same step for some of its elements.
-fn narrowed(step: &Step, n: usize, range: Range<usize>) -> Step {
+fn narrowed(step: &OpStep, n: usize, range: Range<usize>) -> OpStep {
     let narrow = |o: &Operand| {
         if n != 1 && o.volume() == 1 {
             return o.clone();

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     graph::Graph,
     ir::{ALIGN, OpId, VarId, VarKind},
-    kernel::Place,
+    kernel::MemorySpace,
     plan::{MemoryPlan, Part, Reuse},
 };
 
@@ -74,10 +74,10 @@ pub(super) fn plan_body(
         tail.flat_map(|&op| &program.op(op).inputs).filter(|v| graph.parts.held[v.index()].is_none()),
     );
     let outside = |var: VarId| match graph.parts.held[var.index()] {
-        Some(_) => Some((Place::Store(places[replica % graph.settings.replicas][var.index()]), 0)),
+        Some(_) => Some((MemorySpace::Store(places[replica % graph.settings.replicas][var.index()]), 0)),
         None => {
-            let shared = shared.in_body(var, replica).map(|at| (Place::Shared, at));
-            shared.or_else(|| own.offset(replica, var).map(|at| (Place::Arena, at)))
+            let shared = shared.in_body(var, replica).map(|at| (MemorySpace::Shared, at));
+            shared.or_else(|| own.offset(replica, var).map(|at| (MemorySpace::Arena, at)))
         }
     };
     MemoryPlan::of(&Part {
@@ -87,7 +87,7 @@ pub(super) fn plan_body(
         kept: &kept,
         reuse: reuse(graph),
         first: own.first[replica % graph.settings.replicas],
-        place: Place::Arena,
+        place: MemorySpace::Arena,
         outside: &outside,
     })
 }
@@ -104,20 +104,20 @@ pub(super) fn plan_tail(
     let program = &graph.program;
     let of_body = |var: VarId| {
         let operand = body.as_ref()?.operand(var)?;
-        (operand.place == Place::Arena).then_some((operand.place, operand.offset))
+        (operand.place == MemorySpace::Arena).then_some((operand.place, operand.offset))
     };
     // Feeds are the network's; the update never sees one that it could not read.
-    let elsewhere = |var: VarId| (program.var(var).kind == VarKind::Feed).then_some((Place::Arena, 0));
+    let elsewhere = |var: VarId| (program.var(var).kind == VarKind::Feed).then_some((MemorySpace::Arena, 0));
     let outside = |var: VarId| match graph.parts.held[var.index()] {
-        Some(_) => Some((Place::Store(places[replica][var.index()]), 0)),
+        Some(_) => Some((MemorySpace::Store(places[replica][var.index()]), 0)),
         None => match shared.in_tail(var) {
-            Some(at) => Some((Place::Shared, at)),
+            Some(at) => Some((MemorySpace::Shared, at)),
             None => of_body(var).or_else(|| elsewhere(var)),
         },
     };
     let (place, first) = match graph.parts.once {
-        true => (Place::Shared, shared.bytes),
-        false => (Place::Arena, first),
+        true => (MemorySpace::Shared, shared.bytes),
+        false => (MemorySpace::Arena, first),
     };
     let batch = if graph.settings.is_reduced() { signature.total } else { signature.sizes[replica] };
     let kept = &signature.fetched;

@@ -39,7 +39,7 @@ use super::{RunError, Store, Tensor};
 use crate::{
     graph::{BuildError, Effective, GradientScale, Graph, ReduceStrategy},
     ir::{Op, Program, Role, VarId, VarKind},
-    kernel::{Arena, Env, Operand, Place},
+    kernel::{Env, MemorySpace, Operand, RawMemory},
 };
 use accord::{Accord, Standing};
 use agreeing::{digest_of, digest_of_program, exchanges};
@@ -117,7 +117,7 @@ impl ParallelExecutor {
             setup.number.unwrap_or_else(|| setup.collective.made_before(digest_of_program(&graph)) + 1);
         let accord = Accord::new(setup.collective, label, number, n_exchanges);
         let mut run = Run::new(program.clone(), accord, n_exchanges, empty, threads);
-        run.arenas = (0..n).map(|_| Arena::new(0)).collect();
+        run.arenas = (0..n).map(|_| RawMemory::new(0)).collect();
         run.check_finite = graph.settings.build.check_nan_inf;
         let learns = !graph.parts.tail.is_empty() || program.ops.iter().any(|op| op.role == Role::Loss);
         Ok(ParallelExecutor {
@@ -153,14 +153,14 @@ impl ParallelExecutor {
 
     /// Bytes of memory that runs use beside the store, now.
     pub fn arena_bytes(&self) -> usize {
-        self.run.arenas.iter().map(Arena::len).sum::<usize>() + self.run.shared.len()
+        self.run.arenas.iter().map(RawMemory::len).sum::<usize>() + self.run.shared.len()
     }
 
     /// Gives the memory of temporaries back; the next run takes it anew.
     pub fn drop_scopes(&mut self) {
         let run = self.run_mut();
-        run.arenas.iter_mut().for_each(|a| *a = Arena::new(0));
-        run.shared = Arena::new(0);
+        run.arenas.iter_mut().for_each(|a| *a = RawMemory::new(0));
+        run.shared = RawMemory::new(0);
         self.runs_since_drop = 0;
     }
 
@@ -410,12 +410,12 @@ impl ParallelExecutor {
             merging.put(
                 &mut |replica: usize, operand: &Operand, see: &mut dyn FnMut(&[u8])| {
                     let arena = match operand.place {
-                        Place::Arena => {
+                        MemorySpace::Arena => {
                             let n = run.arenas.len();
                             &mut run.arenas[replica % n]
                         }
-                        Place::Shared => &mut run.shared,
-                        Place::Store(at) => &mut store.buffers_mut()[at],
+                        MemorySpace::Shared => &mut run.shared,
+                        MemorySpace::Store(at) => &mut store.buffers_mut()[at],
                     };
                     see(&arena.as_slice::<u8>()[operand.range()]);
                 },
@@ -425,12 +425,12 @@ impl ParallelExecutor {
     }
 }
 
-fn grow(arena: &mut Arena, bytes: usize, what: &str) -> Result<(), RunError> {
+fn grow(arena: &mut RawMemory, bytes: usize, what: &str) -> Result<(), RunError> {
     if arena.len() < bytes {
         let missing = RunError::Memory { what: what.to_string(), bytes };
         // What is too small goes first: both together may be too much.
-        *arena = Arena::new(0);
-        *arena = Arena::try_new(bytes).ok_or(missing)?;
+        *arena = RawMemory::new(0);
+        *arena = RawMemory::try_new(bytes).ok_or(missing)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     exec::RunError,
     ir::Program,
-    kernel::{Arena, Env, Memory},
+    kernel::{Env, MemoryView, RawMemory},
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -31,8 +31,8 @@ pub(super) struct Run {
     pub program: Arc<Program>,
     pub accord: Accord,
     pub plan: Arc<Planned>,
-    pub arenas: Vec<Arena>,
-    pub shared: Arena,
+    pub arenas: Vec<RawMemory>,
+    pub shared: RawMemory,
     /// One for each replica.
     pub envs: Vec<Env>,
     pub check_finite: bool,
@@ -65,7 +65,7 @@ impl Run {
             accord,
             plan,
             arenas: Vec::new(),
-            shared: Arena::new(0),
+            shared: RawMemory::new(0),
             envs: Vec::new(),
             check_finite: false,
             dry: false,
@@ -105,7 +105,7 @@ impl Run {
     }
 
     /// All tasks in order, on this thread.
-    fn in_order(&self, store: &[Arena]) {
+    fn in_order(&self, store: &[RawMemory]) {
         for task in 0..self.plan.schedule.tasks.len() {
             self.perform(task, 0, store);
         }
@@ -116,7 +116,7 @@ impl Run {
         Landing { plan, ready, places }
     }
 
-    fn perform(&self, task: usize, worker: usize, store: &[Arena]) {
+    fn perform(&self, task: usize, worker: usize, store: &[RawMemory]) {
         self.n_visited.fetch_add(1, Ordering::Relaxed);
         let half = self.plan.schedule.tasks[task].half;
         if self.dry || self.cancelled.load(Ordering::Relaxed) {
@@ -128,7 +128,7 @@ impl Run {
         let begin = self.trace.as_ref().map(Slots::now);
         let replica = self.plan.schedule.tasks[task].replica;
         let landing = (half != Half::None).then(|| self.landing());
-        let memory = Memory::common(&self.arenas[replica % self.arenas.len()], &self.shared, store);
+        let memory = MemoryView::common(&self.arenas[replica % self.arenas.len()], &self.shared, store);
         let doing = Doing {
             program: &self.program,
             accord: &self.accord,
@@ -185,7 +185,7 @@ impl Run {
         own.map(|t| t as usize)
     }
 
-    fn work(&self, worker: usize, store: &[Arena]) {
+    fn work(&self, worker: usize, store: &[RawMemory]) {
         /// How often an idle worker looks again before it sleeps: about as long as a small operation takes.
         const LOOKS: usize = 300;
         let mut looks = 0;
@@ -214,11 +214,11 @@ impl Run {
 #[derive(Clone)]
 struct Job {
     run: Arc<Run>,
-    store: Arc<Vec<Arena>>,
+    store: Arc<Vec<RawMemory>>,
 }
 
 #[derive(Default)]
-struct Desk {
+struct JobSlot {
     state: Mutex<OnDesk>,
     /// There is a job, or it is time to go.
     news: Condvar,
@@ -226,7 +226,7 @@ struct Desk {
     quiet: Condvar,
 }
 
-impl Desk {
+impl JobSlot {
     /// A worker has nothing to do any more.
     fn leave(&self) {
         let mut state = lock(&self.state);
@@ -255,7 +255,7 @@ struct OnDesk {
 
 /// The threads beside the caller's.
 pub(super) struct Pool {
-    desk: Arc<Desk>,
+    desk: Arc<JobSlot>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -267,7 +267,7 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     pub(super) fn new(n_threads: usize) -> std::io::Result<Pool> {
-        let mut pool = Pool { desk: Arc::new(Desk::default()), threads: Vec::new() };
+        let mut pool = Pool { desk: Arc::new(JobSlot::default()), threads: Vec::new() };
         for worker in 1..n_threads {
             let desk = pool.desk.clone();
             let name = format!("graph-{worker}");
@@ -280,7 +280,7 @@ impl Pool {
         Ok(pool)
     }
 
-    pub(super) fn run(&self, run: &mut Arc<Run>, store: Arc<Vec<Arena>>) -> Result<(), RunError> {
+    pub(super) fn run(&self, run: &mut Arc<Run>, store: Arc<Vec<RawMemory>>) -> Result<(), RunError> {
         let ready = Arc::get_mut(run).expect("POOL-1: workers let go of runs");
         if ready.ready.is_broken() {
             // Its counters and queues are in the middle of something.
@@ -321,7 +321,7 @@ impl Drop for Pool {
 }
 
 /// What a worker does all its life.
-fn attend(desk: &Desk, worker: usize) {
+fn attend(desk: &JobSlot, worker: usize) {
     let mut seen = 0;
     desk.leave();
     loop {

@@ -19,7 +19,7 @@ use std::sync::{
 #[derive(Debug)]
 pub(super) struct Places {
     /// One for each exchange.
-    each: Vec<Mutex<Place>>,
+    each: Vec<Mutex<ExchangeState>>,
     /// Whether an exchange of this pass did not fit. Read when the run is over, which orders it: relaxed.
     is_misfit: AtomicBool,
 }
@@ -39,14 +39,14 @@ impl Places {
         self.is_misfit.load(Ordering::Relaxed)
     }
 
-    fn lock(&self, exchange: usize) -> MutexGuard<'_, Place> {
+    fn lock(&self, exchange: usize) -> MutexGuard<'_, ExchangeState> {
         // What it holds is whole at any time.
         self.each[exchange].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct ExchangeState {
     /// Memory of the last time, for the next.
     spare: Vec<Data>,
     back: Option<Result<Vec<Data>, CollectiveError>>,

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     exec::RunError,
     ir::{OpId, Program},
-    kernel::{Call, Env, KernelError, Memory, Real, Step, fast, real},
+    kernel::{Call, Env, KernelError, MemoryView, OpStep, Real, fast, real},
 };
 use phalanx_core::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ const MOST_BLOCKS: usize = 255;
 #[derive(Clone, Debug)]
 pub(super) struct Called {
     pub what: What,
-    pub step: Step,
+    pub step: OpStep,
 }
 
 /// Whose work it is, for errors.
@@ -58,7 +58,7 @@ impl Doing<'_> {
 }
 
 impl Called {
-    pub(super) fn perform(&self, memory: Memory<'_>, env: Env, doing: Doing<'_>) -> Result<(), RunError> {
+    pub(super) fn perform(&self, memory: MemoryView<'_>, env: Env, doing: Doing<'_>) -> Result<(), RunError> {
         let mut call = Call::of_task(&self.step, memory, env);
         let ended = catch_unwind(AssertUnwindSafe(|| match &self.what {
             What::Op(op) => Ok(doing.program.op(*op).kind.operator().run(&mut call)?),
@@ -111,7 +111,7 @@ impl Called {
         RunError::Replica { replica: doing.replica, error: Box::new(error) }
     }
 
-    fn finite(&self, op: OpId, memory: Memory<'_>, env: Env, doing: Doing<'_>) -> Result<(), RunError> {
+    fn finite(&self, op: OpId, memory: MemoryView<'_>, env: Env, doing: Doing<'_>) -> Result<(), RunError> {
         let call = Call::of_task(&self.step, memory, env);
         let op = doing.program.op(op);
         for (slot, &id) in op.outputs.iter().enumerate() {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{
         exec::parallel::Alone,
-        kernel::{Arena, Place},
+        kernel::{MemorySpace, RawMemory},
         layers::Builder,
         op::Func,
     };
@@ -205,14 +205,14 @@ mod tests {
         b.map(Func::Relu, x).unwrap();
         let program = b.finish().unwrap();
         // A step without operands: the kernel reaches for one that is not there.
-        let step = Step::new(Vec::new(), Vec::new(), Place::Arena, 0..0);
+        let step = OpStep::new(Vec::new(), Vec::new(), MemorySpace::Arena, 0..0);
         let called = Called { what: What::Op(program.ops().next().unwrap().0), step };
-        let arena = Arena::new(64);
+        let arena = RawMemory::new(64);
         let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0, check_finite: false };
         let accord = Accord::new(Arc::new(Alone), "", 0, 0);
         let doing =
             Doing { program: &program, accord: &accord, landing: None, replica: 5, check_finite: false };
-        let error = called.perform(Memory::common(&arena, &arena, &[]), env, doing).unwrap_err();
+        let error = called.perform(MemoryView::common(&arena, &arena, &[]), env, doing).unwrap_err();
         let RunError::Replica { replica: 5, error } = error else { panic!("{error}") };
         assert!(matches!(&*error, RunError::Panicked { op: "relu", .. }), "{error}");
         assert!(error.to_string().contains("work.rs:"), "{error}");

@@ -1,12 +1,12 @@
 //! Functions of one element and arithmetic of two.
 
-use super::super::{error::Fault, import::Import, node::Node, shapes};
+use super::super::{error::Fault, import::Import, node::OnnxNode, shapes};
 use crate::{
     ir::{Shape, VarId},
     op::{Arith, Binary, Expand, Func, Unary},
 };
 
-pub fn map<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn map<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let func = match node.op() {
         "Abs" => Func::Abs,
         "Ceil" => Func::Ceil,
@@ -33,7 +33,7 @@ pub fn map<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, Unary(func), &[x]).map(drop)
 }
 
-fn hard_sigmoid(node: &Node<'_>) -> Result<Func, Fault> {
+fn hard_sigmoid(node: &OnnxNode<'_>) -> Result<Func, Fault> {
     let (alpha, beta) = (node.float("alpha", 0.2)?, node.float("beta", 0.5)?);
     if (alpha - 0.2).abs() < 1e-6 && beta == 0.5 {
         return Ok(Func::HardSigmoid);
@@ -41,7 +41,7 @@ fn hard_sigmoid(node: &Node<'_>) -> Result<Func, Fault> {
     Err(Fault::Attribute { name: "alpha", wanted: "0.2, and `beta` 0.5", got: format!("{alpha}, {beta}") })
 }
 
-pub fn gelu<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn gelu<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let x = im.var(node, 0)?;
     match node.text("approximate", "none")? {
         "none" => im.give(node, 0, Unary(Func::Gelu), &[x]).map(drop),
@@ -60,7 +60,7 @@ pub fn gelu<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     }
 }
 
-pub fn clip<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn clip<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let bound = |slot, default| match im.has(node, slot) {
         false => Ok(default),
         true => im.setting(node, slot)?.scalar().ok_or(Fault::NotConstant { slot }),
@@ -70,7 +70,7 @@ pub fn clip<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, Unary(Func::Clip { low, high }), &[x]).map(drop)
 }
 
-pub fn pow<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn pow<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let by = im.setting(node, 1)?.scalar().ok_or(Fault::NotConstant { slot: 1 })?;
     let func = match by {
         2.0 => Func::Square,
@@ -81,32 +81,32 @@ pub fn pow<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, Unary(func), &[x]).map(drop)
 }
 
-pub fn add<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn add<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     fold(im, node, Arith::Add)
 }
 
-pub fn mul<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn mul<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     fold(im, node, Arith::Mul)
 }
 
-pub fn max<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn max<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     fold(im, node, Arith::Max)
 }
 
-pub fn min<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn min<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     fold(im, node, Arith::Min)
 }
 
-pub fn sub<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn sub<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     two(im, node, Arith::Sub)
 }
 
-pub fn div<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn div<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     two(im, node, Arith::Div)
 }
 
 /// Any number of operands, from the left.
-fn fold<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Arith) -> Result<(), Fault> {
+fn fold<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Arith) -> Result<(), Fault> {
     match node.proto.inputs.len() {
         0 => Err(Fault::Missing { slot: 0 }),
         1 => im.alias(node, 0),
@@ -124,7 +124,7 @@ fn fold<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Arith) -> Result<(), Fault
     }
 }
 
-fn two<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Arith) -> Result<(), Fault> {
+fn two<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Arith) -> Result<(), Fault> {
     // One number for all elements needs no operand.
     let number = |slot: usize, other: usize| {
         let known = im.known(node, slot).filter(|k| k.dtype.is_float())?;
@@ -150,7 +150,7 @@ fn two<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Arith) -> Result<(), Fault>
     finish(im, node, op, a, b)
 }
 
-fn finish<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Arith, a: VarId, b: VarId) -> Result<(), Fault> {
+fn finish<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Arith, a: VarId, b: VarId) -> Result<(), Fault> {
     let commutes = !matches!(op, Arith::Sub | Arith::Div);
     let rank = |im: &Import<'_>, v| im.program.sig(v).shape.rank();
     // The second operand is the one that is stretched: the larger one goes first where that is allowed.
@@ -162,7 +162,7 @@ fn finish<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Arith, a: VarId, b: VarI
 /// Both operands so that the second can be stretched over the first, and at which axis it begins.
 fn fitted<'a>(
     im: &mut Import<'a>,
-    node: &Node<'a>,
+    node: &OnnxNode<'a>,
     a: VarId,
     b: VarId,
 ) -> Result<(VarId, VarId, usize), Fault> {

@@ -1,12 +1,12 @@
 //! Convolutions and pools of images.
 
-use super::super::{error::Fault, import::Import, node::Node};
+use super::super::{error::Fault, import::Import, node::OnnxNode};
 use crate::{
     ir::Shape,
     op::{Arith, Binary, Conv2d, Pool, Pool2d, Reduce, Reduction},
 };
 
-pub fn conv<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn conv<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let groups = node.int("group", 1)?;
     let Some(groups) = usize::try_from(groups).ok().filter(|g| (1..=1 << 20).contains(g)) else {
         return Err(Fault::Attribute { name: "group", wanted: "at least 1", got: groups.to_string() });
@@ -27,12 +27,12 @@ pub fn conv<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, Binary { op: Arith::Add, axis: 1 }, &[y, bias]).map(drop)
 }
 
-pub fn max_pool<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn max_pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     im.only(node, 1)?;
     pool(im, node, Pool::Max)
 }
 
-pub fn average_pool<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn average_pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     if node.flag("count_include_pad", false)? && padding(node)? != [0, 0] {
         let wanted = "0 where there is padding (AvgPool2d(count_include_pad=False))";
         return Err(Fault::Attribute { name: "count_include_pad", wanted, got: "1".into() });
@@ -40,7 +40,7 @@ pub fn average_pool<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Faul
     pool(im, node, Pool::Mean)
 }
 
-fn pool<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Pool) -> Result<(), Fault> {
+fn pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Pool) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     images(&shape)?;
     if node.sizes("dilations", [1, 1])? != [1, 1] {
@@ -63,7 +63,7 @@ fn pool<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Pool) -> Result<(), Fault>
     im.give(node, 0, pool, &[x]).map(drop)
 }
 
-pub fn global_average_pool<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn global_average_pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     images(&im.shape(node, 0)?)?;
     let x = im.var(node, 0)?;
     im.give(node, 0, Reduce { op: Reduction::Mean, axes: vec![2, 3], keep: true }, &[x]).map(drop)
@@ -77,7 +77,7 @@ fn images(shape: &Shape) -> Result<(), Fault> {
 }
 
 /// Above and left; below and right must be the same.
-fn padding(node: &Node<'_>) -> Result<[usize; 2], Fault> {
+fn padding(node: &OnnxNode<'_>) -> Result<[usize; 2], Fault> {
     match node.text("auto_pad", "NOTSET")? {
         "NOTSET" | "" | "VALID" => {}
         got => {

@@ -1,11 +1,11 @@
 //! Constants, and the same elements under another shape, type or order.
 
 use super::super::{
-    constants::{Data, Int, Known, MOST},
+    constants::{ConstantData, Int, Known, MOST},
     error::Fault,
     fold,
     import::{Import, Value},
-    node::Node,
+    node::OnnxNode,
     shapes, tensor,
 };
 use crate::{
@@ -14,23 +14,23 @@ use crate::{
 };
 use phalanx_core::DType;
 
-pub fn identity<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn identity<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     im.alias(node, 0)
 }
 
 /// How many numbers a constant has that is written as a list.
-fn list_length(node: &Node<'_>) -> Option<usize> {
+fn list_length(node: &OnnxNode<'_>) -> Option<usize> {
     node.ints("value_ints").map(|l| l.len()).or_else(|| node.floats("value_floats").map(|l| l.len()))
 }
 
-pub fn constant<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn constant<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     if let Some(tensor) = node.tensor("value")? {
         let value = tensor.known().map_or_else(|| Value::Constant(tensor.clone()), Value::Known);
         return im.bind(node, 0, value);
     }
     let known = if node.has("value_int") {
         let one = Int::Fixed(node.int("value_int", 0)?);
-        Known { dtype: DType::I64, dims: vec![], data: Data::Ints(vec![one]) }
+        Known { dtype: DType::I64, dims: vec![], data: ConstantData::Ints(vec![one]) }
     } else if node.has("value_float") {
         Known::reals(DType::F32, vec![], vec![node.float("value_float", 0.0)?])
     } else if let Some(n) = list_length(node).filter(|&n| n > MOST) {
@@ -47,7 +47,7 @@ pub fn constant<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 }
 
 /// One value everywhere, also in a shape that depends on the batch.
-pub fn filled<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn filled<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = target(im, node, 0)?;
     let (dtype, value) = match node.tensor("value")?.map(|t| t.known()) {
         None => (DType::F32, Some(0.0)),
@@ -60,7 +60,7 @@ pub fn filled<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 }
 
 /// A shape that is known.
-fn target<'a>(im: &Import<'a>, node: &Node<'a>, slot: usize) -> Result<Shape, Fault> {
+fn target<'a>(im: &Import<'a>, node: &OnnxNode<'a>, slot: usize) -> Result<Shape, Fault> {
     let known = im.setting(node, slot)?;
     let dims: Option<Vec<Dim>> = known.ints().and_then(|all| all.iter().map(|i| i.dim()).collect());
     dims.map(Shape).ok_or_else(|| Fault::Input {
@@ -70,7 +70,7 @@ fn target<'a>(im: &Import<'a>, node: &Node<'a>, slot: usize) -> Result<Shape, Fa
     })
 }
 
-pub fn shape<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn shape<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     let rank = shape.rank();
     let (start, end) = (node.int("start", 0)?, node.int("end", i64::MAX)?);
@@ -82,19 +82,19 @@ pub fn shape<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.bind(node, 0, Value::Known(known))
 }
 
-pub fn reshape<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn reshape<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let known = im.setting(node, 1)?;
     let Some(ints) = known.ints() else { return Err(Fault::dtype(1, "integers", known.dtype)) };
     let shape = shapes::reshaped(&im.shape(node, 0)?, ints, node.flag("allowzero", false)?)?;
     to(im, node, shape)
 }
 
-fn to<'a>(im: &mut Import<'a>, node: &Node<'a>, shape: Shape) -> Result<(), Fault> {
+fn to<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, shape: Shape) -> Result<(), Fault> {
     let x = im.var(node, 0)?;
     im.give(node, 0, Reshape { shape }, &[x]).map(drop)
 }
 
-pub fn flatten<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn flatten<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     // One more than the last axis is allowed here.
     let axis = match node.int("axis", 1)? {
@@ -108,14 +108,14 @@ pub fn flatten<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 }
 
 /// Axes from the second input, or in older versions from an attribute.
-fn listed<'a>(im: &Import<'a>, node: &Node<'a>) -> Result<Option<Vec<i64>>, Fault> {
+fn listed<'a>(im: &Import<'a>, node: &OnnxNode<'a>) -> Result<Option<Vec<i64>>, Fault> {
     match im.has(node, 1) {
         true => im.integers(node, 1).map(Some),
         false => Ok(node.ints("axes").map(<[i64]>::to_vec)),
     }
 }
 
-pub fn squeeze<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn squeeze<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     let one = Dim::Fixed(1);
     let gone: Vec<usize> = match listed(im, node)? {
@@ -130,7 +130,7 @@ pub fn squeeze<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     to(im, node, shape)
 }
 
-pub fn unsqueeze<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn unsqueeze<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     let axes = listed(im, node)?.ok_or(Fault::Missing { slot: 1 })?;
     let new = shapes::axes(&axes, shape.rank() + axes.len().min(crate::ir::MAX_RANK), "axes")?;
@@ -142,7 +142,7 @@ pub fn unsqueeze<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> 
     to(im, node, Shape(dims))
 }
 
-pub fn transpose<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn transpose<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let rank = im.shape(node, 0)?.rank();
     let order: Vec<usize> = match node.ints("perm") {
         None => (0..rank).rev().collect(),
@@ -159,7 +159,7 @@ pub fn transpose<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> 
     im.give(node, 0, Transpose { order }, &[x]).map(drop)
 }
 
-pub fn expand<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn expand<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let (own, wanted) = (im.shape(node, 0)?, target(im, node, 1)?);
     let Some(dims) = shapes::stretched(own.dims(), wanted.dims()) else {
         return Err(Fault::Pair { a: own, b: wanted });
@@ -169,7 +169,7 @@ pub fn expand<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, Expand { shape: Shape(dims), axis }, &[x]).map(drop)
 }
 
-pub fn cast<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn cast<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let code = node.int("to", 0)?;
     let to = match i32::try_from(code).ok().and_then(tensor::dtype) {
         // The operations know one type of integers.
@@ -184,7 +184,7 @@ pub fn cast<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 }
 
 /// As the type of another input.
-pub fn cast_like<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn cast_like<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let to = im.dtype(node, 1)?;
     match im.known(node, 0).and_then(|known| fold::converted(&known, to)) {
         Some(known) => im.bind(node, 0, Value::Known(known)),
@@ -192,7 +192,7 @@ pub fn cast_like<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> 
     }
 }
 
-fn convert<'a>(im: &mut Import<'a>, node: &Node<'a>, to: DType) -> Result<(), Fault> {
+fn convert<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, to: DType) -> Result<(), Fault> {
     let x = im.var(node, 0)?;
     if im.program.sig(x).dtype == to {
         return im.alias(node, 0);

@@ -1,13 +1,13 @@
 //! Matrix products.
 
-use super::super::{error::Fault, import::Import, node::Node, shapes};
+use super::super::{error::Fault, import::Import, node::OnnxNode, shapes};
 use crate::{
     ir::{Dim, Shape, VarId},
     op::{Arith, Binary, Expand, Func, MatMul, Unary},
 };
 
 /// `alpha a b + beta c`
-pub fn gemm<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn gemm<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let op = MatMul { trans_a: node.flag("transA", false)?, trans_b: node.flag("transB", false)? };
     let (alpha, beta) = (node.float("alpha", 1.0)?, node.float("beta", 1.0)?);
     let operands = [im.var(node, 0)?, im.var(node, 1)?];
@@ -27,7 +27,7 @@ pub fn gemm<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, Binary { op: Arith::Add, axis }, &[product, c]).map(drop)
 }
 
-pub fn matmul<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn matmul<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let (a, b) = (im.var(node, 0)?, im.var(node, 1)?);
     let (sa, sb) = (im.program.sig(a).shape.clone(), im.program.sig(b).shape.clone());
     for (slot, var, shape) in [(0, a, &sa), (1, b, &sb)] {
@@ -47,7 +47,7 @@ pub fn matmul<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 }
 
 /// A stack of matrices, repeated where the other operand has more of them.
-fn widened<'a>(im: &mut Import<'a>, node: &Node<'a>, x: VarId, outer: &[Dim]) -> Result<VarId, Fault> {
+fn widened<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, x: VarId, outer: &[Dim]) -> Result<VarId, Fault> {
     let own = im.program.sig(x).shape.clone();
     let (head, tail) = own.dims().split_at(own.rank() - 2);
     if head == outer {

@@ -1,7 +1,7 @@
 //! Losses of classes.
 
 use super::{
-    super::{error::Fault, import::Import, node::Node},
+    super::{error::Fault, import::Import, node::OnnxNode},
     norm::classes_last,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use phalanx_core::DType;
 
-pub fn cross_entropy<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn cross_entropy<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let (scores, labels) = operands(im, node)?;
     let by_class = classes_last(im, node, scores)?;
     let losses = softmax_loss(im, node, by_class, labels)?;
@@ -27,7 +27,7 @@ pub fn cross_entropy<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fau
     Ok(())
 }
 
-pub fn likelihood<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn likelihood<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let (logs, labels) = operands(im, node)?;
     im.only(node, 1)?;
     let rank = im.program.sig(logs).shape.rank();
@@ -39,7 +39,7 @@ pub fn likelihood<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault>
     reduced(im, node, losses, labels)
 }
 
-fn operands<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(VarId, VarId), Fault> {
+fn operands<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(VarId, VarId), Fault> {
     if im.has(node, 2) {
         return Err(Fault::Input {
             slot: 2,
@@ -54,13 +54,13 @@ fn operands<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(VarId, VarId), 
     Ok((x, labels))
 }
 
-fn ignored(node: &Node<'_>) -> Result<Option<i64>, Fault> {
+fn ignored(node: &OnnxNode<'_>) -> Result<Option<i64>, Fault> {
     if node.has("ignore_index") { node.int("ignore_index", 0).map(Some) } else { Ok(None) }
 }
 
 fn softmax_loss<'a>(
     im: &mut Import<'a>,
-    node: &Node<'a>,
+    node: &OnnxNode<'a>,
     scores: VarId,
     labels: VarId,
 ) -> Result<VarId, Fault> {
@@ -68,7 +68,7 @@ fn softmax_loss<'a>(
 }
 
 /// Minus the logarithm of each label's class.
-fn picked<'a>(im: &mut Import<'a>, node: &Node<'a>, logs: VarId, labels: VarId) -> Result<VarId, Fault> {
+fn picked<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, logs: VarId, labels: VarId) -> Result<VarId, Fault> {
     let logs = classes_last(im, node, logs)?;
     let sig = im.program.sig(logs).clone();
     let last = sig.shape.rank() - 1;
@@ -81,7 +81,7 @@ fn picked<'a>(im: &mut Import<'a>, node: &Node<'a>, logs: VarId, labels: VarId) 
     im.emit(node, Unary(Func::Scale { a: -1.0, b: 0.0 }), &[sum])
 }
 
-fn reduced<'a>(im: &mut Import<'a>, node: &Node<'a>, losses: VarId, labels: VarId) -> Result<(), Fault> {
+fn reduced<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, losses: VarId, labels: VarId) -> Result<(), Fault> {
     let all = |op| Reduce { op, axes: Vec::new(), keep: false };
     match (node.text("reduction", "mean")?, ignored(node)?) {
         ("none", _) => im.give(node, 0, Unary(Func::Scale { a: 1.0, b: 0.0 }), &[losses]).map(drop),

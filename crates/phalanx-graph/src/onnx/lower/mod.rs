@@ -9,10 +9,10 @@ mod norm;
 mod reduce;
 mod slicing;
 
-use super::{error::Fault, import::Import, node::Node};
+use super::{error::Fault, import::Import, node::OnnxNode};
 
 /// Adds the operations of a node and says what its outputs are.
-pub(super) type Lower = for<'a> fn(&mut Import<'a>, &Node<'a>) -> Result<(), Fault>;
+pub(super) type Lower = for<'a> fn(&mut Import<'a>, &OnnxNode<'a>) -> Result<(), Fault>;
 
 /// What lowers this operation.
 pub(super) fn find(op: &str) -> Option<Lower> {

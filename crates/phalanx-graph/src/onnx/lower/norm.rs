@@ -3,7 +3,7 @@
 use super::super::{
     error::Fault,
     import::{Import, Norms, Value},
-    node::Node,
+    node::OnnxNode,
     shapes,
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     op::{BatchNorm, BatchNormFixed, Dropout, Fill, LayerNorm, Samples, Softmax, Transpose},
 };
 
-pub fn batch<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn batch<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let (epsilon, momentum) = (node.float("epsilon", 1e-5)?, node.float("momentum", 0.9)?);
     let training = node.flag("training_mode", false)?;
     let (x, scale, shift) = (im.var(node, 0)?, im.var(node, 1)?, im.var(node, 2)?);
@@ -51,7 +51,7 @@ pub fn batch<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn layer<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn layer<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     im.only(node, 1)?;
     let (x, scale) = (im.var(node, 0)?, im.var(node, 1)?);
     let axis = shapes::axis(node.int("axis", -1)?, im.program.sig(x).shape.rank(), "axis")?;
@@ -66,12 +66,12 @@ pub fn layer<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     im.give(node, 0, op, &[x, scale, shift]).map(drop)
 }
 
-pub fn softmax<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn softmax<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let x = im.var(node, 0)?;
     along(im, node, x, false).map(drop)
 }
 
-pub fn log_softmax<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn log_softmax<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let x = im.var(node, 0)?;
     let (y, is_last) = along(im, node, x, true)?;
     if is_last {
@@ -81,7 +81,7 @@ pub fn log_softmax<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault
 }
 
 /// Softmax along the axis of the node, and whether that is the last one.
-fn along<'a>(im: &mut Import<'a>, node: &Node<'a>, x: VarId, log: bool) -> Result<(VarId, bool), Fault> {
+fn along<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, x: VarId, log: bool) -> Result<(VarId, bool), Fault> {
     let rank = im.program.sig(x).shape.rank();
     let axis = shapes::axis(node.int("axis", -1)?, rank, "axis")?;
     if axis + 1 == rank {
@@ -94,7 +94,7 @@ fn along<'a>(im: &mut Import<'a>, node: &Node<'a>, x: VarId, log: bool) -> Resul
     Ok((im.give(node, 0, Transpose { order }, &[y])?, false))
 }
 
-pub fn dropout<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn dropout<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     im.only(node, 1)?;
     let number = |slot, default| match im.has(node, slot) {
         false => Ok(default),
@@ -112,7 +112,7 @@ pub fn dropout<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 }
 
 /// Brings axis 1, where ONNX has classes, to the end.
-pub fn classes_last<'a>(im: &mut Import<'a>, node: &Node<'a>, x: VarId) -> Result<VarId, Fault> {
+pub fn classes_last<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, x: VarId) -> Result<VarId, Fault> {
     let rank = Shape::rank(&im.program.sig(x).shape);
     if rank <= 2 {
         return Ok(x);

@@ -1,25 +1,25 @@
 //! Sums, means and extremes along axes.
 
-use super::super::{error::Fault, import::Import, node::Node, shapes};
+use super::super::{error::Fault, import::Import, node::OnnxNode, shapes};
 use crate::op::{Reduce, Reduction};
 
-pub fn sum<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn sum<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     reduce(im, node, Reduction::Sum)
 }
 
-pub fn mean<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn mean<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     reduce(im, node, Reduction::Mean)
 }
 
-pub fn max<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn max<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     reduce(im, node, Reduction::Max)
 }
 
-pub fn min<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn min<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     reduce(im, node, Reduction::Min)
 }
 
-fn reduce<'a>(im: &mut Import<'a>, node: &Node<'a>, op: Reduction) -> Result<(), Fault> {
+fn reduce<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Reduction) -> Result<(), Fault> {
     // Newer versions have the axes as an input, older ones as an attribute.
     let axes = match im.has(node, 1) {
         true => im.integers(node, 1)?,

@@ -4,7 +4,7 @@ use super::super::{
     constants::Int,
     error::Fault,
     import::{Import, Value},
-    node::Node,
+    node::OnnxNode,
     shapes,
 };
 use crate::{
@@ -13,13 +13,13 @@ use crate::{
 };
 use phalanx_core::DType;
 
-pub fn concat<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn concat<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let axis = shapes::axis(node.int("axis", 0)?, im.shape(node, 0)?.rank(), "axis")?;
     let all = (0..node.proto.inputs.len()).map(|s| im.var(node, s)).collect::<Result<Vec<_>, _>>()?;
     im.give(node, 0, Concat { axis }, &all).map(drop)
 }
 
-pub fn slice<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn slice<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let (begins, ends) = (im.setting(node, 1)?, im.setting(node, 2)?);
     let (Some(begins), Some(ends)) = (begins.ints(), ends.ints()) else {
         return Err(Fault::NotConstant { slot: 1 });
@@ -48,7 +48,7 @@ pub fn slice<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 /// One axis of a slice; nothing, if it takes all of it.
 fn cut<'a>(
     im: &mut Import<'a>,
-    node: &Node<'a>,
+    node: &OnnxNode<'a>,
     x: VarId,
     axis: usize,
     begin: Int,
@@ -71,7 +71,7 @@ fn cut<'a>(
     im.emit(node, Slice { axis, begin, end }, &[x])
 }
 
-pub fn split<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn split<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     let axis = shapes::axis(node.int("axis", 0)?, shape.rank(), "axis")?;
     let n = shape.dims()[axis].fixed().ok_or(Fault::Batch("a split"))?;
@@ -98,7 +98,7 @@ pub fn split<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn gather<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
+pub fn gather<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let shape = im.shape(node, 0)?;
     let axis = shapes::axis(node.int("axis", 0)?, shape.rank(), "axis")?;
     let at = im.known(node, 1).filter(|k| k.dims.is_empty()).and_then(|k| k.fixed());
@@ -120,7 +120,7 @@ pub fn gather<'a>(im: &mut Import<'a>, node: &Node<'a>) -> Result<(), Fault> {
 /// One place of an axis, which goes.
 fn picked<'a>(
     im: &mut Import<'a>,
-    node: &Node<'a>,
+    node: &OnnxNode<'a>,
     shape: &Shape,
     axis: usize,
     at: i64,

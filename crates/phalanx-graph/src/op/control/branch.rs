@@ -4,7 +4,7 @@ use super::{CondGrad, Inside, env_of, gives, is_real, perform};
 use crate::{
     grad::{Grad, backward},
     ir::{Body, GraphError, Misfit, Op, Sig},
-    kernel::{Call, KernelError, Spot},
+    kernel::{BodySlot, Call, KernelError},
     op::{Operator, check},
 };
 use phalanx_core::DType;
@@ -41,11 +41,11 @@ pub(super) fn agreed(then: &Body, other: &Body, inputs: &[Sig]) -> Result<Vec<Si
 
 /// Runs the body that the condition says, and gives what it gives.
 pub(super) fn run(call: &mut Call<'_>, bodies: [&Body; 2], stream: u32) -> Result<(), KernelError> {
-    let nth = usize::from(call.byte_at(Spot::Input(0)) == 0);
+    let nth = usize::from(call.byte_at(BodySlot::Input(0)) == 0);
     let env = env_of(call.env, stream, nth as u64);
     perform(call, nth, bodies[nth], env)?;
     for slot in 0..bodies[nth].gives().len() {
-        call.transfer(Spot::Give(nth, slot), Spot::Output(slot));
+        call.transfer(BodySlot::Give(nth, slot), BodySlot::Output(slot));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::{Inside, WhileGrad, env_of, gives, is_real, perform};
 use crate::{
     grad::{Grad, backward},
     ir::{Body, Dim, GraphError, Misfit, Op, Shape, Sig, VarId},
-    kernel::{Call, KernelError, Spot},
+    kernel::{BodySlot, Call, KernelError},
     op::{Operator, check},
 };
 use phalanx_core::DType;
@@ -95,28 +95,28 @@ impl Operator for While {
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let n = self.n_carried;
         for slot in 0..=n {
-            call.transfer(Spot::Input(slot), Spot::Take(0, slot));
+            call.transfer(BodySlot::Input(slot), BodySlot::Take(0, slot));
         }
         let (env, mut rounds) = (call.env, 0u64);
-        while call.byte_at(Spot::Take(0, 0)) != 0 {
+        while call.byte_at(BodySlot::Take(0, 0)) != 0 {
             // CONTROL-1
             if rounds == self.most {
                 return Err(KernelError::Rounds { most: self.most });
             }
             for slot in (0..n).filter(|_| self.keeps) {
-                let from = Spot::Take(0, 1 + slot);
+                let from = BodySlot::Take(0, 1 + slot);
                 let bytes = call.spot(from).bytes;
                 let begin = rounds as usize * bytes;
-                call.transfer_part((from, 0..bytes), (Spot::Output(n + 1 + slot), begin..begin + bytes));
+                call.transfer_part((from, 0..bytes), (BodySlot::Output(n + 1 + slot), begin..begin + bytes));
             }
             perform(call, 0, &self.body, env_of(env, self.stream, rounds))?;
             for slot in 0..=n {
-                call.transfer(Spot::Give(0, slot), Spot::Take(0, slot));
+                call.transfer(BodySlot::Give(0, slot), BodySlot::Take(0, slot));
             }
             rounds += 1;
         }
         for slot in 0..n {
-            call.transfer(Spot::Take(0, 1 + slot), Spot::Output(slot));
+            call.transfer(BodySlot::Take(0, 1 + slot), BodySlot::Output(slot));
         }
         call.output::<i64>(n)[0] = rounds as i64;
         Ok(())

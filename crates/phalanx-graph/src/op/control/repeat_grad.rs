@@ -3,7 +3,7 @@
 use super::{Inside, env_of, is_real, perform, repeat::kept};
 use crate::{
     ir::{Body, Misfit, Sig},
-    kernel::{Call, KernelError, Spot},
+    kernel::{BodySlot, Call, KernelError},
     op::{Operator, check},
 };
 use phalanx_core::DType;
@@ -88,41 +88,41 @@ impl Operator for WhileGrad {
         let rounds = u64::try_from(value).ok().filter(|&r| r <= self.most);
         let limit = self.most as usize + 1;
         let rounds = rounds.ok_or(KernelError::Index { input: 0, at: 0, value, limit })?;
-        let seed = |i: usize| Spot::Take(0, 1 + n + captured + i);
+        let seed = |i: usize| BodySlot::Take(0, 1 + n + captured + i);
         let mut slot = 1 + n + captured;
         for (i, &given) in self.given.iter().enumerate() {
             match given {
-                true => call.transfer(Spot::Input(slot), seed(i)),
+                true => call.transfer(BodySlot::Input(slot), seed(i)),
                 false => call.fill_bytes(seed(i), 0),
             }
             slot += usize::from(given);
         }
         let sums = seeds..self.body.gives().len();
         for output in sums.clone() {
-            call.fill_bytes(Spot::Output(output), 0);
+            call.fill_bytes(BodySlot::Output(output), 0);
         }
         // The condition held in every round.
-        call.fill_bytes(Spot::Take(0, 0), 1);
+        call.fill_bytes(BodySlot::Take(0, 0), 1);
         let env = call.env;
         for round in (0..rounds).rev() {
             for slot in 1..=n {
-                let bytes = call.spot(Spot::Take(0, slot)).bytes;
+                let bytes = call.spot(BodySlot::Take(0, slot)).bytes;
                 let begin = round as usize * bytes;
                 call.transfer_part(
-                    (Spot::Input(slot), begin..begin + bytes),
-                    (Spot::Take(0, slot), 0..bytes),
+                    (BodySlot::Input(slot), begin..begin + bytes),
+                    (BodySlot::Take(0, slot), 0..bytes),
                 );
             }
             perform(call, 0, &self.body, env_of(env, self.stream, round))?;
             for i in 0..seeds {
-                call.transfer(Spot::Give(0, i), seed(i));
+                call.transfer(BodySlot::Give(0, i), seed(i));
             }
             for output in sums.clone() {
-                call.add_up(Spot::Give(0, output), Spot::Output(output));
+                call.add_up(BodySlot::Give(0, output), BodySlot::Output(output));
             }
         }
         for i in 0..seeds {
-            call.transfer(seed(i), Spot::Output(i));
+            call.transfer(seed(i), BodySlot::Output(i));
         }
         Ok(())
     }
