@@ -4,7 +4,7 @@ use crate::{
     abi::{COp, Status},
     failure::Failure,
     guard::{self, code, guard},
-    life,
+    membership,
     pointers::{slice, unknown_set},
     process::{Lease, PROCESS, Session, Wish},
 };
@@ -60,7 +60,7 @@ pub extern "C" fn horovod_shutdown() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_is_initialized() -> c_int {
-    life::phalanx_is_initialized()
+    membership::phalanx_is_initialized()
 }
 
 /// Writes a timeline to this file, or from now on to this file if there is one already. Every rank calls it with the same name; as with Horovod,
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn horovod_start_timeline(file_name: *const c_char, mark_c
     code(|| {
         let session = begun()?;
         // SAFETY: the header asks the same of the caller.
-        let path = unsafe { life::timeline_path(file_name) }?;
+        let path = unsafe { membership::timeline_path(file_name) }?;
         if session.engine.rank() == Rank::ZERO {
             guard::may_wait()?;
             session.engine.stop_timeline()?;
@@ -97,32 +97,32 @@ pub extern "C" fn horovod_stop_timeline() -> c_int {
 /// This rank's number. As the functions below: -1 before horovod_init().
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_rank() -> c_int {
-    answer(life::rank)
+    answer(membership::rank)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_size() -> c_int {
-    answer(life::size)
+    answer(membership::size)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_local_rank() -> c_int {
-    answer(life::local_rank)
+    answer(membership::local_rank)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_local_size() -> c_int {
-    answer(life::local_size)
+    answer(membership::local_size)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_cross_rank() -> c_int {
-    answer(life::cross_rank)
+    answer(membership::cross_rank)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_cross_size() -> c_int {
-    answer(life::cross_size)
+    answer(membership::cross_size)
 }
 
 /// 1 if every host has the same number of ranks, otherwise 0.
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn horovod_add_process_set(ranks: *const c_int, n_ranks: c
         let session = PROCESS.engine()?;
         may_change(&session)?;
         // SAFETY: the header asks the same of the caller.
-        life::add_set(&session, unsafe { slice(ranks, n_ranks, "the ranks") }?)
+        membership::add_set(&session, unsafe { slice(ranks, n_ranks, "the ranks") }?)
     })
 }
 
@@ -236,7 +236,7 @@ pub extern "C" fn horovod_remove_process_set(process_set_id: c_int) -> c_int {
     answer(|| {
         let session = PROCESS.engine()?;
         may_change(&session)?;
-        life::remove_set(&session, process_set_id)?;
+        membership::remove_set(&session, process_set_id)?;
         Ok(process_set_id)
     })
 }

@@ -9,7 +9,7 @@ mod failure;
 mod guard;
 mod handles;
 mod horovod;
-mod life;
+mod membership;
 mod pointers;
 mod process;
 mod results;

@@ -23,7 +23,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-collective/tests/engine_faults/forked.rs", "forks while an engine lives"),
     ("crates/phalanx-py/src/dlpack.rs", "the structure in which tensors cross to other libraries"),
     ("crates/phalanx-py/src/lent.rs", "the memory of Python's tensors, with what keeps it alive"),
-    ("crates/phalanx-graph/src/kernel/arena.rs", "memory that is lent out by a plan"),
+    ("crates/phalanx-graph/src/kernel/raw_memory.rs", "memory that is lent out by a plan"),
     ("crates/phalanx-graph/src/kernel/call.rs", "the operands of an operation, checked by MEMPLAN-1"),
     ("crates/phalanx-graph/src/kernel/gemm/tile.rs", "SIMD tiles of products on checked slices"),
     ("crates/phalanx-graph/src/kernel/gemm/turn.rs", "SIMD transposes on checked slices"),

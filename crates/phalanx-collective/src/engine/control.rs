@@ -75,7 +75,7 @@ impl Control {
     pub fn connect(&mut self) -> Result<(), EngineError> {
         let fresh = std::mem::take(&mut self.shared.sets().fresh);
         for set in fresh {
-            let places: Vec<usize> = set.desk().node.neighbours().collect();
+            let places: Vec<usize> = set.state().node.neighbours().collect();
             self.newest = self.newest.max(set.number);
             self.sets.insert(set.number, set.clone());
             for place in places {
@@ -126,8 +126,10 @@ impl Control {
             let mut next_us = None;
             for set in self.sets.values() {
                 set.drive(&self.shared, Input::Flush);
-                next_us =
-                    [next_us, set.desk().node.next_look_us(self.shared.now_us())].into_iter().flatten().min();
+                next_us = [next_us, set.state().node.next_look_us(self.shared.now_us())]
+                    .into_iter()
+                    .flatten()
+                    .min();
             }
             self.judge_sets()?;
             self.collect();
@@ -145,7 +147,7 @@ impl Control {
     /// CTL-2. The end of the first set is the end of all; the others hear of it from here.
     fn is_over(&mut self) -> Option<EngineError> {
         let first = self.sets.values().find(|set| set.id == 0)?;
-        let why = first.desk().ended.clone()?;
+        let why = first.state().ended.clone()?;
         if !self.leaving {
             self.leaving = true;
             let by = match &why {
@@ -163,14 +165,14 @@ impl Control {
     /// CTL-3: a set that failed on this rank alone, and a neighbour that talks nonsense, are failures of all.
     fn judge_sets(&self) -> Result<(), EngineError> {
         for set in self.sets.values() {
-            let desk = set.desk();
+            let state = set.state();
             let in_order =
                 |e: &&EngineError| matches!(e, EngineError::ShutDown { .. } | EngineError::Stalled { .. });
-            if let Some(error) = desk.ended.as_ref().filter(|e| !in_order(e)) {
+            if let Some(error) = state.ended.as_ref().filter(|e| !in_order(e)) {
                 return Err(error.clone());
             }
-            let garbage = desk.node.garbage();
-            drop(desk);
+            let garbage = state.node.garbage();
+            drop(state);
             if let Some((rank, what)) = garbage {
                 return Err(self.nonsense(rank, what));
             }
@@ -229,7 +231,7 @@ impl Control {
 
     fn collect(&mut self) {
         for set in self.sets.values() {
-            let outbox = std::mem::take(&mut set.desk().outbox);
+            let outbox = std::mem::take(&mut set.state().outbox);
             for (to, message) in outbox {
                 let letter = Letter { set: set.number, from: set.me as u32, message };
                 let bytes = frame::encode(&letter).expect("control messages are made of small parts");
@@ -305,5 +307,5 @@ impl Control {
 
 /// Whether a set has ended and has nothing left to tell. What it has to tell comes with its end, not after it.
 fn is_done_with(set: &Set) -> bool {
-    set.has_ended() && set.desk().outbox.is_empty()
+    set.has_ended() && set.state().outbox.is_empty()
 }

@@ -74,7 +74,7 @@ impl Mover {
                 self.set.drive(&self.shared, Input::Seen(view));
             }
             loop {
-                let job = self.set.desk().queue.pop_front();
+                let job = self.set.state().queue.pop_front();
                 match job {
                     None => break,
                     Some(Job::End) => {

@@ -84,7 +84,7 @@ pub(crate) struct Set {
     pub members: Vec<Rank>,
     pub me: usize,
     /// A lock because the threads of the program, the control thread and the mover all have news.
-    desk: Mutex<SetState>,
+    state: Mutex<SetState>,
     pub bell: Bell,
     /// Raised with every job.
     version: AtomicU64,
@@ -102,7 +102,7 @@ impl Set {
         if let Some(board) = &board {
             board.show(0);
         }
-        let desk = SetState {
+        let state = SetState {
             node,
             pending: BTreeMap::new(),
             reserved: BTreeMap::new(),
@@ -115,12 +115,12 @@ impl Set {
             ended: None,
             outputs: Vec::new(),
         };
-        let (desk, version, generation) = (Mutex::new(desk), AtomicU64::new(0), AtomicU32::new(0));
-        Set { id, number, members, me, desk, bell, version, board, generation }
+        let (state, version, generation) = (Mutex::new(state), AtomicU64::new(0), AtomicU32::new(0));
+        Set { id, number, members, me, state, bell, version, board, generation }
     }
 
-    pub fn desk(&self) -> MutexGuard<'_, SetState> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn state(&self) -> MutexGuard<'_, SetState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a submission of this rank.
@@ -132,9 +132,9 @@ impl Set {
         places: Vec<InOut>,
         grouped: bool,
     ) -> Result<Handle, EngineError> {
-        let mut desk = self.desk();
-        if let Some(error) = desk.ended.clone() {
-            drop(desk);
+        let mut state = self.state();
+        if let Some(error) = state.ended.clone() {
+            drop(state);
             shared.note_missed(&error);
             return Err(error);
         }
@@ -142,68 +142,68 @@ impl Set {
             Some(name) => name.into(),
             None => {
                 let kind = kind_name(spec.kind, grouped);
-                let number = desk.unnamed.entry(kind).or_default();
+                let number = state.unnamed.entry(kind).or_default();
                 *number += 1;
                 format!("{kind}.noname.{number}").into()
             }
         };
-        if desk.reserved.get(&name).is_some_and(|slot| !slot.is_free()) {
+        if state.reserved.get(&name).is_some_and(|slot| !slot.is_free()) {
             return Err(EngineError::DuplicateName { name: name.to_string() });
         }
-        let slot = Arc::new(Slot::new(desk.seen.clone()));
-        desk.reserved.insert(name.clone(), slot.clone());
-        if desk.reserved.len() > desk.n_kept * 2 + 256 {
-            desk.reserved.retain(|_, slot| !slot.is_free());
-            desk.n_kept = desk.reserved.len();
+        let slot = Arc::new(Slot::new(state.seen.clone()));
+        state.reserved.insert(name.clone(), slot.clone());
+        if state.reserved.len() > state.n_kept * 2 + 256 {
+            state.reserved.retain(|_, slot| !slot.is_free());
+            state.n_kept = state.reserved.len();
         }
-        desk.pending.insert(name.clone(), Submission { places, slot: slot.clone() });
+        state.pending.insert(name.clone(), Submission { places, slot: slot.clone() });
         add(&shared.tally.submitted, 1);
         shared.timeline.submitted(self.id, &name, spec.kind);
-        let n_seen = desk.seen.load(Ordering::Relaxed);
-        desk.node.set_phase(n_seen);
-        self.drive_locked(shared, desk, Input::Submit { name: name.clone(), spec });
+        let n_seen = state.seen.load(Ordering::Relaxed);
+        state.node.set_phase(n_seen);
+        self.drive_locked(shared, state, Input::Submit { name: name.clone(), spec });
         Ok(Handle::new(name, slot))
     }
 
     /// This rank submits nothing more until all have joined.
     pub fn join(&self, shared: &Shared) -> Result<Handle, EngineError> {
-        let mut desk = self.desk();
-        if let Some(error) = &desk.ended {
+        let mut state = self.state();
+        if let Some(error) = &state.ended {
             return Err(error.clone());
         }
         let name: Name = "join.noname".into();
-        if desk.join.is_some() {
+        if state.join.is_some() {
             return Err(EngineError::DuplicateName { name: name.to_string() });
         }
         let slot = Arc::new(Slot::default());
-        desk.join = Some(slot.clone());
-        self.drive_locked(shared, desk, Input::Join);
+        state.join = Some(slot.clone());
+        self.drive_locked(shared, state, Input::Join);
         Ok(Handle::new(name, slot))
     }
 
     /// Tells the node something.
     pub fn drive(&self, shared: &Shared, input: Input) {
-        self.drive_locked(shared, self.desk(), input);
+        self.drive_locked(shared, self.state(), input);
     }
 
-    fn drive_locked(&self, shared: &Shared, mut desk: MutexGuard<'_, SetState>, input: Input) {
+    fn drive_locked(&self, shared: &Shared, mut state: MutexGuard<'_, SetState>, input: Input) {
         let mut due = Due::default();
         let quiet = matches!(input, Input::Flush);
-        let mut outputs = std::mem::take(&mut desk.outputs);
-        desk.node.step(shared.now_us(), input, &mut outputs);
+        let mut outputs = std::mem::take(&mut state.outputs);
+        state.node.step(shared.now_us(), input, &mut outputs);
         if shared.timeline.marks_cycles() && outputs.iter().any(|o| matches!(o, Output::Run { .. })) {
             shared.timeline.cycle();
         }
         for output in outputs.drain(..) {
-            self.act(shared, &mut desk, output, &mut due);
+            self.act(shared, &mut state, output, &mut due);
         }
-        desk.outputs = outputs;
-        add(&shared.tally.cached, std::mem::take(&mut desk.node.n_by_number));
-        add(&shared.tally.negotiated, std::mem::take(&mut desk.node.n_in_full));
+        state.outputs = outputs;
+        add(&shared.tally.cached, std::mem::take(&mut state.node.n_by_number));
+        add(&shared.tally.negotiated, std::mem::take(&mut state.node.n_in_full));
         // While replaying on a board, nobody else has anything to do with it.
         let wake_control =
-            !quiet && (self.board.is_none() || !desk.node.is_replaying() || !desk.outbox.is_empty());
-        drop(desk);
+            !quiet && (self.board.is_none() || !state.node.is_replaying() || !state.outbox.is_empty());
+        drop(state);
         if wake_control {
             shared.wake_control();
         }
@@ -214,23 +214,23 @@ impl Set {
         due.answer();
     }
 
-    fn act(&self, shared: &Shared, desk: &mut SetState, output: Output, due: &mut Due) {
+    fn act(&self, shared: &Shared, state: &mut SetState, output: Output, due: &mut Due) {
         match output {
-            Output::Send { to, message } => desk.outbox.push_back((to, message)),
+            Output::Send { to, message } => state.outbox.push_back((to, message)),
             Output::Run { batch, replayed } => {
                 let mut slots = Vec::with_capacity(batch.len());
                 let loads = batch.iter().map(|agreed| {
-                    let submission = desk.pending.remove(&agreed.name);
+                    let submission = state.pending.remove(&agreed.name);
                     let (places, slot) = submission.map(|s| (s.places, s.slot)).unzip();
                     slots.push(slot);
                     Load { agreed: agreed.clone(), places, made: Vec::new(), received: Vec::new() }
                 });
                 let loads: Vec<Load> = loads.collect();
                 shared.timeline.agreed(self.id, &loads);
-                self.enqueue(desk, Job::Batch { loads, slots, replayed });
+                self.enqueue(state, Job::Batch { loads, slots, replayed });
             }
             Output::Fail { name, fault } => {
-                if let Some(submission) = desk.pending.remove(&name) {
+                if let Some(submission) = state.pending.remove(&name) {
                     add(&shared.tally.failed, 1);
                     shared.timeline.refused(self.id, &name);
                     let name = name.to_string();
@@ -238,12 +238,12 @@ impl Set {
                 }
             }
             Output::AllJoined { last } => {
-                desk.unnamed.clear();
-                if let Some(slot) = desk.join.take() {
+                state.unnamed.clear();
+                if let Some(slot) = state.join.take() {
                     due.answers.push((slot, Ok(Outcome { last_joined: Some(last), ..Outcome::default() })));
                 }
             }
-            Output::Tune(tuning) => self.enqueue(desk, Job::Tune(tuning)),
+            Output::Tune(tuning) => self.enqueue(state, Job::Tune(tuning)),
             Output::Over { rank, why } => {
                 let error = match why {
                     EngineEnd::ShutDown => EngineError::ShutDown { rank },
@@ -254,7 +254,7 @@ impl Set {
                         waited_s: waited_ms as f64 / 1e3,
                     },
                 };
-                self.end_locked(desk, error, due);
+                self.end_locked(state, error, due);
             }
             Output::Show { generation, count, frozen } => {
                 self.generation.store(generation, Ordering::Relaxed);
@@ -266,8 +266,8 @@ impl Set {
         }
     }
 
-    fn enqueue(&self, desk: &mut SetState, job: Job) {
-        desk.queue.push_back(job);
+    fn enqueue(&self, state: &mut SetState, job: Job) {
+        state.queue.push_back(job);
         self.version.fetch_add(1, Ordering::Release);
         self.bell.ring();
     }
@@ -275,24 +275,24 @@ impl Set {
     /// Accepts nothing more and fails what waits; what is agreed still runs.
     pub fn end(&self, error: EngineError) {
         let mut due = Due::default();
-        self.end_locked(&mut self.desk(), error, &mut due);
+        self.end_locked(&mut self.state(), error, &mut due);
         due.answer();
     }
 
-    fn end_locked(&self, desk: &mut SetState, error: EngineError, due: &mut Due) {
-        if desk.ended.is_some() {
+    fn end_locked(&self, state: &mut SetState, error: EngineError, due: &mut Due) {
+        if state.ended.is_some() {
             return;
         }
-        desk.ended = Some(error.clone());
-        for (_, submission) in std::mem::take(&mut desk.pending) {
+        state.ended = Some(error.clone());
+        for (_, submission) in std::mem::take(&mut state.pending) {
             due.answers.push((submission.slot, Err(error.clone())));
         }
-        due.answers.extend(desk.join.take().map(|slot| (slot, Err(error))));
-        self.enqueue(desk, Job::End);
+        due.answers.extend(state.join.take().map(|slot| (slot, Err(error))));
+        self.enqueue(state, Job::End);
     }
 
     pub fn has_ended(&self) -> bool {
-        self.desk().ended.is_some()
+        self.state().ended.is_some()
     }
 
     /// What the board shows, if there is one.

@@ -118,7 +118,7 @@ fn answer_all(whereabouts: &Whereabouts, shared: &Weak<Shared>, asked: &Receiver
         let Ok(frames) = catch_unwind(AssertUnwindSafe(|| (whereabouts.0)())) else { continue };
         let Some(shared) = shared.upgrade() else { return };
         let sets = shared.own_sets();
-        let waits = |set: &super::set::Set| set.desk().node.waiting_for().map(|name| (set.id, name));
+        let waits = |set: &super::set::Set| set.state().node.waiting_for().map(|name| (set.id, name));
         let elsewhere = sets.iter().filter(|set| set.id != id).filter_map(|set| waits(set)).collect();
         if let Some(set) = sets.iter().find(|set| set.id == id) {
             set.drive(&shared, Input::Located(Spot { frames, elsewhere }.plain()));

@@ -6,8 +6,8 @@
 //!   inputs.
 
 use super::{
-    arena::RawMemory,
     inner::{BodySlot, Inner},
+    raw_memory::RawMemory,
 };
 use crate::ir::{ALIGN, MAX_OUTPUTS, Storage};
 use bytemuck::Pod;

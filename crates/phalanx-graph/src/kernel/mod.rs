@@ -1,21 +1,21 @@
 //! What operations do to memory: one thread, given slices, nothing allocated. Knows no programs and no plans.
 
-mod arena;
 mod call;
 mod gemm;
 mod inner;
 mod number;
 mod random;
+mod raw_memory;
 mod sum;
 mod walk;
 
-pub use arena::RawMemory;
 pub(crate) use call::MemoryView;
 pub use call::{Call, Env, MemorySpace, OpStep, Operand, Pair};
 pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned, chains};
 pub use inner::{BodySlot, Inner};
 pub use number::Real;
 pub use random::Stream;
+pub use raw_memory::RawMemory;
 pub use sum::{DEEP, columns, dot, fast, largest, sum, sums, total, widen};
 pub use walk::{Strides, Walk, stretched, strides};
 

@@ -9,7 +9,7 @@ use super::{
     meeting::{self, Guests},
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
-    room,
+    rank_limits,
     route::{Exes, Here, Route},
     screen::{Screen, ScreenSize},
     script::{self, Pythons},
@@ -49,7 +49,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let this = here();
     let routes: Vec<Route> =
         plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
-    room::check(&plan, routes.len(), args.output_filename.is_some())?;
+    rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
     let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
     let files =

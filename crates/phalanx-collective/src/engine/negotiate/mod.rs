@@ -14,10 +14,10 @@ pub mod message;
 pub mod predict;
 pub mod replay;
 pub mod report;
-mod roll;
 mod root;
 #[cfg(test)]
 mod simulation;
+mod stall;
 pub mod table;
 mod tree;
 mod unison;
@@ -35,8 +35,8 @@ use message::{
 use phalanx_core::Rank;
 use replay::{Replay, View};
 use report::StallReport;
-use roll::Roll;
 use root::Root;
+use stall::StallCheck;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -164,7 +164,7 @@ pub struct Negotiator {
     root: Option<Root>,
     replay: Option<Replay>,
     unison: Unison,
-    roll: Roll,
+    stall: StallCheck,
     over: bool,
     /// A neighbour's message that makes no sense (CHECK-1); nothing happens here after it.
     garbage: Option<(usize, Nonsense)>,
@@ -192,7 +192,7 @@ impl Negotiator {
             root: (setup.me == 0).then(|| Root::new(setup.limits)),
             replay: None,
             unison: Unison::default(),
-            roll: Roll::new(setup.stall_ms, setup.abort_ms),
+            stall: StallCheck::new(setup.stall_ms, setup.abort_ms),
             over: false,
             garbage: None,
             last: None,
@@ -228,7 +228,7 @@ impl Negotiator {
         let oldest = self.mine.values().map(|m| m.since_us).min();
         let late =
             self.replay.as_ref().filter(|r| r.is_waiting()).map(|r| r.moved_at + self.unison.late_us());
-        [late, self.roll.next_us(oldest, now_us)].into_iter().flatten().min()
+        [late, self.stall.next_us(oldest, now_us)].into_iter().flatten().min()
     }
 
     pub fn step(&mut self, now_us: u64, input: Input, out: &mut Vec<Output>) {
@@ -369,7 +369,7 @@ impl Negotiator {
                     self.obey(now_us, responses, out);
                 }
             }
-            Message::Waiting(statuses) => self.roll.hear(now_us, statuses, self.tree, out),
+            Message::Waiting(statuses) => self.stall.hear(now_us, statuses, self.tree, out),
             Message::Located(spots) => self.locate(spots, out),
             Message::Roll => self.call_roll(now_us, out),
             Message::Report(report) => self.tell(report, out),
@@ -380,7 +380,7 @@ impl Negotiator {
     fn look(&mut self, now_us: u64, out: &mut Vec<Output>) {
         self.give_up_if_late(now_us, out);
         let oldest = self.mine.values().map(|m| m.since_us).min();
-        if self.roll.is_due(oldest, now_us) {
+        if self.stall.is_due(oldest, now_us) {
             self.call_roll_of_all(now_us, out);
         }
         let news = &self.up;
@@ -478,7 +478,7 @@ impl Negotiator {
             return Err("an operation to run that was not submitted here");
         }
         batch.iter().for_each(|agreed| drop(self.mine.remove(&agreed.name)));
-        self.roll.ran(&batch);
+        self.stall.ran(&batch);
         self.last = Some((last.name.clone(), now_us));
         out.push(Output::Run { batch, replayed });
         Ok(())

@@ -11,7 +11,7 @@
 //! What the network writes itself (statistics of batch norm) is put into the store with the update of its batch: the last
 //! one counts. Which replica gets which batch, and so the result, depends on luck.
 
-mod desk;
+mod run;
 
 use super::{Executor, Options, RunError, Setup, Store, Tensor, parallel::check_loss};
 use crate::{
@@ -20,8 +20,8 @@ use crate::{
     kernel::{Env, RawMemory},
     plan::Reuse,
 };
-use desk::{HogwildRun, HogwildState, Reading};
 use phalanx_core::DType;
+use run::{HogwildRun, HogwildState, Reading};
 use std::{
     fmt,
     sync::{Mutex, atomic::AtomicBool},
@@ -135,7 +135,7 @@ impl Hogwild {
         }
         store.run_alone();
         let (seed, runs) = (seed.unwrap_or(store.seed), store.runs);
-        let desk = HogwildRun {
+        let run = HogwildRun {
             halves,
             loss,
             env: Env {
@@ -146,22 +146,22 @@ impl Hogwild {
                 check_finite: settings.build.check_nan_inf,
             },
             reading: Mutex::new(Reading { reader: &mut reader, n: 0, is_over: false }),
-            board: Mutex::new(HogwildState { store, updates, failed: None }),
+            state: Mutex::new(HogwildState { store, updates, failed: None }),
             is_over: AtomicBool::new(false),
         };
         let n_batches = settings.exec.num_iteration_per_run;
         let (first, others) = replicas.split_first_mut().expect("settings have at least one");
         std::thread::scope(|scope| {
             for (i, replica) in others.iter_mut().enumerate() {
-                let (desk, name) = (&desk, format!("hogwild-{}", i + 1));
-                let work = move || desk.work(i + 1, replica, n_batches);
+                let (run, name) = (&run, format!("hogwild-{}", i + 1));
+                let work = move || run.work(i + 1, replica, n_batches);
                 if let Err(why) = std::thread::Builder::new().name(name).spawn_scoped(scope, work) {
-                    desk.fail(RunError::Broken { why: why.to_string() });
+                    run.fail(RunError::Broken { why: why.to_string() });
                 }
             }
-            desk.work(0, first, n_batches);
+            run.work(0, first, n_batches);
         });
-        desk.end()
+        run.end()
     }
 }
 

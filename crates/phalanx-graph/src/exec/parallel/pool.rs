@@ -219,7 +219,7 @@ struct Job {
 
 #[derive(Default)]
 struct JobSlot {
-    state: Mutex<OnDesk>,
+    state: Mutex<SlotState>,
     /// There is a job, or it is time to go.
     news: Condvar,
     /// Nobody is at work any more.
@@ -246,7 +246,7 @@ impl JobSlot {
 }
 
 #[derive(Default)]
-struct OnDesk {
+struct SlotState {
     job: Option<Job>,
     turn: u64,
     n_active: usize,
@@ -255,7 +255,7 @@ struct OnDesk {
 
 /// The threads beside the caller's.
 pub(super) struct Pool {
-    desk: Arc<JobSlot>,
+    slot: Arc<JobSlot>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -267,16 +267,16 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     pub(super) fn new(n_threads: usize) -> std::io::Result<Pool> {
-        let mut pool = Pool { desk: Arc::new(JobSlot::default()), threads: Vec::new() };
+        let mut pool = Pool { slot: Arc::new(JobSlot::default()), threads: Vec::new() };
         for worker in 1..n_threads {
-            let desk = pool.desk.clone();
+            let slot = pool.slot.clone();
             let name = format!("graph-{worker}");
-            lock(&desk.state).n_active += 1;
-            let thread = std::thread::Builder::new().name(name).spawn(move || attend(&desk, worker))?;
+            lock(&slot.state).n_active += 1;
+            let thread = std::thread::Builder::new().name(name).spawn(move || attend(&slot, worker))?;
             pool.threads.push(thread);
         }
         // What threads allocate when they begin belongs to no run (PARA-3).
-        pool.desk.await_quiet();
+        pool.slot.await_quiet();
         Ok(pool)
     }
 
@@ -293,16 +293,16 @@ impl Pool {
         } else {
             run.plan.schedule.roots.iter().for_each(|&task| run.push(task));
             {
-                let mut desk = lock(&self.desk.state);
-                desk.job = Some(Job { run: run.clone(), store: store.clone() });
-                desk.turn += 1;
-                self.desk.news.notify_all();
+                let mut slot = lock(&self.slot.state);
+                slot.job = Some(Job { run: run.clone(), store: store.clone() });
+                slot.turn += 1;
+                self.slot.news.notify_all();
             }
             if catch_unwind(AssertUnwindSafe(|| run.work(0, &store))).is_err() {
                 run.ready.break_off();
             }
-            lock(&self.desk.state).job = None;
-            self.desk.await_quiet();
+            lock(&self.slot.state).job = None;
+            self.slot.await_quiet();
         }
         drop(store);
         Arc::get_mut(run).expect("POOL-1: workers let go of runs").outcome()
@@ -311,8 +311,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.desk.state).stop = true;
-        self.desk.news.notify_all();
+        lock(&self.slot.state).stop = true;
+        self.slot.news.notify_all();
         for thread in self.threads.drain(..) {
             // A worker that panicked has said so to its run.
             let _ = thread.join();
@@ -321,12 +321,12 @@ impl Drop for Pool {
 }
 
 /// What a worker does all its life.
-fn attend(desk: &JobSlot, worker: usize) {
+fn attend(slot: &JobSlot, worker: usize) {
     let mut seen = 0;
-    desk.leave();
+    slot.leave();
     loop {
         let job = {
-            let mut state = lock(&desk.state);
+            let mut state = lock(&slot.state);
             loop {
                 if state.stop {
                     return;
@@ -336,13 +336,13 @@ fn attend(desk: &JobSlot, worker: usize) {
                     state.n_active += 1;
                     break job;
                 }
-                state = desk.news.wait(state).unwrap_or_else(|e| e.into_inner());
+                state = slot.news.wait(state).unwrap_or_else(|e| e.into_inner());
             }
         };
         if catch_unwind(AssertUnwindSafe(|| job.run.work(worker, &job.store))).is_err() {
             job.run.ready.break_off();
         }
         drop(job);
-        desk.leave();
+        slot.leave();
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct HogwildRun<'a> {
     pub reading: Mutex<Reading<'a>>,
     /// One lock for the whole update, not one for each parameter: counters, rates and norms over all gradients are of one
     /// update then (HOGWILD-2). Held for the update and two copies, never while anybody computes gradients or reads.
-    pub board: Mutex<HogwildState<'a>>,
+    pub state: Mutex<HogwildState<'a>>,
     /// Only says that there is no use in going on. What was done is under the locks, so no ordering is needed.
     pub is_over: AtomicBool,
 }
@@ -71,12 +71,12 @@ impl HogwildRun<'_> {
     /// HOGWILD-3: the first failure is the one that is told.
     pub fn fail(&self, error: RunError) {
         self.is_over.store(true, Ordering::Relaxed);
-        lock(&self.board).failed.get_or_insert(error);
+        lock(&self.state).failed.get_or_insert(error);
     }
 
     pub fn end(self) -> Result<(), RunError> {
-        let board = self.board.into_inner().unwrap_or_else(PoisonError::into_inner);
-        board.failed.map_or(Ok(()), Err)
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.failed.map_or(Ok(()), Err)
     }
 
     /// One batch; `false` if there is none.
@@ -93,17 +93,17 @@ impl HogwildRun<'_> {
         replica.executor.steps(plan, 0..n_network, &mut replica.own, env)?;
         replica.executor.fetch(plan, &mut replica.own, &mut replica.loss);
         let loss = number_of(&replica.loss[0]);
-        let mut board = lock(&self.board);
-        if board.failed.is_some() {
+        let mut state = lock(&self.state);
+        if state.failed.is_some() {
             // Its batch is lost, but nothing follows a failure.
             return Ok(false);
         }
-        let buffers = board.store.buffers_mut();
+        let buffers = state.store.buffers_mut();
         replica.put(buffers, &self.halves.statistics);
         replica.executor.steps(plan, n_network..n_all, buffers, env)?;
         replica.take(buffers, &self.halves.fresh);
-        board.store.runs += 1;
-        board.updates.push(Update { replica: number, batch, loss });
+        state.store.runs += 1;
+        state.updates.push(Update { replica: number, batch, loss });
         Ok(true)
     }
 

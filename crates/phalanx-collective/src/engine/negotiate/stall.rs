@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const ANSWERS_US: u64 = 1_000_000;
 
 #[derive(Debug)]
-pub struct Roll {
+pub struct StallCheck {
     stall_us: Option<u64>,
     abort_us: Option<u64>,
     last_us: Option<u64>,
@@ -46,12 +46,12 @@ impl Answers {
     }
 }
 
-impl Roll {
-    pub fn new(stall_ms: Option<u64>, abort_ms: Option<u64>) -> Roll {
+impl StallCheck {
+    pub fn new(stall_ms: Option<u64>, abort_ms: Option<u64>) -> StallCheck {
         // Giving up needs a roll call to know whom to name.
         let stall_ms = stall_ms.or(abort_ms);
         let (stall_us, abort_us) = (stall_ms.map(|ms| ms * 1000), abort_ms.map(|ms| ms * 1000));
-        Roll {
+        StallCheck {
             stall_us,
             abort_us,
             last_us: None,
@@ -143,22 +143,22 @@ impl Negotiator {
     pub(super) fn locate(&mut self, spots: Vec<(u32, Spot)>, out: &mut Vec<Output>) {
         match self.tree.parent() {
             Some(to) => out.push(Output::Send { to, message: Message::Located(spots) }),
-            None => self.roll.locate(spots, self.tree.n),
+            None => self.stall.locate(spots, self.tree.n),
         }
     }
 
     /// Something is due: asks for a roll call, begins one, or ends it.
     pub(super) fn call_roll_of_all(&mut self, now_us: u64, out: &mut Vec<Output>) {
-        self.roll.last_us = Some(now_us);
+        self.stall.last_us = Some(now_us);
         if let Some(to) = self.tree.parent() {
             let status = self.status(now_us);
             return out.push(Output::Send { to, message: Message::Waiting(vec![status]) });
         }
-        (self.roll.wanted, self.roll.all_answered) = (false, false);
-        match self.roll.answers.take() {
+        (self.stall.wanted, self.stall.all_answered) = (false, false);
+        match self.stall.answers.take() {
             None => {
                 let statuses = BTreeMap::from([(0, self.status(now_us))]);
-                self.roll.answers = Some(Answers { began: now_us, statuses, spots: BTreeMap::new() });
+                self.stall.answers = Some(Answers { began: now_us, statuses, spots: BTreeMap::new() });
                 self.ask_where(out);
                 out.extend(self.tree.children().map(|to| Output::Send { to, message: Message::Roll }));
             }
@@ -170,7 +170,7 @@ impl Negotiator {
     pub(super) fn call_roll(&mut self, now_us: u64, out: &mut Vec<Output>) {
         out.extend(self.tree.children().map(|to| Output::Send { to, message: Message::Roll }));
         if let Some(to) = self.tree.parent() {
-            self.roll.last_us = Some(now_us);
+            self.stall.last_us = Some(now_us);
             out.push(Output::Send { to, message: Message::Waiting(vec![self.status(now_us)]) });
             self.ask_where(out);
         }
@@ -181,13 +181,13 @@ impl Negotiator {
         let since_ms = now_us.saturating_sub(answers.began) / 1000;
         let statuses = &answers.statuses;
         // A rank that answered after they ran does not know them any more, but is not missing.
-        let ran = std::mem::take(&mut self.roll.ran);
+        let ran = std::mem::take(&mut self.stall.ran);
         let mut waited: BTreeMap<&Name, u64> = BTreeMap::new();
         for (name, ms) in statuses.values().flat_map(|s| &s.waiting).filter(|(name, _)| !ran.contains(name)) {
             let longest = waited.entry(name).or_default();
             *longest = (*longest).max(ms.saturating_add(since_ms));
         }
-        let stall_ms = self.roll.stall_us.unwrap_or(0) / 1000;
+        let stall_ms = self.stall.stall_us.unwrap_or(0) / 1000;
         let mut tensors = Vec::new();
         let mut missed = BTreeSet::new();
         for (name, waited_ms) in waited {
@@ -206,7 +206,7 @@ impl Negotiator {
         }
         let missed = missed.into_iter().map(|p| self.missed(p, answers, &ran)).collect();
         let report = StallReport { tensors, missed };
-        let abort_ms = self.roll.abort_us.map(|us| us / 1000);
+        let abort_ms = self.stall.abort_us.map(|us| us / 1000);
         let worst = report.tensors.iter().find(|t| abort_ms.is_some_and(|ms| t.waited_ms >= ms));
         if let Some(Missing { name, ranks, waited_ms }) = worst {
             let missed = report.missed.iter().filter(|m| ranks.contains(&m.rank)).cloned().collect();
