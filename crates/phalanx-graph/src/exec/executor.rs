@@ -115,9 +115,9 @@ impl Executor {
         out: &mut [Tensor],
     ) -> Result<(), RunError> {
         let feeds = feeds.iter().copied();
-        let batch = self.check(feeds.clone(), fetch, out)?;
+        let n_samples = self.check(feeds.clone(), fetch, out)?;
         self.settle(store)?;
-        let index = self.plan(batch, fetch)?;
+        let index = self.plan(n_samples, fetch)?;
         self.feed(index, feeds);
         let (seed, check_finite) = (self.options.seed.unwrap_or(store.seed), self.options.check_finite);
         let run = store.runs;
@@ -191,7 +191,7 @@ impl Executor {
                 return Err(RunError::SparseFetch { var: name.to_string() });
             }
         }
-        let mut batch: Option<(&str, usize)> = None;
+        let mut counted: Option<(&str, usize)> = None;
         for (i, (name, value)) in feeds.clone().enumerate() {
             let id = self.program.find(name).filter(|id| self.feeds.contains(id));
             let Some(id) = id else { return Err(RunError::UnknownFeed { var: name.to_string() }) };
@@ -199,12 +199,12 @@ impl Executor {
                 return Err(RunError::FedTwice { var: name.to_string() });
             }
             let Some(samples) = self.fits(id, value)? else { continue };
-            match batch {
+            match counted {
                 Some((a, a_samples)) if a_samples != samples => {
                     let (a, b) = (a.to_string(), name.to_string());
                     return Err(RunError::Samples { a, a_samples, b, b_samples: samples });
                 }
-                _ => batch = Some((name, samples)),
+                _ => counted = Some((name, samples)),
             }
         }
         for &id in &self.feeds {
@@ -214,7 +214,7 @@ impl Executor {
                 return Err(RunError::Missing { var: var.name.clone(), wanted, site });
             }
         }
-        match batch.map_or(1, |(_, n)| n) {
+        match counted.map_or(1, |(_, n)| n) {
             0 if self.learns => Err(RunError::NoSamples),
             n => Ok(n),
         }
@@ -267,9 +267,9 @@ impl Executor {
     }
 
     /// The plan for this batch and these fetches, made now if it is new.
-    pub(in crate::exec) fn plan(&mut self, batch: usize, fetch: &[&str]) -> Result<usize, RunError> {
+    pub(in crate::exec) fn plan(&mut self, n_samples: usize, fetch: &[&str]) -> Result<usize, RunError> {
         let named = |p: &Planned| {
-            p.plan.batch == batch
+            p.plan.n_samples == n_samples
                 && p.fetched.len() == fetch.len()
                 && p.fetched.iter().zip(fetch).all(|(&id, name)| self.program.find(name) == Some(id))
         };
@@ -279,7 +279,7 @@ impl Executor {
         let program = &self.program;
         let fetched: Vec<VarId> = fetch.iter().filter_map(|name| program.find(name)).collect();
         let at = |id: VarId| self.places[id.index()];
-        let plan = MemoryPlan::new(program, batch, &fetched, self.options.reuse, at);
+        let plan = MemoryPlan::new(program, n_samples, &fetched, self.options.reuse, at);
         if let Some(lost) = fetched.iter().find(|id| plan.operand(**id).is_none()) {
             return Err(RunError::Unplanned { var: program.var(*lost).name.clone() });
         }

@@ -10,7 +10,7 @@ pub const MAX_RANK: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Dim {
     Fixed(usize),
-    /// This many times the batch: a `[batch, 8, 16]` flattened to two dimensions is `[8 * batch, 16]`.
+    /// This many times the batch: a `[n_samples, 8, 16]` flattened to two dimensions is `[8 * n_samples, 16]`.
     Batch(usize),
 }
 
@@ -19,10 +19,10 @@ pub const BATCH: Dim = Dim::Batch(1);
 
 impl Dim {
     /// Its size when this many samples are fed.
-    pub fn at(self, batch: usize) -> usize {
+    pub fn at(self, n_samples: usize) -> usize {
         match self {
             Dim::Fixed(n) => n,
-            Dim::Batch(times) => times * batch,
+            Dim::Batch(times) => times * n_samples,
         }
     }
 
@@ -89,8 +89,8 @@ impl Shape {
     }
 
     /// Its dimensions when this many samples are fed.
-    pub fn at(&self, batch: usize) -> Vec<usize> {
-        self.0.iter().map(|d| d.at(batch)).collect()
+    pub fn at(&self, n_samples: usize) -> Vec<usize> {
+        self.0.iter().map(|d| d.at(n_samples)).collect()
     }
 
     pub fn has_batch(&self) -> bool {

@@ -39,18 +39,18 @@ impl Sig {
     }
 
     /// Bytes in memory when this many samples are fed. The verifier has seen that this can be counted.
-    pub fn bytes(&self, batch: usize) -> usize {
-        let volume = self.shape.volume().map_or(0, |v| v.at(batch));
+    pub fn bytes(&self, n_samples: usize) -> usize {
+        let volume = self.shape.volume().map_or(0, |v| v.at(n_samples));
         let values = volume * self.dtype.size();
         match self.form {
             Storage::Dense => values,
-            Storage::Rows { .. } => self.rows_bytes(batch) + values,
+            Storage::Rows { .. } => self.rows_bytes(n_samples) + values,
         }
     }
 
     /// Where the values of sparse rows begin.
-    pub fn rows_bytes(&self, batch: usize) -> usize {
-        let n_rows = self.shape.dims().first().map_or(0, |d| d.at(batch));
+    pub fn rows_bytes(&self, n_samples: usize) -> usize {
+        let n_rows = self.shape.dims().first().map_or(0, |d| d.at(n_samples));
         (n_rows * size_of::<i64>()).next_multiple_of(ALIGN)
     }
 }

@@ -39,24 +39,24 @@ impl<'a> Planning<'a> {
 
     fn part<'p>(
         &'p self,
-        batch: usize,
+        n_samples: usize,
         reuse: Reuse,
         (place, first): (MemorySpace, usize),
         outside: &'p dyn Fn(VarId) -> Option<(MemorySpace, usize)>,
     ) -> Part<'p> {
         let (ops, kept) = (&self.ops, &self.kept);
-        Part { program: self.inside.body.program(), ops, batch, kept, reuse, first, place, outside }
+        Part { program: self.inside.body.program(), ops, n_samples, kept, reuse, first, place, outside }
     }
 }
 
 /// The workspace that the bodies of an operation need; only one of them runs at a time.
-pub(super) fn bytes(op: &Op, batch: usize, reuse: Reuse) -> usize {
+pub(super) fn bytes(op: &Op, n_samples: usize, reuse: Reuse) -> usize {
     let mut most = 0;
     for inside in op.kind.operator().bodies() {
         let planning = Planning::new(&inside);
         let place = (MemorySpace::Arena, 0);
         let elsewhere = |id: VarId| planning.captured.contains_key(&id).then_some(place);
-        let part = planning.part(batch, reuse, place, &elsewhere);
+        let part = planning.part(n_samples, reuse, place, &elsewhere);
         let outside: Vec<_> = part.program.vars().map(|(id, _)| elsewhere(id)).collect();
         most = most.max(lay(&part, &outside).layout.bytes);
     }
@@ -72,7 +72,7 @@ pub(super) fn planned(op: &Op, inputs: &[Operand], outer: &Part<'_>, begin: usiz
             let operand = &inputs[*planning.captured.get(&id)?];
             Some((operand.place, operand.offset))
         };
-        let part = planning.part(outer.batch, outer.reuse, (outer.place, begin), &outside);
+        let part = planning.part(outer.n_samples, outer.reuse, (outer.place, begin), &outside);
         let plan = MemoryPlan::of(&part);
         let pick = |id: VarId| plan.operand(id).cloned().expect("what goes in and out of a body is planned");
         let takes = inside.body.takes().map(pick).collect();

@@ -23,14 +23,14 @@ pub(super) struct Classes {
 }
 
 pub(super) fn classes(part: &Part<'_>, outside: &[Option<(MemorySpace, usize)>]) -> Classes {
-    let Part { program, batch, .. } = *part;
+    let Part { program, n_samples, .. } = *part;
     let n_ops = part.ops.len();
     let last = last_reads(part);
     let mut classes = Classes { all: Vec::new(), of: vec![None; program.vars.len()] };
     // Feeds are copied in before the first operation.
     let is_fed = |id: VarId| program.var(id).kind == VarKind::Feed && outside[id.index()].is_none();
     for (id, var) in program.vars().filter(|(id, _)| is_fed(*id)) {
-        let bytes = var.sig.bytes(batch);
+        let bytes = var.sig.bytes(n_samples);
         classes.of[id.index()] = Some(classes.all.len());
         classes.all.push(Class { bytes, first: 0, last: last[id.index()].unwrap_or(n_ops) });
     }
@@ -49,7 +49,11 @@ pub(super) fn classes(part: &Part<'_>, outside: &[Option<(MemorySpace, usize)>])
                 }
                 None => {
                     classes.of[out.index()] = Some(classes.all.len());
-                    classes.all.push(Class { bytes: program.sig(out).bytes(batch), first: at, last: end });
+                    classes.all.push(Class {
+                        bytes: program.sig(out).bytes(n_samples),
+                        first: at,
+                        last: end,
+                    });
                 }
             }
         }
@@ -73,7 +77,7 @@ fn last_reads(part: &Part<'_>) -> Vec<Option<usize>> {
 
 /// The buffer of an input whose place this output may take.
 fn taken_over(part: &Part<'_>, op: &Op, slot: usize, at: usize, classes: &Classes) -> Option<usize> {
-    let Part { program, batch, .. } = *part;
+    let Part { program, n_samples, .. } = *part;
     if !part.reuse.in_place {
         return None;
     }
@@ -81,7 +85,8 @@ fn taken_over(part: &Part<'_>, op: &Op, slot: usize, at: usize, classes: &Classe
     let out = program.sig(op.outputs[slot]);
     for &(input, _) in operator.shares().iter().filter(|&&(_, o)| o == slot) {
         let id = op.inputs[input];
-        let same = program.sig(id).bytes(batch) == out.bytes(batch) && program.sig(id).form == out.form;
+        let same =
+            program.sig(id).bytes(n_samples) == out.bytes(n_samples) && program.sig(id).form == out.form;
         // Sparse operands are reached through `rows`, which does not share.
         let once = op.inputs.iter().filter(|i| classes.of[i.index()] == classes.of[id.index()]).count() == 1;
         let Some(class) = classes.of[id.index()].filter(|_| same && once && out.is_dense()) else { continue };
@@ -100,15 +105,15 @@ fn written_here(op: &Op, slot: usize, class: usize, classes: &Classes) -> bool {
 
 /// Scratch bytes of each operation.
 pub(super) fn scratch(part: &Part<'_>) -> Vec<usize> {
-    let Part { program, batch, .. } = *part;
+    let Part { program, n_samples, .. } = *part;
     let mut all = Vec::with_capacity(part.ops.len());
     for &id in part.ops {
         let op = program.op(id);
-        let dims: Vec<Vec<usize>> = op.inputs.iter().map(|&i| program.sig(i).shape.at(batch)).collect();
+        let dims: Vec<Vec<usize>> = op.inputs.iter().map(|&i| program.sig(i).shape.at(n_samples)).collect();
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let element = op.inputs.first().map_or(1, |&i| program.sig(i).dtype.size());
         let own = op.kind.operator().workspace(&dims, element);
-        all.push(own.max(bodies::bytes(op, batch, part.reuse)));
+        all.push(own.max(bodies::bytes(op, n_samples, part.reuse)));
     }
     all
 }

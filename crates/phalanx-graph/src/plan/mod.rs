@@ -30,7 +30,7 @@ impl Reuse {
 /// The memory of one replica for one batch size and one set of fetched variables.
 #[derive(Clone, Debug)]
 pub struct MemoryPlan {
-    pub batch: usize,
+    pub n_samples: usize,
     /// Size of the arena.
     pub bytes: usize,
     /// Where each variable lies; `None` for what nothing reads or writes.
@@ -43,7 +43,7 @@ pub(crate) struct Part<'a> {
     pub program: &'a Program,
     /// In the order of the program.
     pub ops: &'a [OpId],
-    pub batch: usize,
+    pub n_samples: usize,
     /// Variables that live to the end.
     pub kept: &'a [VarId],
     pub reuse: Reuse,
@@ -72,7 +72,7 @@ impl MemoryPlan {
     /// `store` says which buffer of the store each persistent variable has.
     pub fn new(
         program: &Program,
-        batch: usize,
+        n_samples: usize,
         fetched: &[VarId],
         reuse: Reuse,
         store: impl Fn(VarId) -> usize,
@@ -84,7 +84,7 @@ impl MemoryPlan {
         MemoryPlan::of(&Part {
             program,
             ops: &ops,
-            batch,
+            n_samples,
             kept: fetched,
             reuse,
             first: 0,
@@ -95,18 +95,18 @@ impl MemoryPlan {
 
     /// `bytes` is the end of the part's memory, counted from the arena's beginning.
     pub(crate) fn of(part: &Part<'_>) -> MemoryPlan {
-        let Part { program, batch, first, .. } = *part;
+        let Part { program, n_samples, first, .. } = *part;
         let outside: Vec<_> = program.vars().map(|(id, _)| (part.outside)(id)).collect();
         let Laid { classes, scratch, layout: laid } = lay(part, &outside);
         let operand = |id: VarId| {
             let var = program.var(id);
-            let bytes = var.sig.bytes(batch);
+            let bytes = var.sig.bytes(n_samples);
             let (place, offset) = match (outside[id.index()], classes.of[id.index()]) {
                 (Some(given), _) => given,
                 (None, Some(class)) => (part.place, first + laid.classes[class]),
                 (None, None) => return None,
             };
-            let (dims, dtype, form) = (var.sig.shape.at(batch), var.sig.dtype, var.sig.form);
+            let (dims, dtype, form) = (var.sig.shape.at(n_samples), var.sig.dtype, var.sig.form);
             Some(Operand { place, offset, bytes, dtype, dims, form })
         };
         let operands: Vec<Option<Operand>> = program.vars().map(|(id, _)| operand(id)).collect();
@@ -121,7 +121,7 @@ impl MemoryPlan {
             let bodies = bodies::planned(op, &inputs, part, begin);
             OpStep::new(inputs, pick(&op.outputs), part.place, begin..begin + scratch[at]).with_bodies(bodies)
         });
-        MemoryPlan { batch, bytes: first + laid.bytes, steps: steps.collect(), operands }
+        MemoryPlan { n_samples, bytes: first + laid.bytes, steps: steps.collect(), operands }
     }
 
     pub fn operand(&self, var: VarId) -> Option<&Operand> {
@@ -146,7 +146,7 @@ mod tests {
 
     fn part<'a>(program: &'a Program, ops: &'a [OpId], kept: &'a [VarId], reuse: Reuse) -> Part<'a> {
         let (place, outside) = (MemorySpace::Arena, &|_| None);
-        Part { program, ops, batch: 3, kept, reuse, first: 0, place, outside }
+        Part { program, ops, n_samples: 3, kept, reuse, first: 0, place, outside }
     }
 
     #[test]

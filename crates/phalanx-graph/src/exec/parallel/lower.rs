@@ -291,12 +291,12 @@ impl<'a> Lowering<'a> {
     fn gather(&mut self, node: usize, var: VarId, after: &[u32]) {
         let sig = self.graph.program.sig(var);
         let (_, each, all) = self.shared.rows.iter().find(|(v, ..)| *v == var).expect("it has its place");
-        let rows = |offset: usize, batch: usize| Operand {
+        let rows = |offset: usize, n_samples: usize| Operand {
             place: MemorySpace::Shared,
             offset,
-            bytes: sig.bytes(batch),
+            bytes: sig.bytes(n_samples),
             dtype: sig.dtype,
-            dims: sig.shape.at(batch),
+            dims: sig.shape.at(n_samples),
             form: sig.form,
         };
         let inputs = each.iter().zip(&self.signature.sizes).map(|(&at, &n)| rows(at, n)).collect();

@@ -39,13 +39,13 @@ impl Own {
         }
         let body = graph.parts.body.iter().flat_map(|&op| &graph.program.op(op).outputs);
         let computed: Vec<VarId> = body.copied().filter(|out| signature.fetched.contains(out)).collect();
-        for (piece, &batch) in signature.sizes.iter().enumerate() {
+        for (piece, &n_samples) in signature.sizes.iter().enumerate() {
             for (id, var) in graph.program.vars() {
                 let is_computed = var.kind == VarKind::Temp && computed.contains(&id);
                 if var.kind == VarKind::Feed || is_computed {
                     let at = &mut own.first[piece % n];
                     own.offsets[piece].push((id, *at));
-                    *at += var.sig.bytes(batch).next_multiple_of(ALIGN);
+                    *at += var.sig.bytes(n_samples).next_multiple_of(ALIGN);
                 }
             }
         }
@@ -83,7 +83,7 @@ pub(super) fn plan_body(
     MemoryPlan::of(&Part {
         program,
         ops,
-        batch: signature.sizes[replica],
+        n_samples: signature.sizes[replica],
         kept: &kept,
         reuse: reuse(graph),
         first: own.first[replica % graph.settings.replicas],
@@ -119,7 +119,16 @@ pub(super) fn plan_tail(
         true => (MemorySpace::Shared, shared.bytes),
         false => (MemorySpace::Arena, first),
     };
-    let batch = if graph.settings.is_reduced() { signature.total } else { signature.sizes[replica] };
+    let n_samples = if graph.settings.is_reduced() { signature.total } else { signature.sizes[replica] };
     let kept = &signature.fetched;
-    MemoryPlan::of(&Part { program, ops, batch, kept, reuse: reuse(graph), first, place, outside: &outside })
+    MemoryPlan::of(&Part {
+        program,
+        ops,
+        n_samples,
+        kept,
+        reuse: reuse(graph),
+        first,
+        place,
+        outside: &outside,
+    })
 }

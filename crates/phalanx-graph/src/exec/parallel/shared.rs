@@ -29,9 +29,9 @@ impl Shared {
         shared.bytes = shared.block * signature.sizes.len();
         for &var in &graph.parts.gathered {
             let sig = graph.program.sig(var);
-            let mut room = |batch: usize| {
+            let mut room = |n_samples: usize| {
                 let at = shared.bytes;
-                shared.bytes += sig.bytes(batch).next_multiple_of(ALIGN);
+                shared.bytes += sig.bytes(n_samples).next_multiple_of(ALIGN);
                 at
             };
             let each = signature.sizes.iter().map(|&n| room(n)).collect();
