@@ -4,7 +4,7 @@ use crate::{
     abi::{COp, COptions, CTensor},
     failure::Failure,
 };
-use phalanx_collective::engine::{Request, Tensor, spec::Form};
+use phalanx_collective::engine::{EngineTensor, Request, spec::Form};
 use phalanx_core::{DType, ReduceOp};
 use std::ffi::{CStr, c_char};
 
@@ -32,10 +32,10 @@ impl CallerTensor {
 
     /// # Safety
     /// The caller of the C function keeps the memory valid, and leaves it alone, until the operation is done.
-    pub unsafe fn lend(self) -> Tensor {
+    pub unsafe fn lend(self) -> EngineTensor {
         // SAFETY: address, size and alignment were checked by `tensor`; the rest is what phalanx.h asks of the caller until the operation is done.
         // After that the tensor is kept for its address only, and nobody follows it.
-        unsafe { Tensor::lent(self.address, self.form, Box::new(())) }
+        unsafe { EngineTensor::lent(self.address, self.form, Box::new(())) }
     }
 }
 

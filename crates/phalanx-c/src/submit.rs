@@ -7,7 +7,7 @@ use crate::{
     pointers::{self, CallerTensor},
     process::PROCESS,
 };
-use phalanx_collective::engine::{Request, Tensor};
+use phalanx_collective::engine::{EngineTensor, Request};
 use phalanx_core::Rank;
 
 /// A submission's body: reads the options, makes the request, submits it.
@@ -30,7 +30,7 @@ unsafe fn submit(options: *const COptions, request: impl FnOnce() -> Result<Requ
 
 /// # Safety
 /// The caller of the C function keeps the memory valid, and leaves it alone, until the operation is done.
-unsafe fn lend(given: Vec<CallerTensor>) -> Vec<Tensor> {
+unsafe fn lend(given: Vec<CallerTensor>) -> Vec<EngineTensor> {
     // SAFETY: the same is asked of our caller.
     given.into_iter().map(|given| unsafe { given.lend() }).collect()
 }
@@ -46,7 +46,7 @@ unsafe fn allreduce(
     // SAFETY: the caller says that `n` are there.
     let (inputs, outputs) = unsafe { (pointers::tensors(inputs, n)?, pointers::tensors(outputs, n)?) };
     let in_place = pointers::check_apart(&inputs, &outputs)?;
-    let request = |mut tensors: Vec<Tensor>| match tensors.pop() {
+    let request = |mut tensors: Vec<EngineTensor>| match tensors.pop() {
         Some(tensor) if !grouped => Request::allreduce(tensor),
         last => Request::grouped_allreduce(tensors.into_iter().chain(last).collect()),
     };

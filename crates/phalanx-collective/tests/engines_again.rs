@@ -1,7 +1,7 @@
 //! Engines one after the other in one process. In a process of its own: it counts what the whole process has.
 
 use crate::{alone::alone, support::run_owners};
-use phalanx_collective::engine::{Engine, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineTensor, Request};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -46,8 +46,9 @@ fn start_two_hundred_engines() {
         for round in 0..200 {
             let engine = Engine::start(comm).unwrap();
             for step in 0..4 {
-                let request = Request::allreduce(Tensor::new(vec![1.0f32; 1000])).name("x");
-                let sum = engine.submit(request).unwrap().wait().unwrap().tensor().and_then(Tensor::into_vec);
+                let request = Request::allreduce(EngineTensor::new(vec![1.0f32; 1000])).name("x");
+                let sum =
+                    engine.submit(request).unwrap().wait().unwrap().tensor().and_then(EngineTensor::into_vec);
                 assert_eq!(sum, Some(vec![2.0f32; 1000]), "round {round}, step {step}");
             }
             engine.submit(Request::barrier()).unwrap().wait().unwrap();

@@ -3,7 +3,7 @@
 //! - ARRAY-1: all views of the memory, from numpy or through DLPack, share it with this object; it is freed with the last of them.
 
 use crate::dlpack;
-use phalanx_collective::engine::Tensor;
+use phalanx_collective::engine::EngineTensor;
 use phalanx_core::DType;
 use pyo3::{
     exceptions::{PyBufferError, PyTypeError},
@@ -18,16 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Array {
     dtype: DType,
     shape: Vec<u64>,
-    memory: Arc<Mutex<Tensor>>,
+    memory: Arc<Mutex<EngineTensor>>,
 }
 
 impl Array {
-    pub fn new(tensor: Tensor) -> Array {
+    pub fn new(tensor: EngineTensor) -> Array {
         Array { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), memory: Arc::new(Mutex::new(tensor)) }
     }
 
     /// A lock because threads may ask at the same time; held for moments.
-    fn lock(&self) -> MutexGuard<'_, Tensor> {
+    fn lock(&self) -> MutexGuard<'_, EngineTensor> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! DLPack: how one library passes a tensor's memory to another. The layout is that of the unversioned `dlpack.h`, which all libraries read.
 
-use phalanx_collective::engine::Tensor;
+use phalanx_collective::engine::EngineTensor;
 use phalanx_core::DType;
 use pyo3::{ffi, prelude::*, types::PyCapsule};
 use std::{
@@ -63,12 +63,12 @@ struct Held {
     managed: DlManaged,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    memory: Arc<Mutex<Tensor>>,
+    memory: Arc<Mutex<EngineTensor>>,
 }
 
 /// Memory of its own with the same elements.
-pub fn copied(tensor: &Tensor) -> Tensor {
-    let copy = Tensor::zeros(tensor.dtype(), tensor.shape().to_vec());
+pub fn copied(tensor: &EngineTensor) -> EngineTensor {
+    let copy = EngineTensor::zeros(tensor.dtype(), tensor.shape().to_vec());
     let bytes = tensor.bytes();
     // SAFETY: both have the same type and shape, hence this many bytes, and one of them was made just now, so that nobody else has it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy.address(), bytes.len()) };
@@ -76,7 +76,7 @@ pub fn copied(tensor: &Tensor) -> Tensor {
 }
 
 /// The tensor's memory, for whoever takes it out of the capsule; others may have it, too (ARRAY-1).
-pub fn capsule(py: Python<'_>, memory: Arc<Mutex<Tensor>>) -> PyResult<Bound<'_, PyCapsule>> {
+pub fn capsule(py: Python<'_>, memory: Arc<Mutex<EngineTensor>>) -> PyResult<Bound<'_, PyCapsule>> {
     let tensor = memory.lock().unwrap_or_else(PoisonError::into_inner);
     let mut shape: Vec<i64> = tensor.shape().iter().map(|d| *d as i64).collect();
     let mut strides = vec![1i64; shape.len()];

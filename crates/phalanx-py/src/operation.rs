@@ -1,7 +1,7 @@
 //! A submitted operation, as Python sees it.
 
 use crate::{array::Array, error, gate};
-use phalanx_collective::engine::{Handle, Outcome, Tensor};
+use phalanx_collective::engine::{EngineTensor, Handle, Outcome};
 use pyo3::{
     exceptions::{PyTimeoutError, PyValueError},
     prelude::*,
@@ -72,7 +72,7 @@ impl Operation {
     #[pyo3(signature = (timeout_s = None))]
     fn wait(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<(Vec<Array>, Vec<u64>)> {
         let outcome = self.outcome(py, timeout_s)?;
-        let made: Vec<Tensor> = if self.makes { outcome.tensors } else { Vec::new() };
+        let made: Vec<EngineTensor> = if self.makes { outcome.tensors } else { Vec::new() };
         Ok((made.into_iter().map(Array::new).collect(), outcome.received))
     }
 

@@ -4,7 +4,7 @@
 
 use phalanx_collective::{
     Communicator,
-    engine::{Answer, Engine, EngineError, Request, Tensor},
+    engine::{Answer, Engine, EngineError, EngineTensor, Request},
 };
 use phalanx_core::{DType, Element, Rank, ReduceOp};
 use phalanx_graph::{
@@ -118,16 +118,16 @@ fn request(offer: Offer) -> Request {
         Offer::Join(lists) => Request::grouped_allgather(lists.into_iter().map(tensor).collect()),
         Offer::Broadcast { data, root } => Request::broadcast(tensor(data), Rank(root as u32)),
         // Nobody adds up so small numbers.
-        Offer::Nothing => Request::allreduce(Tensor::new(vec![0i8])),
+        Offer::Nothing => Request::allreduce(EngineTensor::new(vec![0i8])),
     }
 }
 
-fn tensor(data: Data) -> Tensor {
+fn tensor(data: Data) -> EngineTensor {
     match data {
-        Data::U8(all) => Tensor::new(all),
-        Data::I64(all) => Tensor::new(all),
-        Data::F32(all) => Tensor::new(all),
-        Data::F64(all) => Tensor::new(all),
+        Data::U8(all) => EngineTensor::new(all),
+        Data::I64(all) => EngineTensor::new(all),
+        Data::F32(all) => EngineTensor::new(all),
+        Data::F64(all) => EngineTensor::new(all),
     }
 }
 
@@ -137,8 +137,8 @@ fn told(call: String, answer: Answer) -> Result<Vec<Data>, CollectiveError> {
 }
 
 /// `None` for the answer to [`Offer::Nothing`], where nobody had more to offer.
-fn data(tensor: Tensor) -> Option<Data> {
-    fn all<T: Element>(tensor: Tensor, made: fn(Vec<T>) -> Data) -> Option<Data> {
+fn data(tensor: EngineTensor) -> Option<Data> {
+    fn all<T: Element>(tensor: EngineTensor, made: fn(Vec<T>) -> Data) -> Option<Data> {
         tensor.into_vec().map(made)
     }
     match tensor.dtype() {

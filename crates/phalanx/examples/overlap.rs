@@ -3,7 +3,7 @@
 
 use phalanx::{
     Communicator, ReduceOp,
-    engine::{Counters, Engine, EngineError, Handle, Request, Tensor},
+    engine::{Counters, Engine, EngineError, EngineTensor, Handle, Request},
 };
 use std::{error::Error, time::Instant};
 
@@ -83,7 +83,8 @@ fn train(engine: &Engine, way: Way, step: usize, model: &mut [Vec<f32>]) -> Resu
         compute(&mut gradient, (engine.rank().index() + layer + step) as f32);
         let part = if index.is_multiple_of(2) { "weight" } else { "bias" };
         let how = if way == Way::OneByOne { "waited" } else { "flowing" };
-        let request = Request::allreduce(Tensor::new(gradient)).name(format!("{how}.layer{layer}.{part}"));
+        let request =
+            Request::allreduce(EngineTensor::new(gradient)).name(format!("{how}.layer{layer}.{part}"));
         let handle = engine.submit(request.op(ReduceOp::Average))?;
         match way {
             Way::OneByOne => model[index] = check(engine, layer, step, handle)?,
@@ -111,7 +112,7 @@ fn compute(gradient: &mut [f32], value: f32) {
 
 /// Waits for a gradient's average and looks at every value.
 fn check(engine: &Engine, layer: usize, step: usize, handle: Handle) -> Result<Vec<f32>, EngineError> {
-    let average = handle.wait()?.tensor().and_then(Tensor::into_vec::<f32>).unwrap_or_default();
+    let average = handle.wait()?.tensor().and_then(EngineTensor::into_vec::<f32>).unwrap_or_default();
     let n = engine.size() as f32;
     let want = (0..engine.size()).map(|r| (r as usize + layer + step) as f32).sum::<f32>() / n;
     assert!(!average.is_empty() && average.iter().all(|x| *x == want), "layer {layer} is not {want}");

@@ -3,7 +3,7 @@
 //! - HANDLE-1: an operation is answered exactly once, and every way of asking gets that answer.
 //! - HANDLE-2: its name is free again once the result was seen, or no handle is left to see it.
 
-use super::{error::EngineError, spec::Name, tensor::Tensor};
+use super::{error::EngineError, spec::Name, tensor::EngineTensor};
 use phalanx_core::Rank;
 use std::{
     fmt,
@@ -22,7 +22,7 @@ const YIELD_FOR: Duration = Duration::from_micros(100);
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The tensors that were submitted in place, or the new ones.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<EngineTensor>,
     /// Alltoall: rows received from each rank.
     pub received: Vec<u64>,
     /// Join: the rank that joined last.
@@ -33,7 +33,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The only tensor.
-    pub fn tensor(self) -> Option<Tensor> {
+    pub fn tensor(self) -> Option<EngineTensor> {
         self.tensors.into_iter().next()
     }
 }

@@ -1,7 +1,7 @@
 //! The asynchronous level: tensors by name, in any order, from any thread, agreed upon and fused.
 //!
 //! ```
-//! use phalanx_collective::{Communicator, engine::{Engine, Request, Tensor}};
+//! use phalanx_collective::{Communicator, engine::{Engine, EngineTensor, Request}};
 //! use phalanx_core::ReduceOp;
 //!
 //! // A world of one, unless a launcher says otherwise.
@@ -9,11 +9,11 @@
 //! let gradients = [vec![1.0f32; 4], vec![2.0; 2]];
 //! let mut handles = Vec::new();
 //! for (i, gradient) in gradients.into_iter().enumerate() {
-//!     let request = Request::allreduce(Tensor::new(gradient)).name(format!("layer{i}")).op(ReduceOp::Average);
+//!     let request = Request::allreduce(EngineTensor::new(gradient)).name(format!("layer{i}")).op(ReduceOp::Average);
 //!     handles.push(engine.submit(request)?);
 //! }
 //! for handle in handles {
-//!     let average = handle.wait()?.tensor().and_then(Tensor::into_vec::<f32>);
+//!     let average = handle.wait()?.tensor().and_then(EngineTensor::into_vec::<f32>);
 //!     assert!(average.is_some());
 //! }
 //! engine.shutdown()?;
@@ -51,7 +51,7 @@ pub use handle::{Answer, Handle, Outcome};
 pub use options::EngineOptions;
 pub use request::Request;
 pub use sparse::{Sparse, SparseHandle};
-pub use tensor::{ShapeError, Tensor};
+pub use tensor::{EngineTensor, ShapeError};
 pub use timeline::TimelineError;
 pub use whereabouts::{Frame, Spot, Whereabouts};
 
@@ -84,8 +84,8 @@ impl Engine {
     }
 
     /// Zeros in memory that ranks of one host reduce where it is. Ordinary memory where there is no arena, or no room in it.
-    pub fn zeros(&self, dtype: DType, shape: Vec<u64>) -> Tensor {
-        Tensor::zeros_in(self.shared.world.arena(), dtype, shape)
+    pub fn zeros(&self, dtype: DType, shape: Vec<u64>) -> EngineTensor {
+        EngineTensor::zeros_in(self.shared.world.arena(), dtype, shape)
     }
 
     pub fn rank(&self) -> Rank {

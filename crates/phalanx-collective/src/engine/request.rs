@@ -4,17 +4,17 @@ use super::{
     carry::InOut,
     error::{EngineError, Invalid},
     spec::{Kind, ReduceRule, Spec},
-    tensor::Tensor,
+    tensor::EngineTensor,
 };
 use phalanx_core::{DType, Rank, ReduceOp};
 
 /// One operation, to be submitted to an engine.
 ///
 /// ```
-/// use phalanx_collective::engine::{Request, Tensor};
+/// use phalanx_collective::engine::{Request, EngineTensor};
 /// use phalanx_core::ReduceOp;
 ///
-/// let gradient = Tensor::new(vec![0.5f32; 10]);
+/// let gradient = EngineTensor::new(vec![0.5f32; 10]);
 /// let request = Request::allreduce(gradient).name("layer1.weight").op(ReduceOp::Average);
 /// # drop(request);
 /// ```
@@ -35,7 +35,7 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(kind: Kind, tensors: Vec<Tensor>, grouped: bool) -> Request {
+    fn new(kind: Kind, tensors: Vec<EngineTensor>, grouped: bool) -> Request {
         Request {
             kind,
             name: None,
@@ -53,40 +53,40 @@ impl Request {
     }
 
     /// Reduces the tensor in place.
-    pub fn allreduce(tensor: Tensor) -> Request {
+    pub fn allreduce(tensor: EngineTensor) -> Request {
         Request::new(Kind::Allreduce, vec![tensor], false)
     }
 
     /// Reduces all tensors in place, or none.
-    pub fn grouped_allreduce(tensors: Vec<Tensor>) -> Request {
+    pub fn grouped_allreduce(tensors: Vec<EngineTensor>) -> Request {
         Request::new(Kind::Allreduce, tensors, true)
     }
 
     /// Gathers everybody's rows, which may be differently many.
-    pub fn allgather(tensor: Tensor) -> Request {
+    pub fn allgather(tensor: EngineTensor) -> Request {
         Request::new(Kind::Allgather, vec![tensor], false)
     }
 
-    pub fn grouped_allgather(tensors: Vec<Tensor>) -> Request {
+    pub fn grouped_allgather(tensors: Vec<EngineTensor>) -> Request {
         Request::new(Kind::Allgather, tensors, true)
     }
 
     /// Gives everybody the tensor of `root`, which is a rank of the world, not of the process set.
-    pub fn broadcast(tensor: Tensor, root: Rank) -> Request {
+    pub fn broadcast(tensor: EngineTensor, root: Rank) -> Request {
         Request { root, ..Request::new(Kind::Broadcast, vec![tensor], false) }
     }
 
     /// Sends rows to every rank: `splits[r]` of them to rank r; without splits, equally many.
-    pub fn alltoall(tensor: Tensor, splits: Option<Vec<u64>>) -> Request {
+    pub fn alltoall(tensor: EngineTensor, splits: Option<Vec<u64>>) -> Request {
         Request { splits, ..Request::new(Kind::Alltoall, vec![tensor], false) }
     }
 
     /// Reduces the rows and returns to each rank its share of them.
-    pub fn reducescatter(tensor: Tensor) -> Request {
+    pub fn reducescatter(tensor: EngineTensor) -> Request {
         Request::new(Kind::Reducescatter, vec![tensor], false)
     }
 
-    pub fn grouped_reducescatter(tensors: Vec<Tensor>) -> Request {
+    pub fn grouped_reducescatter(tensors: Vec<EngineTensor>) -> Request {
         Request::new(Kind::Reducescatter, tensors, true)
     }
 
@@ -129,7 +129,7 @@ impl Request {
     }
 
     /// Leaves the inputs alone and writes the results to these tensors.
-    pub fn into(mut self, outputs: Vec<Tensor>) -> Result<Request, EngineError> {
+    pub fn into(mut self, outputs: Vec<EngineTensor>) -> Result<Request, EngineError> {
         let (have, want) = (outputs.len(), self.places.len());
         let fits = outputs.iter().zip(&self.places).all(|(o, p)| o.form() == p.input().form());
         if have != want || !fits {

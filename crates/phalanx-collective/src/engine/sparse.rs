@@ -1,7 +1,7 @@
 //! Sparse allreduce of rows and their indices. The rows of all ranks are gathered, then rows of the same index are added in rank order.
 
 use super::{
-    Engine, EngineError, Handle, Request, Tensor,
+    Engine, EngineError, EngineTensor, Handle, Request,
     error::Invalid,
     spec::{Form, Kind},
 };
@@ -11,9 +11,9 @@ use phalanx_core::{DType, ReduceOp, kernel::ReduceKernel};
 #[derive(Debug)]
 pub struct Sparse {
     /// i64, one dimension.
-    pub indices: Tensor,
+    pub indices: EngineTensor,
     /// As many rows as there are indices.
-    pub values: Tensor,
+    pub values: EngineTensor,
 }
 
 /// A submitted sparse allreduce.
@@ -67,7 +67,11 @@ impl SparseHandle {
 }
 
 /// Adds rows with the same index, in the order in which they come.
-fn merge(indices: &Tensor, values: &Tensor, average_over: Option<u32>) -> Result<Sparse, EngineError> {
+fn merge(
+    indices: &EngineTensor,
+    values: &EngineTensor,
+    average_over: Option<u32>,
+) -> Result<Sparse, EngineError> {
     let list = indices.as_slice::<i64>().unwrap_or_default();
     let mut order: Vec<usize> = (0..list.len()).collect();
     order.sort_by_key(|i| list[*i]); // Stable: equal indices stay in rank order.
@@ -80,7 +84,7 @@ fn merge(indices: &Tensor, values: &Tensor, average_over: Option<u32>) -> Result
         }
     }
     let shape = [&[unique.len() as u64], &values.shape()[1..]].concat();
-    let mut merged = Tensor::zeros(dtype, shape);
+    let mut merged = EngineTensor::zeros(dtype, shape);
     let sum = ReduceKernel::new(dtype, ReduceOp::Sum, 1.0, 1.0, 1)?;
     let divide = ReduceKernel::new(dtype, ReduceOp::Average, 1.0, 1.0, average_over.unwrap_or(1))?;
     let mut at = 0;
@@ -94,7 +98,7 @@ fn merge(indices: &Tensor, values: &Tensor, average_over: Option<u32>) -> Result
             sources.clear();
         }
     }
-    let indices = Tensor::new(unique);
+    let indices = EngineTensor::new(unique);
     debug_assert_eq!(*indices.form(), Form { dtype: DType::I64, shape: vec![indices.form().n_elements()] });
     Ok(Sparse { indices, values: merged })
 }
@@ -105,8 +109,9 @@ mod tests {
 
     #[test]
     fn rows_of_one_index_become_one_row() {
-        let indices = Tensor::new(vec![7i64, 2, 7, 0]);
-        let values = Tensor::shaped(vec![1.0f32, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5], vec![4, 2]).unwrap();
+        let indices = EngineTensor::new(vec![7i64, 2, 7, 0]);
+        let values =
+            EngineTensor::shaped(vec![1.0f32, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5], vec![4, 2]).unwrap();
         let merged = merge(&indices, &values, None).unwrap();
         assert_eq!(merged.indices.into_vec::<i64>().unwrap(), [0, 2, 7]);
         assert_eq!(merged.values.shape(), [3, 2]);

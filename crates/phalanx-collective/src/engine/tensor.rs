@@ -10,7 +10,7 @@ use phalanx_net::arena::Arena;
 use std::{any::Any, fmt, sync::Arc};
 
 /// Elements of a type and shape known at run time.
-pub struct Tensor {
+pub struct EngineTensor {
     address: *mut u8,
     n_bytes: usize,
     form: Form,
@@ -18,7 +18,7 @@ pub struct Tensor {
 }
 
 // SAFETY: TENSOR-1: the bytes belong to the keeper, which may be sent; the pointer is only a way to them.
-unsafe impl Send for Tensor {}
+unsafe impl Send for EngineTensor {}
 
 /// Elements that do not fill the shape they are given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,43 +32,46 @@ pub struct ShapeError {
 /// Memory aligned for every element type.
 struct Zeros(Vec<u128>);
 
-impl Tensor {
+impl EngineTensor {
     /// A vector as a tensor of one dimension.
-    pub fn new<T: Element>(elements: Vec<T>) -> Tensor {
+    pub fn new<T: Element>(elements: Vec<T>) -> EngineTensor {
         let shape = vec![elements.len() as u64];
-        Tensor::shaped(elements, shape).expect("its own length fits")
+        EngineTensor::shaped(elements, shape).expect("its own length fits")
     }
 
-    pub fn shaped<T: Element>(mut elements: Vec<T>, shape: Vec<u64>) -> Result<Tensor, ShapeError> {
+    pub fn shaped<T: Element>(mut elements: Vec<T>, shape: Vec<u64>) -> Result<EngineTensor, ShapeError> {
         let form = fitting::<T>(elements.len(), shape)?;
         let view = bytes::of_mut(&mut elements);
         let (address, n_bytes) = (view.as_mut_ptr(), view.len());
-        Ok(Tensor { address, n_bytes, form, keeper: Box::new(elements) })
+        Ok(EngineTensor { address, n_bytes, form, keeper: Box::new(elements) })
     }
 
     /// Memory born in the arena: ranks of one host reduce it where it is.
-    pub fn in_arena<T: Element>(mut elements: ArenaVec<T>, shape: Vec<u64>) -> Result<Tensor, ShapeError> {
+    pub fn in_arena<T: Element>(
+        mut elements: ArenaVec<T>,
+        shape: Vec<u64>,
+    ) -> Result<EngineTensor, ShapeError> {
         let form = fitting::<T>(elements.len(), shape)?;
         let view = bytes::of_mut(&mut elements);
         let (address, n_bytes) = (view.as_mut_ptr(), view.len());
-        Ok(Tensor { address, n_bytes, form, keeper: Box::new(elements) })
+        Ok(EngineTensor { address, n_bytes, form, keeper: Box::new(elements) })
     }
 
-    pub fn zeros(dtype: DType, shape: Vec<u64>) -> Tensor {
+    pub fn zeros(dtype: DType, shape: Vec<u64>) -> EngineTensor {
         let form = Form { dtype, shape };
         let n_bytes = form.n_bytes() as usize;
         let mut zeros = Zeros(vec![0; n_bytes.div_ceil(size_of::<u128>())]);
         let address = zeros.0.as_mut_ptr().cast();
-        Tensor { address, n_bytes, form, keeper: Box::new(zeros) }
+        EngineTensor { address, n_bytes, form, keeper: Box::new(zeros) }
     }
 
     /// Zeros that the ranks of this host reduce where they are. Ordinary memory where there is no arena, or no room in it.
-    pub(super) fn zeros_in(arena: Option<&Arc<Arena>>, dtype: DType, shape: Vec<u64>) -> Tensor {
+    pub(super) fn zeros_in(arena: Option<&Arc<Arena>>, dtype: DType, shape: Vec<u64>) -> EngineTensor {
         let form = Form { dtype, shape };
         let n_bytes = form.n_bytes() as usize;
         match arena.filter(|_| n_bytes > 0).and_then(|arena| arena.alloc(n_bytes)) {
-            Some(block) => Tensor { address: block.address(), n_bytes, form, keeper: Box::new(block) },
-            None => Tensor::zeros(form.dtype, form.shape),
+            Some(block) => EngineTensor { address: block.address(), n_bytes, form, keeper: Box::new(block) },
+            None => EngineTensor::zeros(form.dtype, form.shape),
         }
     }
 
@@ -77,12 +80,12 @@ impl Tensor {
     /// # Safety
     /// As long as `keeper` exists, `address` is valid for reading and writing the form's bytes, aligned to its element type, every element is a
     /// valid value of that type, and nobody else reads or writes them from the submission until the operation is done.
-    pub unsafe fn lent(address: *mut u8, form: Form, keeper: Box<dyn Any + Send>) -> Tensor {
+    pub unsafe fn lent(address: *mut u8, form: Form, keeper: Box<dyn Any + Send>) -> EngineTensor {
         let n_bytes = form.n_bytes() as usize;
         // An empty tensor may have no address at all.
         let address =
             if n_bytes == 0 { std::ptr::NonNull::<u128>::dangling().as_ptr().cast() } else { address };
-        Tensor { address, n_bytes, form, keeper }
+        EngineTensor { address, n_bytes, form, keeper }
     }
 
     pub fn form(&self) -> &Form {
@@ -142,7 +145,7 @@ fn fitting<T: Element>(len: usize, shape: Vec<u64>) -> Result<Form, ShapeError> 
     if have == want { Ok(form) } else { Err(ShapeError { have, want, shape: form.shape }) }
 }
 
-impl fmt::Debug for Tensor {
+impl fmt::Debug for EngineTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({} {:?})", self.form.dtype, self.form.shape)
     }
@@ -156,7 +159,7 @@ mod tests {
     fn a_vector_comes_back_as_it_went() {
         let vec = vec![1.0f32, 2.0, 3.0, 4.0];
         let address = vec.as_ptr();
-        let mut tensor = Tensor::shaped(vec, vec![2, 2]).unwrap();
+        let mut tensor = EngineTensor::shaped(vec, vec![2, 2]).unwrap();
         tensor.bytes_mut()[..4].copy_from_slice(&7f32.to_le_bytes());
         assert_eq!(tensor.as_slice::<i32>(), None);
         let back = tensor.into_vec::<f32>().unwrap();
@@ -165,9 +168,9 @@ mod tests {
 
     #[test]
     fn shapes_must_fit() {
-        let error = Tensor::shaped(vec![1u8; 5], vec![2, 3]).unwrap_err();
+        let error = EngineTensor::shaped(vec![1u8; 5], vec![2, 3]).unwrap_err();
         assert_eq!(error.to_string(), "5 elements do not fill the shape [2, 3], which has 6");
-        assert_eq!(Tensor::zeros(DType::F64, vec![0, 4]).bytes().len(), 0);
-        assert_eq!(Tensor::zeros(DType::I16, vec![]).into_vec::<i16>(), Some(vec![0]));
+        assert_eq!(EngineTensor::zeros(DType::F64, vec![0, 4]).bytes().len(), 0);
+        assert_eq!(EngineTensor::zeros(DType::I16, vec![]).into_vec::<i16>(), Some(vec![0]));
     }
 }

@@ -1,19 +1,19 @@
 //! What ranks can disagree about: everybody is told, with both sides, and the engine goes on.
 
 use super::{floats, on};
-use phalanx_collective::engine::{Engine, EngineError, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineError, EngineTensor, Request};
 use phalanx_core::{DType, Rank, ReduceOp};
 
 /// One row of the table: what the last rank submits, what all others do, and what everybody is told.
 type Case = (fn() -> Request, fn() -> Request, &'static str);
 
-fn shaped(shape: &[u64]) -> Tensor {
-    Tensor::zeros(DType::F32, shape.to_vec())
+fn shaped(shape: &[u64]) -> EngineTensor {
+    EngineTensor::zeros(DType::F32, shape.to_vec())
 }
 
 const CASES: &[Case] = &[
     (
-        || Request::allreduce(Tensor::zeros(DType::F64, vec![4])),
+        || Request::allreduce(EngineTensor::zeros(DType::F64, vec![4])),
         || Request::allreduce(shaped(&[4])),
         "Mismatched data types: rank 0 has f32, but rank LAST has f64",
     ),
@@ -95,7 +95,7 @@ fn check(engine: &Engine) {
         for (i, (odd, usual, why)) in CASES.iter().enumerate() {
             let request = if engine.rank().0 == last { odd() } else { usual() };
             // A good one in between: the engine is usable, and may be in the middle of a replay.
-            let good = Request::allreduce(Tensor::new(vec![1.0f32; 3])).name("good");
+            let good = Request::allreduce(EngineTensor::new(vec![1.0f32; 3])).name("good");
             let good = engine.submit(good).unwrap();
             let error = engine.submit(request.name("odd")).unwrap().wait().unwrap_err();
             let want = format!("odd: {}", why.replace("LAST", &last.to_string()));
@@ -154,15 +154,15 @@ fn what_one_rank_can_see_to_be_wrong_is_refused_at_once() {
         );
         assert_eq!(refuse(Request::grouped_allreduce(Vec::new())), "x: a group needs at least one tensor");
         assert_eq!(
-            refuse(Request::allreduce(Tensor::new(vec![1i32])).adasum()),
+            refuse(Request::allreduce(EngineTensor::new(vec![1i32])).adasum()),
             "x: adasum is defined for floating-point tensors, not for i32"
         );
         assert_eq!(
-            refuse(Request::allreduce(Tensor::new(vec![1i32])).compress(DType::F16)),
+            refuse(Request::allreduce(EngineTensor::new(vec![1i32])).compress(DType::F16)),
             "x: i32 cannot be sent as f16: compression is for f32 and f64, to f16 or bf16"
         );
         assert_eq!(
-            refuse(Request::allreduce(Tensor::new(vec![true])).op(ReduceOp::Average)),
+            refuse(Request::allreduce(EngineTensor::new(vec![true])).op(ReduceOp::Average)),
             "average of bool is not defined; use max for any, min for all"
         );
         assert_eq!(
@@ -175,7 +175,7 @@ fn what_one_rank_can_see_to_be_wrong_is_refused_at_once() {
 #[test]
 fn a_name_is_taken_until_its_handle_was_looked_at() {
     on(&[2], &[], |engine| {
-        let request = || Request::allreduce(Tensor::new(vec![1.0f32])).name("x");
+        let request = || Request::allreduce(EngineTensor::new(vec![1.0f32])).name("x");
         let first = engine.submit(request()).unwrap();
         // Done, but nobody has looked.
         engine.submit(Request::barrier()).unwrap().wait().unwrap();

@@ -2,7 +2,7 @@
 
 use super::floats;
 use crate::support::run_owners;
-use phalanx_collective::engine::{Engine, EngineError, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineError, EngineTensor, Request};
 use phalanx_core::Rank;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ fn a_shutdown_answers_everything_that_waits_and_names_who_did_it() {
         run_owners(hosts, &[], |comm| {
             let engine = Engine::start(comm).unwrap();
             for _ in 0..5 {
-                let request = Request::allreduce(Tensor::new(vec![1.0f32])).name("x");
+                let request = Request::allreduce(EngineTensor::new(vec![1.0f32])).name("x");
                 assert_eq!(floats(engine.submit(request).unwrap()), [3.0]);
             }
             if engine.rank() == Rank(1) {
@@ -21,7 +21,7 @@ fn a_shutdown_answers_everything_that_waits_and_names_who_did_it() {
             }
             let waiting: Vec<_> = (0..10)
                 .filter_map(|i| {
-                    let request = Request::allreduce(Tensor::new(vec![1.0f32])).name(format!("y{i}"));
+                    let request = Request::allreduce(EngineTensor::new(vec![1.0f32])).name(format!("y{i}"));
                     engine.submit(request).ok()
                 })
                 .collect();

@@ -11,7 +11,7 @@ mod timeline;
 mod tuning;
 
 use crate::support::run_owners;
-use phalanx_collective::engine::{Engine, Handle, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineTensor, Handle, Request};
 
 /// Ranks of each host, and settings.
 type World = (&'static [u32], &'static [(&'static str, &'static str)]);
@@ -49,5 +49,5 @@ fn on<T: Send + 'static>(
 }
 
 fn floats(handle: Handle) -> Vec<f32> {
-    handle.wait().unwrap().tensor().and_then(Tensor::into_vec).unwrap()
+    handle.wait().unwrap().tensor().and_then(EngineTensor::into_vec).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use super::{everywhere, floats, on};
 use half::{bf16, f16};
-use phalanx_collective::engine::{Engine, Request, Sparse, Tensor};
+use phalanx_collective::engine::{Engine, EngineTensor, Request, Sparse};
 use phalanx_core::{DType, Element, Rank, ReduceOp};
 
 fn me(engine: &Engine) -> (usize, usize) {
@@ -20,7 +20,7 @@ fn tensors_submitted_in_any_order_meet_by_name_step_after_step() {
             for k in 0..sizes.len() {
                 let i = (k * 5 + me * 3 + step) % sizes.len();
                 let data = vec![(me + i + step) as f32; sizes[i]];
-                let request = Request::allreduce(Tensor::new(data)).name(format!("t{i}"));
+                let request = Request::allreduce(EngineTensor::new(data)).name(format!("t{i}"));
                 handles.push((i, engine.submit(request).unwrap()));
             }
             for (i, handle) in handles {
@@ -42,17 +42,17 @@ fn groups_come_together_or_not_at_all() {
         let (me, n) = me(engine);
         for _ in 0..5 {
             let tensors = vec![
-                Tensor::new(vec![1.0f32; 100_000]),
-                Tensor::new(vec![me as i64; 3]),
-                Tensor::new(vec![2.0f64; 5]),
+                EngineTensor::new(vec![1.0f32; 100_000]),
+                EngineTensor::new(vec![me as i64; 3]),
+                EngineTensor::new(vec![2.0f64; 5]),
             ];
             let request = Request::grouped_allreduce(tensors).name("group").op(ReduceOp::Average);
             let outcome = engine.submit(request).unwrap().wait().unwrap();
             let mut tensors = outcome.tensors.into_iter();
-            assert_eq!(tensors.next().and_then(Tensor::into_vec::<f32>), Some(vec![1.0; 100_000]));
+            assert_eq!(tensors.next().and_then(EngineTensor::into_vec::<f32>), Some(vec![1.0; 100_000]));
             let sum = (n * (n - 1) / 2 / n) as i64;
-            assert_eq!(tensors.next().and_then(Tensor::into_vec::<i64>), Some(vec![sum; 3]));
-            assert_eq!(tensors.next().and_then(Tensor::into_vec::<f64>), Some(vec![2.0; 5]));
+            assert_eq!(tensors.next().and_then(EngineTensor::into_vec::<i64>), Some(vec![sum; 3]));
+            assert_eq!(tensors.next().and_then(EngineTensor::into_vec::<f64>), Some(vec![2.0; 5]));
         }
     });
 }
@@ -65,8 +65,8 @@ fn uneven_rows_are_gathered_in_rank_order() {
             for round in 0..4 {
                 let rows = (me as u64 + round) % 3;
                 let tensor =
-                    Tensor::shaped(vec![me as i32; (rows * wide) as usize], vec![rows, wide]).unwrap();
-                let small = Tensor::shaped(vec![me as u8 + 1], vec![1, 1]).unwrap();
+                    EngineTensor::shaped(vec![me as i32; (rows * wide) as usize], vec![rows, wide]).unwrap();
+                let small = EngineTensor::shaped(vec![me as u8 + 1], vec![1, 1]).unwrap();
                 let request = Request::grouped_allgather(vec![tensor, small]).name("gather");
                 let outcome = engine.submit(request).unwrap().wait().unwrap();
                 let want: Vec<i32> =
@@ -89,8 +89,8 @@ fn broadcasts_of_many_types_travel_together() {
             let mut handles = Vec::new();
             for i in 0..8u8 {
                 let tensor = match i % 2 {
-                    0 => Tensor::new(vec![me as f32 + f32::from(i); 5 + usize::from(i) * 20_000]),
-                    _ => Tensor::new(vec![me as i8; 3]),
+                    0 => EngineTensor::new(vec![me as f32 + f32::from(i); 5 + usize::from(i) * 20_000]),
+                    _ => EngineTensor::new(vec![me as i8; 3]),
                 };
                 handles.push(engine.submit(Request::broadcast(tensor, root).name(format!("p{i}"))).unwrap());
             }
@@ -113,7 +113,7 @@ fn rows_are_swapped_with_splits_and_without() {
             // Rank p sends q rows to rank q, and keeps one that nobody gets.
             let rows = (0..n as u64).sum::<u64>() + 1;
             let data = (0..rows * wide).map(|i| (me as u64 * 1000 + i / wide) as i64).collect::<Vec<_>>();
-            let tensor = Tensor::shaped(data, vec![rows, wide]).unwrap();
+            let tensor = EngineTensor::shaped(data, vec![rows, wide]).unwrap();
             let splits = Some((0..n as u64).collect());
             let outcome =
                 engine.submit(Request::alltoall(tensor, splits).name("swap")).unwrap().wait().unwrap();
@@ -122,9 +122,9 @@ fn rows_are_swapped_with_splits_and_without() {
             let row = |r: u64, k: u64| vec![(r * 1000 + begin + k) as i64; wide as usize];
             let want: Vec<i64> =
                 (0..n as u64).flat_map(|r| (0..me as u64).flat_map(move |k| row(r, k))).collect();
-            assert_eq!(outcome.tensor().and_then(Tensor::into_vec::<i64>), Some(want));
+            assert_eq!(outcome.tensor().and_then(EngineTensor::into_vec::<i64>), Some(want));
         }
-        let tensor = Tensor::shaped(vec![me as f32; 2 * n], vec![2 * n as u64]).unwrap();
+        let tensor = EngineTensor::shaped(vec![me as f32; 2 * n], vec![2 * n as u64]).unwrap();
         let got = floats(engine.submit(Request::alltoall(tensor, None)).unwrap());
         assert_eq!(got, (0..n).flat_map(|r| [r as f32; 2]).collect::<Vec<_>>());
     });
@@ -137,9 +137,9 @@ fn rows_are_reduced_and_scattered_with_more_for_the_first() {
         for (rows, wide) in [(5u64, 3u64), (1, 2), (n as u64 * 2, 40_000)] {
             let data: Vec<f32> = (0..rows * wide).map(|i| (i / wide) as f32 + me as f32).collect();
             let tensors = vec![
-                Tensor::shaped(data, vec![rows, wide]).unwrap(),
-                Tensor::shaped(vec![1i32; n], vec![n as u64]).unwrap(),
-                Tensor::shaped(vec![0.5f32; n * 2], vec![n as u64, 2]).unwrap(),
+                EngineTensor::shaped(data, vec![rows, wide]).unwrap(),
+                EngineTensor::shaped(vec![1i32; n], vec![n as u64]).unwrap(),
+                EngineTensor::shaped(vec![0.5f32; n * 2], vec![n as u64, 2]).unwrap(),
             ];
             let request = Request::grouped_reducescatter(tensors).name("scatter").scale(2.0, 0.5);
             let outcome = engine.submit(request).unwrap().wait().unwrap();
@@ -160,8 +160,8 @@ fn rows_are_reduced_and_scattered_with_more_for_the_first() {
 fn every_element_type_is_reduced() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(engine: &Engine, one: T, n: T) {
         let name = format!("all {}", T::DTYPE);
-        let handle = engine.submit(Request::allreduce(Tensor::new(vec![one; 9])).name(name)).unwrap();
-        assert_eq!(handle.wait().unwrap().tensor().and_then(Tensor::into_vec::<T>), Some(vec![n; 9]));
+        let handle = engine.submit(Request::allreduce(EngineTensor::new(vec![one; 9])).name(name)).unwrap();
+        assert_eq!(handle.wait().unwrap().tensor().and_then(EngineTensor::into_vec::<T>), Some(vec![n; 9]));
     }
     on(&[3], &[], |engine| {
         check(engine, 1u8, 3);
@@ -185,8 +185,10 @@ fn compressed_tensors_come_back_in_their_own_type() {
         for wire in [DType::F16, DType::BF16] {
             for len in [3usize, 100_000] {
                 let data = vec![me as f32 + 0.5; len];
-                let request =
-                    Request::allreduce(Tensor::new(data)).name("narrow").compress(wire).op(ReduceOp::Average);
+                let request = Request::allreduce(EngineTensor::new(data))
+                    .name("narrow")
+                    .compress(wire)
+                    .op(ReduceOp::Average);
                 let want = (0..n).map(|r| r as f32 + 0.5).sum::<f32>() / n as f32;
                 let got = floats(engine.submit(request).unwrap());
                 assert!(got.iter().all(|x| (x - want).abs() <= want / 128.0), "{} is not {want}", got[0]);
@@ -199,7 +201,7 @@ fn compressed_tensors_come_back_in_their_own_type() {
 fn a_large_tensor_alone_is_never_copied_to_travel() {
     on(&[2], &[], |engine| {
         for _ in 0..6 {
-            let request = Request::allreduce(Tensor::new(vec![1.0f32; 1 << 18])).name("large");
+            let request = Request::allreduce(EngineTensor::new(vec![1.0f32; 1 << 18])).name("large");
             assert_eq!(floats(engine.submit(request).unwrap())[0], 2.0);
         }
         assert_eq!(engine.counters().packed_bytes, 0);
@@ -210,8 +212,8 @@ fn a_large_tensor_alone_is_never_copied_to_travel() {
 fn inputs_may_be_left_alone() {
     on(&[2], &[], |engine| {
         for len in [4usize, 200_000] {
-            let request = Request::allreduce(Tensor::new(vec![1.0f32; len])).name("apart");
-            let request = request.into(vec![Tensor::new(vec![0.0f32; len])]).unwrap();
+            let request = Request::allreduce(EngineTensor::new(vec![1.0f32; len])).name("apart");
+            let request = request.into(vec![EngineTensor::new(vec![0.0f32; len])]).unwrap();
             assert_eq!(floats(engine.submit(request).unwrap()), vec![2.0; len]);
         }
     });
@@ -222,8 +224,8 @@ fn sparse_rows_are_added_by_index() {
     everywhere(|engine| {
         let (me, n) = me(engine);
         let sparse = Sparse {
-            indices: Tensor::new(vec![5i64, me as i64]),
-            values: Tensor::shaped(vec![1.0f32, 2.0, 3.0, 4.0], vec![2, 2]).unwrap(),
+            indices: EngineTensor::new(vec![5i64, me as i64]),
+            values: EngineTensor::shaped(vec![1.0f32, 2.0, 3.0, 4.0], vec![2, 2]).unwrap(),
         };
         let merged = engine.sparse_allreduce("rows", sparse, ReduceOp::Sum, 0).unwrap().wait().unwrap();
         let indices: Vec<i64> = (0..n as i64).chain([5]).collect();
@@ -260,7 +262,7 @@ fn adasum_works_for_any_number_of_ranks() {
             let vector =
                 |r: usize| (0..11).map(|i| ((r * 7 + i * 3) % 5) as f64 + 0.25).collect::<Vec<f64>>();
             let want = adasum((0..n).map(vector).collect());
-            let request = Request::allreduce(Tensor::new(vector(me))).name("ada").adasum();
+            let request = Request::allreduce(EngineTensor::new(vector(me))).name("ada").adasum();
             let got: Vec<f64> =
                 engine.submit(request).unwrap().wait().unwrap().tensor().unwrap().into_vec().unwrap();
             let close = got.iter().zip(&want).all(|(g, w)| (g - w).abs() < 1e-9);

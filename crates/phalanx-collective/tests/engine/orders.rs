@@ -1,7 +1,7 @@
 //! Random orders of submission against what one thread computes.
 
 use super::{floats, on};
-use phalanx_collective::engine::{Request, Tensor};
+use phalanx_collective::engine::{EngineTensor, Request};
 
 /// A small generator of its own for every rank: xorshift.
 struct Chance(u64);
@@ -31,7 +31,7 @@ fn random_orders(hosts: &'static [u32], n_orders: usize) {
             while !todo.is_empty() {
                 let i = todo.swap_remove(chance.below(todo.len()));
                 let data = vec![(me * 10 + i + order % 7) as f32; 1 + i * 40];
-                let request = Request::allreduce(Tensor::new(data)).name(format!("t{i}"));
+                let request = Request::allreduce(EngineTensor::new(data)).name(format!("t{i}"));
                 handles.push((i, engine.submit(request).unwrap()));
             }
             assert_eq!(handles.len(), names.len());
@@ -56,7 +56,8 @@ fn random_orders_across_hosts_equal_a_serial_oracle() {
 #[test]
 fn an_operation_may_wait_while_later_ones_run() {
     on(&[2], &[], |engine| {
-        let late = || engine.submit(Request::allreduce(Tensor::new(vec![1.0f32])).name("late")).unwrap();
+        let late =
+            || engine.submit(Request::allreduce(EngineTensor::new(vec![1.0f32])).name("late")).unwrap();
         for _ in 0..20 {
             let early = (engine.rank().0 == 0).then(late);
             engine.submit(Request::barrier().name("between")).unwrap().wait().unwrap();

@@ -2,7 +2,7 @@
 
 use super::{floats, on};
 use crate::support::run_owners;
-use phalanx_collective::engine::{Engine, EngineError, EngineOptions, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineError, EngineOptions, EngineTensor, Request};
 use phalanx_core::Rank;
 
 #[test]
@@ -16,16 +16,18 @@ fn sets_are_made_used_at_the_same_time_and_removed() {
             let (mine, other) = if me % 2 == 0 { (even, odd) } else { (odd, even) };
             for _ in 0..10 {
                 let in_set = engine
-                    .submit(Request::allreduce(Tensor::new(vec![me as f32])).name("x").set(mine))
+                    .submit(Request::allreduce(EngineTensor::new(vec![me as f32])).name("x").set(mine))
                     .unwrap();
-                let in_all = engine.submit(Request::allreduce(Tensor::new(vec![1.0f32])).name("x")).unwrap();
+                let in_all =
+                    engine.submit(Request::allreduce(EngineTensor::new(vec![1.0f32])).name("x")).unwrap();
                 assert_eq!(floats(in_set), [if me % 2 == 0 { 2.0 } else { 4.0 }]);
                 assert_eq!(floats(in_all), [4.0]);
             }
             let error = engine.submit(Request::barrier().set(other)).unwrap_err();
             assert_eq!(error.to_string(), format!("rank {me} is not a member of process set {other}"));
-            let root =
-                Request::broadcast(Tensor::new(vec![me as f32]), Rank(me % 2 + 2)).name("root").set(mine);
+            let root = Request::broadcast(EngineTensor::new(vec![me as f32]), Rank(me % 2 + 2))
+                .name("root")
+                .set(mine);
             assert_eq!(
                 floats(engine.submit(root).unwrap()),
                 [(me % 2 + 2) as f32],
@@ -42,7 +44,7 @@ fn sets_are_made_used_at_the_same_time_and_removed() {
             let sets = engine.process_sets();
             assert_eq!(sets[1], (1, vec![Rank(1), Rank(2), Rank(3)]));
             if me > 0 {
-                let sum = Request::allreduce(Tensor::new(vec![me as f32])).set(again);
+                let sum = Request::allreduce(EngineTensor::new(vec![me as f32])).set(again);
                 assert_eq!(floats(engine.submit(sum).unwrap()), [6.0]);
             }
         });
@@ -54,18 +56,20 @@ fn one_set_goes_on_while_another_waits() {
     on(&[3], &[], |engine| {
         let set = engine.add_process_set(&[0, 1]).unwrap();
         // Rank 2 does not submit this one until the others have done a lot in their set.
-        let pending = (engine.rank().0 < 2)
-            .then(|| engine.submit(Request::allreduce(Tensor::new(vec![1.0f32])).name("slow")).unwrap());
+        let pending = (engine.rank().0 < 2).then(|| {
+            engine.submit(Request::allreduce(EngineTensor::new(vec![1.0f32])).name("slow")).unwrap()
+        });
         if engine.rank().0 < 2 {
             for i in 0..50 {
-                let request =
-                    Request::allreduce(Tensor::new(vec![1.0f32])).name(format!("quick{}", i % 3)).set(set);
+                let request = Request::allreduce(EngineTensor::new(vec![1.0f32]))
+                    .name(format!("quick{}", i % 3))
+                    .set(set);
                 assert_eq!(floats(engine.submit(request).unwrap()), [2.0]);
             }
         }
         engine.submit(Request::barrier().name("then")).unwrap().wait().unwrap();
         let pending = pending.unwrap_or_else(|| {
-            engine.submit(Request::allreduce(Tensor::new(vec![1.0f32])).name("slow")).unwrap()
+            engine.submit(Request::allreduce(EngineTensor::new(vec![1.0f32])).name("slow")).unwrap()
         });
         assert_eq!(floats(pending), [3.0]);
     });
@@ -99,7 +103,8 @@ fn sets_given_at_the_start_are_there_at_once_and_must_be_the_same_everywhere() {
         options.process_sets = vec![vec![0, 1], vec![2]];
         let engine = Engine::start_with(comm, options).unwrap();
         let set = if engine.rank().0 == 2 { 2 } else { 1 };
-        let sum = floats(engine.submit(Request::allreduce(Tensor::new(vec![1.0f32])).set(set)).unwrap());
+        let sum =
+            floats(engine.submit(Request::allreduce(EngineTensor::new(vec![1.0f32])).set(set)).unwrap());
         engine.submit(Request::barrier()).unwrap().wait().unwrap();
         sum
     });

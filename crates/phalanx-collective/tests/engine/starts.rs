@@ -2,7 +2,7 @@
 
 use super::floats;
 use crate::support::run_owners;
-use phalanx_collective::engine::{Engine, EngineOptions, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineOptions, EngineTensor, Request};
 use std::sync::Arc;
 
 const NO_THREAD: &str = "Resource temporarily unavailable (os error 11)";
@@ -17,11 +17,12 @@ fn a_set_that_one_member_cannot_serve_is_made_nowhere_and_the_engine_goes_on() {
             let engine = Engine::start_with(comm, options).unwrap();
             let why = engine.add_process_set(&[0, 1]).unwrap_err().to_string();
             assert_eq!(engine.process_sets().len(), 1, "MOVER-1");
-            let sum = floats(engine.submit(Request::allreduce(Tensor::new(vec![1.0f32])).name("x")).unwrap());
+            let sum =
+                floats(engine.submit(Request::allreduce(EngineTensor::new(vec![1.0f32])).name("x")).unwrap());
             assert_eq!(sum, [3.0]);
             let set = engine.add_process_set(&[0, 2]).unwrap();
             if engine.rank().0 != 1 {
-                let request = Request::allreduce(Tensor::new(vec![1.0f32])).set(set);
+                let request = Request::allreduce(EngineTensor::new(vec![1.0f32])).set(set);
                 assert_eq!(floats(engine.submit(request).unwrap()), [2.0]);
             }
             engine.submit(Request::barrier().name("before the end")).unwrap().wait().unwrap();

@@ -4,7 +4,7 @@ use super::{floats, on};
 use crate::support::run_owners;
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, EngineError, Request, Tensor, TimelineError},
+    engine::{Engine, EngineError, EngineTensor, Request, TimelineError},
 };
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -65,7 +65,7 @@ fn counts(events: &[Value]) -> BTreeMap<String, usize> {
 }
 
 fn sum(engine: &Engine, name: &str) -> Vec<f32> {
-    floats(engine.submit(Request::allreduce(Tensor::new(vec![1f32; 3])).name(name)).unwrap())
+    floats(engine.submit(Request::allreduce(EngineTensor::new(vec![1f32; 3])).name(name)).unwrap())
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn every_rank_writes_its_own_file_which_is_valid_all_the_time() {
                 parse_live(&own);
             }
         }
-        let gathered = Request::allgather(Tensor::new(vec![1i64; 2])).name("rows");
+        let gathered = Request::allgather(EngineTensor::new(vec![1i64; 2])).name("rows");
         engine.submit(gathered).unwrap().wait().unwrap();
         let began = Instant::now();
         until("flush", || parse_live(&own).iter().any(|e| e["args"]["dtype"] == "i64").then_some(()));
@@ -154,7 +154,9 @@ fn operations_of_sets_and_disagreements_are_told_and_a_forced_end_leaves_a_whole
         assert!(set.to_string().contains("Mismatched"), "{set}");
         let set = engine.add_process_set(&[1]).unwrap();
         if engine.rank().0 == 1 {
-            floats(engine.submit(Request::allreduce(Tensor::new(vec![1f32])).name("x").set(set)).unwrap());
+            floats(
+                engine.submit(Request::allreduce(EngineTensor::new(vec![1f32])).name("x").set(set)).unwrap(),
+            );
         }
         engine.submit(Request::barrier()).unwrap().wait().unwrap();
         let me = engine.rank().0;

@@ -1,7 +1,7 @@
 //! Autotuning on a running job.
 
 use super::{floats, on};
-use phalanx_collective::engine::{Engine, Request, Tensor};
+use phalanx_collective::engine::{Engine, EngineTensor, Request};
 use phalanx_core::Rank;
 
 #[test]
@@ -15,7 +15,9 @@ fn a_job_tunes_itself_goes_on_and_a_later_one_repeats_it() {
                 let handles: Vec<_> = (0..4)
                     .map(|i| {
                         let data = vec![step as f32; 100 * (i + 1)];
-                        engine.submit(Request::allreduce(Tensor::new(data)).name(format!("t{i}"))).unwrap()
+                        engine
+                            .submit(Request::allreduce(EngineTensor::new(data)).name(format!("t{i}")))
+                            .unwrap()
                     })
                     .collect();
                 for handle in handles {
@@ -35,11 +37,11 @@ fn a_job_tunes_itself_goes_on_and_a_later_one_repeats_it() {
 /// What programs do once: parameters are broadcast, and ranks compare what they have.
 fn begin(engine: &Engine) {
     for name in ["w", "b", "w"] {
-        let request = Request::broadcast(Tensor::new(vec![1.0f32; 10]), Rank::ZERO).name(name);
+        let request = Request::broadcast(EngineTensor::new(vec![1.0f32; 10]), Rank::ZERO).name(name);
         assert_eq!(floats(engine.submit(request).unwrap()), [1.0; 10]);
     }
     for _ in 0..3 {
-        engine.submit(Request::allgather(Tensor::new(vec![1u8]))).unwrap().wait().unwrap();
+        engine.submit(Request::allgather(EngineTensor::new(vec![1u8]))).unwrap().wait().unwrap();
     }
 }
 
@@ -51,7 +53,7 @@ fn a_job_whose_first_operations_run_once_tunes_itself_and_ends() {
         begin(engine);
         // Eight settings of eighteen steps each, and those in which it becomes clear that the broadcasts do not come back.
         for step in 0..8 * 18 + 80 {
-            let request = Request::allreduce(Tensor::new(vec![step as f32; 100])).name("g");
+            let request = Request::allreduce(EngineTensor::new(vec![step as f32; 100])).name("g");
             assert_eq!(floats(engine.submit(request).unwrap()), [2.0 * step as f32; 100]);
         }
     });

@@ -5,7 +5,7 @@ use super::forked;
 use crate::processes::worker::MARK;
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, EngineError, EngineOptions, Frame, Handle, Request, Tensor, Whereabouts},
+    engine::{Engine, EngineError, EngineOptions, EngineTensor, Frame, Handle, Request, Whereabouts},
 };
 use phalanx_core::ReduceOp;
 use rustix::process::Signal;
@@ -82,7 +82,7 @@ fn is_victim(engine: &Engine) -> bool {
 }
 
 pub fn ones(name: impl Into<String>) -> Request {
-    Request::allreduce(Tensor::new(vec![1f32; 300])).name(name).op(ReduceOp::Sum)
+    Request::allreduce(EngineTensor::new(vec![1f32; 300])).name(name).op(ReduceOp::Sum)
 }
 
 fn warm_up(engine: &Engine) {

@@ -3,7 +3,7 @@
 use super::BenchError;
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, EngineError, Request, Tensor},
+    engine::{Engine, EngineError, EngineTensor, Request},
 };
 use phalanx_core::ReduceOp;
 use serde::Serialize;
@@ -86,16 +86,17 @@ pub fn run(mut comm: Communicator, seconds: f64, json: bool) -> Result<(), Bench
         let arena = sizes.iter().map(|n| comm.alloc::<f32>(*n)).collect::<Result<Vec<_>, _>>()?;
         let engine = Engine::start(comm)?;
         first_meeting(&engine, round, &mut rows[5].times)?;
-        let mut tensors: Vec<Tensor> = sizes.iter().map(|n| Tensor::new(vec![1f32; *n])).collect();
+        let mut tensors: Vec<EngineTensor> =
+            sizes.iter().map(|n| EngineTensor::new(vec![1f32; *n])).collect();
         steps(&engine, &mut tensors, each, &mut rows[2].times)?;
         let shaped = arena.into_iter().map(|a| {
             let shape = vec![a.len() as u64];
-            Tensor::in_arena(a, shape).expect("its own length fits")
+            EngineTensor::in_arena(a, shape).expect("its own length fits")
         });
-        let mut tensors: Vec<Tensor> = shaped.collect();
+        let mut tensors: Vec<EngineTensor> = shaped.collect();
         steps(&engine, &mut tensors, each, &mut rows[3].times)?;
         drop(tensors);
-        steps(&engine, &mut vec![Tensor::new(vec![1f32])], each, &mut rows[4].times)?;
+        steps(&engine, &mut vec![EngineTensor::new(vec![1f32])], each, &mut rows[4].times)?;
         engine.submit(Request::barrier().name("end"))?.wait()?;
         comm = engine.shutdown()?;
     }
@@ -129,14 +130,14 @@ fn repeat(
 /// Submits all tensors one by one and waits for all, over and over.
 fn steps(
     engine: &Engine,
-    tensors: &mut Vec<Tensor>,
+    tensors: &mut Vec<EngineTensor>,
     each: Duration,
     times: &mut Vec<f64>,
 ) -> Result<(), BenchError> {
     let names: Vec<String> = (0..tensors.len()).map(|i| format!("tensor{i}")).collect();
     let mut step = |times: Option<&mut Vec<f64>>| -> Result<(), EngineError> {
         let began = Instant::now();
-        let submit = |(tensor, name): (Tensor, &String)| {
+        let submit = |(tensor, name): (EngineTensor, &String)| {
             engine.submit(Request::allreduce(tensor).name(name.as_str()).op(ReduceOp::Average))
         };
         let handles = tensors.drain(..).zip(&names).map(submit).collect::<Result<Vec<_>, _>>()?;
@@ -151,9 +152,9 @@ fn steps(
     let began = Instant::now();
     step(None)?;
     let guess = (each.as_secs_f64() / began.elapsed().as_secs_f64()).clamp(3.0, 2e5) as i64;
-    let agreed =
-        engine.submit(Request::broadcast(Tensor::new(vec![guess]), phalanx_core::Rank::ZERO).name("n"))?;
-    let n = agreed.wait()?.tensor().and_then(Tensor::into_vec::<i64>).map_or(3, |n| n[0]);
+    let agreed = engine
+        .submit(Request::broadcast(EngineTensor::new(vec![guess]), phalanx_core::Rank::ZERO).name("n"))?;
+    let n = agreed.wait()?.tensor().and_then(EngineTensor::into_vec::<i64>).map_or(3, |n| n[0]);
     // Back to a sequence that repeats.
     (0..6).try_for_each(|_| step(None))?;
     (0..n).try_for_each(|_| step(Some(times)))?;
@@ -164,7 +165,9 @@ fn first_meeting(engine: &Engine, round: usize, times: &mut Vec<f64>) -> Result<
     engine.submit(Request::barrier().name("begin"))?.wait()?;
     let began = Instant::now();
     let handles = (0..FIRST_TENSORS)
-        .map(|i| engine.submit(Request::allreduce(Tensor::new(vec![1f32])).name(format!("new{round}.{i}"))))
+        .map(|i| {
+            engine.submit(Request::allreduce(EngineTensor::new(vec![1f32])).name(format!("new{round}.{i}")))
+        })
         .collect::<Result<Vec<_>, _>>()?;
     for handle in handles {
         handle.wait()?;

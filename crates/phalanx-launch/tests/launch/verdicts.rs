@@ -3,7 +3,7 @@
 use crate::launch::support::{Done, finish, phalanx};
 use phalanx_collective::{
     Communicator,
-    engine::{Engine, Request, Tensor},
+    engine::{Engine, EngineTensor, Request},
 };
 use phalanx_core::ReduceOp;
 use rustix::process::{Signal, getpid, kill_process};
@@ -79,7 +79,7 @@ fn with_engine(engine: Engine, fault: Fault, is_victim: bool) {
             drop(engine);
             return gone(fault);
         }
-        let request = Request::allreduce(Tensor::new(vec![1f32; 100])).name("x").op(ReduceOp::Sum);
+        let request = Request::allreduce(EngineTensor::new(vec![1f32; 100])).name("x").op(ReduceOp::Sum);
         if engine.submit(request).and_then(|handle| handle.wait()).is_err() {
             process::exit(MESSENGER);
         }

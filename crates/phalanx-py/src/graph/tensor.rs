@@ -1,7 +1,7 @@
 //! Values, from numpy and back. Each direction copies once.
 
 use crate::lent::LentTensor;
-use phalanx_collective::engine::Tensor as Memory;
+use phalanx_collective::engine::EngineTensor;
 use phalanx_core::{DType, Element};
 use phalanx_graph::Tensor;
 use pyo3::{
@@ -29,7 +29,7 @@ pub fn take(lent: &LentTensor) -> PyResult<Tensor> {
 }
 
 fn copy<T: Element, E: std::fmt::Display>(
-    memory: &Memory,
+    memory: &EngineTensor,
     make: impl FnOnce(&[usize], &[T]) -> Result<Tensor, E>,
 ) -> PyResult<Tensor> {
     let dims: Vec<usize> = memory.shape().iter().map(|&d| d as usize).collect();

@@ -8,7 +8,7 @@
 use super::Load;
 use crate::{
     communicator::{Communicator, Scale},
-    engine::tensor::Tensor,
+    engine::tensor::EngineTensor,
     error::Error,
 };
 use half::{bf16, f16};
@@ -28,7 +28,7 @@ pub fn allreduce(comm: &mut Communicator, loads: &mut [Load], scale: Scale) -> R
                     places[i].output_mut()
                 }
                 None => {
-                    spare = Tensor::zeros(form.dtype, form.shape.clone());
+                    spare = EngineTensor::zeros(form.dtype, form.shape.clone());
                     &mut spare
                 }
             };
@@ -158,7 +158,7 @@ fn blend(a: &mut [f64], b: &[f64], [aa, ab, bb]: [f64; 3]) {
     a.iter_mut().zip(b).for_each(|(x, y)| *x = of_a * *x + of_b * y);
 }
 
-fn widen(tensor: &Tensor) -> Vec<f64> {
+fn widen(tensor: &EngineTensor) -> Vec<f64> {
     let aligned = "submitted tensors are aligned";
     match tensor.dtype() {
         DType::F32 => tensor.as_slice::<f32>().expect(aligned).iter().map(|x| f64::from(*x)).collect(),
@@ -169,7 +169,7 @@ fn widen(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-fn narrow(tensor: &mut Tensor, from: &[f64]) {
+fn narrow(tensor: &mut EngineTensor, from: &[f64]) {
     let dtype = tensor.dtype();
     let bytes = tensor.bytes_mut();
     match dtype {

@@ -1,6 +1,6 @@
 //! Copies tensors into the buffer that is sent, and back; converts them to a narrower type if that was agreed.
 
-use crate::engine::tensor::Tensor;
+use crate::engine::tensor::EngineTensor;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use phalanx_core::DType;
 
@@ -8,7 +8,7 @@ use phalanx_core::DType;
 const BLOCK: usize = 1024;
 
 /// Copies a tensor into `room`, as elements of `wire`.
-pub fn pack(room: &mut [u8], wire: DType, tensor: &Tensor) {
+pub fn pack(room: &mut [u8], wire: DType, tensor: &EngineTensor) {
     match (tensor.dtype(), wire) {
         (from, to) if from == to => room.copy_from_slice(tensor.bytes()),
         (DType::F32, DType::F16) => {
@@ -28,7 +28,7 @@ pub fn pack(room: &mut [u8], wire: DType, tensor: &Tensor) {
 }
 
 /// Copies elements of `wire` back into a tensor.
-pub fn unpack(tensor: &mut Tensor, from: &[u8], wire: DType) {
+pub fn unpack(tensor: &mut EngineTensor, from: &[u8], wire: DType) {
     match (tensor.dtype(), wire) {
         (to, from_type) if to == from_type => tensor.bytes_mut().copy_from_slice(from),
         (DType::F32, DType::F16) => widen::<f16, f32>(tensor, from, |s, d| s.convert_to_f32_slice(d)),
@@ -48,7 +48,7 @@ fn narrow<S, D: bytemuck::Pod>(room: &mut [u8], elements: Option<&[S]>, convert:
 }
 
 fn widen<S: bytemuck::Pod, D: bytemuck::Pod>(
-    tensor: &mut Tensor,
+    tensor: &mut EngineTensor,
     from: &[u8],
     convert: impl Fn(&[S], &mut [D]),
 ) {
@@ -68,12 +68,12 @@ mod tests {
         for wire in [DType::F16, DType::BF16] {
             let mut room = vec![0u128; 8];
             let room: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut room)[..6];
-            let mut tensor = Tensor::new(vec![1.5f32, -2.0, 0.25]);
+            let mut tensor = EngineTensor::new(vec![1.5f32, -2.0, 0.25]);
             pack(room, wire, &tensor);
             tensor.bytes_mut().fill(0);
             unpack(&mut tensor, room, wire);
             assert_eq!(tensor.into_vec::<f32>().unwrap(), [1.5, -2.0, 0.25]);
-            let mut wide = Tensor::new(vec![0.5f64, -8.0, 3.0]);
+            let mut wide = EngineTensor::new(vec![0.5f64, -8.0, 3.0]);
             pack(room, wire, &wide);
             wide.bytes_mut().fill(0);
             unpack(&mut wide, room, wire);

@@ -3,7 +3,7 @@
 use super::{Carrier, Load, aligned};
 use crate::{
     communicator::Communicator,
-    engine::tensor::Tensor,
+    engine::tensor::EngineTensor,
     error::Error,
     invoke::{Ask, Hands},
     plan::step::{CollectiveOp, Layout},
@@ -34,7 +34,7 @@ impl Carrier {
                 });
                 let mut shape = form.shape.clone();
                 shape[0] = (0..n).map(rows).sum();
-                l.made.push(Tensor::zeros(form.dtype, shape));
+                l.made.push(EngineTensor::zeros(form.dtype, shape));
             }
         }
         let alone = pieces.len() == 1;

@@ -10,32 +10,32 @@ mod reduce;
 mod scatter;
 mod swap;
 
-use super::{negotiate::message::Agreed, spec::Kind, tensor::Tensor};
+use super::{negotiate::message::Agreed, spec::Kind, tensor::EngineTensor};
 use crate::{buffer::ArenaVec, communicator::Communicator, error::Error};
 use std::sync::Arc;
 
 /// Where one tensor comes from and where the result goes.
 #[derive(Debug)]
 pub enum InOut {
-    InPlace(Tensor),
-    Apart { input: Tensor, output: Tensor },
+    InPlace(EngineTensor),
+    Apart { input: EngineTensor, output: EngineTensor },
 }
 
 impl InOut {
-    pub fn input(&self) -> &Tensor {
+    pub fn input(&self) -> &EngineTensor {
         match self {
             InOut::InPlace(tensor) | InOut::Apart { input: tensor, .. } => tensor,
         }
     }
 
     /// The tensor that holds the result.
-    pub fn into_output(self) -> Tensor {
+    pub fn into_output(self) -> EngineTensor {
         match self {
             InOut::InPlace(tensor) | InOut::Apart { output: tensor, .. } => tensor,
         }
     }
 
-    fn output_mut(&mut self) -> &mut Tensor {
+    fn output_mut(&mut self) -> &mut EngineTensor {
         match self {
             InOut::InPlace(tensor) | InOut::Apart { output: tensor, .. } => tensor,
         }
@@ -49,7 +49,7 @@ pub struct Load {
     /// `None` on a rank that has joined.
     pub places: Option<Vec<InOut>>,
     /// Results that are new tensors.
-    pub made: Vec<Tensor>,
+    pub made: Vec<EngineTensor>,
     pub received: Vec<u64>,
 }
 

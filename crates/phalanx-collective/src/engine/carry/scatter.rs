@@ -5,7 +5,7 @@ use crate::{
     communicator::{Communicator, Scale},
     engine::{
         spec::{Form, ReduceRule},
-        tensor::Tensor,
+        tensor::EngineTensor,
     },
     error::Error,
     invoke::{Ask, Hands},
@@ -37,7 +37,7 @@ impl Carrier {
             for form in &load.agreed.spec.forms {
                 let mut shape = form.shape.clone();
                 shape[0] = share(form.n_rows(), n as u64, me as u64);
-                load.made.push(Tensor::zeros(form.dtype, shape));
+                load.made.push(EngineTensor::zeros(form.dtype, shape));
                 if !types.contains(&form.dtype) {
                     types.push(form.dtype);
                 }

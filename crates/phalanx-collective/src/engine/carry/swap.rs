@@ -3,7 +3,7 @@
 use super::Load;
 use crate::{
     communicator::Communicator,
-    engine::tensor::Tensor,
+    engine::tensor::EngineTensor,
     error::Error,
     invoke::{Ask, Hands},
     plan::step::{CollectiveOp, Layout},
@@ -20,7 +20,7 @@ pub fn alltoall(comm: &mut Communicator, load: &mut Load) -> Result<(), Error> {
     let received: Vec<u64> = (0..n).map(|from| rows(from, me)).collect();
     let mut shape = form.shape.clone();
     shape[0] = received.iter().sum();
-    let mut output = Tensor::zeros(form.dtype, shape);
+    let mut output = EngineTensor::zeros(form.dtype, shape);
     // Rows beyond the splits stay where they are.
     let n_bytes = (0..n).map(|to| rows(me, to)).sum::<u64>() * wide * form.dtype.size() as u64;
     let input = load.places.as_ref().map_or(&[][..], |p| &p[0].input().bytes()[..n_bytes as usize]);
