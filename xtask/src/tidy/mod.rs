@@ -8,6 +8,7 @@ mod length;
 mod links;
 mod source;
 mod trials;
+mod types;
 mod unsafety;
 mod words;
 
@@ -40,6 +41,7 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     complaints.extend(length::check(&sources));
     complaints.extend(words::check(&sources));
     complaints.extend(trials::check(&sources));
+    complaints.extend(types::check(&sources));
     complaints.extend(invariants::check(&sources));
     complaints.extend(links::check(&sources, &paths));
     complaints.sort();
