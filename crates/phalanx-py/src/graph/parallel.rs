@@ -66,6 +66,7 @@ enum Out {
 impl GraphParallelExecutor {
     #[new]
     #[pyo3(signature = (program, loss, build, exec, devices, seed=None, number=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         program: &GraphProgram,
