@@ -7,9 +7,13 @@ Prints `time, case, ours us, torch us, ratio by medians, by best times, wanted` 
 it, of torch, arena with the plan, without it`, separated by tabs.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+# Both sides keep freed memory: otherwise glibc gives large buffers back to the system after every step, and PyTorch pays for page faults.
+ENVIRONMENT = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
 
 # Each case, and which part of PyTorch's speed is wanted.
 CASES = {
@@ -61,7 +65,9 @@ class Side:
     """One of the two programs, which times a case when it reads its name."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
         self.best: dict[str, tuple[float, float]] = {}
 
     def measure(self, name: str) -> None:

@@ -122,3 +122,36 @@ def test_values_that_only_some_ranks_have_are_refused_with_their_names(how: str)
     assert first == second
     assert all("differs between process 0 and process 1" in text for text in first)
     assert bits == others
+
+
+def with_statistics(how: str) -> str:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x = fluid.data("x", [None, 4])
+        normal = fluid.layers.batch_norm(fluid.layers.fc(x, 4), moving_mean_name="mm", moving_variance_name="mv")
+        loss = fluid.layers.mean(fluid.layers.square(normal - 1.0))
+        forward = main.clone()
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    scope = fluid.Scope()
+    fluid.Executor().run(startup, scope=scope)
+    build = fluid.BuildStrategy()
+    build.sync_batch_norm = True
+    exe = fluid.ParallelExecutor(
+        loss_name=loss.name, main_program=main, build_strategy=build, scope=scope, devices=1
+    )
+    feed = {"x": np.random.default_rng(phalanx.rank()).normal(size=[4, 4]).astype("float32")}
+    exe.run([loss], feed=feed)
+    if phalanx.rank() == 0 and how == "written":
+        scope["mm"] = np.full([4], 3.0, "float32")
+    elif phalanx.rank() == 0:
+        fluid.Executor().run(forward, feed=feed, fetch_list=[loss], scope=scope)
+    with pytest.raises(fluid.errors.GraphError) as error:
+        exe.run([loss], feed=feed)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("how", ["written", "run forward"])
+def test_statistics_over_all_samples_that_only_one_rank_changes_are_refused(how: str) -> None:
+    first, second = run_ranks(2, with_statistics, how)
+    assert first == second
+    assert "`mm` differs" in first

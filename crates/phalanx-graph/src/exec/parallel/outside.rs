@@ -3,7 +3,7 @@
 //!   was written since the last run; only where these differ they compare digests of all values.
 
 use super::{Feed, ParallelExecutor, RunError, Store, collective::CollectiveError};
-use crate::{graph::Held, ir::VarId};
+use crate::{graph::Held, ir::VarId, op::OpKind};
 use xxhash_rust::xxh3::xxh3_64;
 
 impl ParallelExecutor {
@@ -47,10 +47,16 @@ impl ParallelExecutor {
         is_alone && self.binding.held().iter().any(|(_, held, _)| *held != Held::Read)
     }
 
-    /// What processes keep alike: all but what each replica has of its own.
+    /// What processes keep alike: all but what each replica has of its own. Statistics over all samples are alike, too.
     fn compared(&self) -> impl Iterator<Item = &(VarId, Held, usize)> {
         let reduced = self.graph.settings.is_reduced();
-        self.binding.held().iter().filter(move |(_, held, _)| reduced && *held != Held::Apart)
+        let is_alike = |id: VarId, held: Held| held != Held::Apart || self.is_of_all_samples(id);
+        self.binding.held().iter().filter(move |(id, held, _)| reduced && is_alike(*id, *held))
+    }
+
+    fn is_of_all_samples(&self, var: VarId) -> bool {
+        let mut writers = self.graph.program.ops.iter().filter(|op| op.outputs.contains(&var));
+        writers.any(|op| matches!(op.kind, OpKind::SyncNormStats(_)))
     }
 
     /// Of the value that the run will begin with.
