@@ -98,6 +98,6 @@ impl RawMemory {
 
 impl fmt::Debug for RawMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("bytes", &self.bytes).finish()
+        f.debug_struct("RawMemory").field("bytes", &self.bytes).finish()
     }
 }
