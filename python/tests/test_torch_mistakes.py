@@ -234,3 +234,38 @@ def overlapping() -> list[float]:
 
 def test_results_may_lie_over_their_own_input() -> None:
     assert run_ranks(2, overlapping) == [[0.0, 1.5, 3.0, 4.5]] * 2
+
+
+def replaced_under_way() -> list[Any]:
+    net = model()
+    ddp = hvd.DistributedDataParallel(net, bucket_cap_mb=1e-5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def halve(_: torch.Tensor) -> None:
+        for p in net[2].parameters():
+            p.grad = None if p.grad is None else p.grad / 2
+
+    net[0].weight.register_post_accumulate_grad_hook(halve)
+    for _ in range(3):
+        optimizer.zero_grad()
+        a_pass(ddp)
+        optimizer.step()
+    return [p.tolist() for p in net.parameters()]
+
+
+def test_gradients_that_are_replaced_while_they_travel_are_still_everybodys() -> None:
+    first, second = run_ranks(2, replaced_under_way)
+    assert first == second
+
+
+def expanded() -> list[Any]:
+    net = model()
+    optimizer = wrapped(net)
+    for p in net.parameters():
+        p.grad = torch.tensor(1.0 + hvd.rank()).expand_as(p)
+    optimizer.step()
+    return [p.grad.flatten()[0].item() for p in net.parameters() if p.grad is not None]
+
+
+def test_gradients_whose_elements_share_their_memory_are_averaged() -> None:
+    assert run_ranks(2, expanded) == [[1.5] * 4] * 2

@@ -70,7 +70,7 @@ class Bucket:
     def reset(self) -> None:
         """For the next pass."""
         self.n_missing, self.is_sent = len(self.ps), False
-        self._held = []
+        self._held, self._back = [], []
 
     def load(self, places: Sequence[int] | None = None) -> torch.Tensor:
         """The memory with this rank's gradients; zeros for those that it does not have, and for places not in the list."""
@@ -139,7 +139,11 @@ class Bucket:
                     self.ps[place].grad = self._views[place].clone()
         if grads:
             with torch.no_grad():
-                _copy(grads, views)
+                _give(grads, views)
+        for p, grad in zip(self.ps, self._back, strict=True):
+            if grad is not None and p.grad is not grad:
+                # The program replaced it meanwhile, with what this rank alone has.
+                p.grad = grad
         self._back = []
 
     def _is_moved(self) -> bool:
@@ -200,15 +204,29 @@ class Bucket:
         for grad, view in self._held:
             with torch.no_grad():
                 grad.copy_(view)
-        stay = {id(view) for _, view in self._held}
+        stay = {id(view): grad for grad, view in self._held}
         for place in self._places:
             p, view = self.ps[place], self._views[place]
-            if p.grad is not view and id(view) not in stay:
-                p.grad = view
+            wanted = stay.get(id(view), view)
+            if p.grad is not wanted:
+                p.grad = wanted
 
 
 def _are_all_there(grads: Sequence[torch.Tensor | None]) -> bool:
     return all(map(is_not, grads, repeat(None)))
+
+
+def _give(grads: list[torch.Tensor], views: list[torch.Tensor]) -> None:
+    """Gives gradients their results."""
+    try:
+        _copy(grads, views)
+    except RuntimeError:
+        # Elements of some share their memory, as those of an expanded tensor do.
+        for grad, view in zip(grads, views, strict=True):
+            if any(stride == 0 for stride in grad.stride()):
+                grad.set_(view.clone())  # type: ignore[call-overload]
+            else:
+                grad.copy_(view)
 
 
 def _copy(to: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

@@ -104,7 +104,7 @@ class Glances:
             _compare(f"{self._what}, reduction {self._n_rounds}", named(), self._set, name=name)
         except MismatchError as why:
             self._has_warned = True
-            if _phalanx.place()[0] == min(self._set.ranks):
+            if _phalanx.place()[0] == min(why.ranks or self._set.ranks):
                 remedy = "PHALANX_CHECK=N makes this an error, after every N-th step; PHALANX_CHECK=0 turns it off."
                 warnings.warn(f"{why} {remedy}", stacklevel=2)
 
@@ -142,8 +142,8 @@ def settings_of(of: Any) -> list[str]:
     return [
         f"{key} of group {i} = {value!r}"
         for i, group in enumerate(of.param_groups)
-        for key, value in ((key, _plain(value)) for key, value in sorted(group.items()) if key not in _WAYS)
-        if isinstance(value, (bool, int, float, str, tuple))
+        for key, value in ((key, _plain(value)) for key, value in sorted(group.items()) if key in of.defaults)
+        if key not in _WAYS and isinstance(value, (bool, int, float, str, tuple))
     ]
 
 

@@ -119,8 +119,9 @@ class Reducer:
     ) -> None:
         self._what, self._manner, self._cap, self._grouping, self._again = what, manner, cap, grouping, again
         self.passes = passes
-        #: What else ranks must have alike in every round, such as learning rates.
+        #: What else ranks must have alike, such as learning rates; and what the last step had.
         self._settings = settings
+        self._used: Sequence[str] = ()
         self.is_syncing = True
         # Ranks make their optimizers in the same order, or hear that they do not: the number is one of the lines they compare.
         made = (what, tuple(manner.process_set.ranks))
@@ -422,6 +423,7 @@ class Reducer:
             return
         if self._age != _world.age():
             self._age, self._n_steps, self._n_left_out, self._n_touched = _world.age(), 0, 0, 0
+            self._used = ()
         dense, sparse = bytearray(self._state.translate(_IS_HAD)), bytearray(len(self._ps))
         for i in self._rows:
             if self._state[i] == _SENT:
@@ -435,8 +437,8 @@ class Reducer:
             is_sparse = has and grad is not None and grad.is_sparse and not self._manner.sparse_as_dense
             dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
-        settings = "\n".join(self._settings()).encode()
-        identity = hashlib.blake2b(self._digest + self._layout + counts + settings, digest_size=8).digest()
+        used = "\n".join(self._used).encode()
+        identity = hashlib.blake2b(self._digest + self._layout + counts + used, digest_size=8).digest()
         report = written(bytes(dense), bytes(sparse), is_at_step, self._glances.is_time(), identity)
         handle = self._largest(torch.frombuffer(report, dtype=torch.uint8), "round")
         self._asked = (handle, report)
@@ -462,7 +464,7 @@ class Reducer:
                 f"{self._n_left_out} passes without a step",
                 f"buckets {self._layout.hex()}",
                 f"{self._n_touched} steps with gradients that were changed after they were reduced",
-                *self._settings(),
+                *(f"the last step had {setting}" for setting in self._used),
             ]
             explain(self._what, f"{self._what}.{self._number}.round", self._lines() + places, self._manner.process_set)
         assert view is not None, "explain() raises"
@@ -569,6 +571,7 @@ class Reducer:
     def step_done(self) -> None:
         """The next pass belongs to the next step."""
         self._n_steps += 1
+        self._used = self._settings()
         self._reset()
 
     def leave_out(self) -> None:

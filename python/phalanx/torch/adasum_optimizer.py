@@ -11,11 +11,11 @@ import torch
 from phalanx._arguments import checked_passes
 from phalanx.exceptions import PhalanxError
 from phalanx.process_sets import global_process_set
-from phalanx.reductions import Adasum
+from phalanx.reductions import Adasum, Max
 from phalanx.torch import _check
 from phalanx.torch._hooks import can_have_gradient, on_gradient
 from phalanx.torch._wrapping import Uncopied, same_groups
-from phalanx.torch.collectives import grouped_allreduce
+from phalanx.torch.collectives import allreduce_, grouped_allreduce
 from phalanx.torch.compression import Compressor
 
 
@@ -40,7 +40,7 @@ class AdasumOptimizer(Uncopied):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
-        return [(self._parameter_names[p], p) for p in self._ps()]
+        return [(self._parameter_names.get(p, f"added.{i}"), p) for i, p in enumerate(self._ps())]
 
     def _on_gradient(self, p: torch.Tensor) -> None:
         if not self._is_counting:
@@ -117,7 +117,10 @@ class AdasumOptimizer(Uncopied):
             for p, start, change in zip(ps, before, combined, strict=True):
                 p.copy_(start + change)
         self._checks.step(self._named)
-        self._glances.round(self._glances.is_time(), "adasum.parameters", self._named)
+        # Ranks that have joined or left may count otherwise: all compare if one of them wants to.
+        compares = torch.tensor([int(self._glances.is_time())], dtype=torch.uint8)
+        allreduce_(compares, name="adasum.compares", op=Max, process_set=self.process_set)
+        self._glances.round(bool(compares.item()), "adasum.parameters", self._named)
         return loss
 
 

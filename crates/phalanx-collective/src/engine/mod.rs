@@ -220,9 +220,10 @@ impl AsRef<Engine> for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Its threads end by themselves, and nobody waits for them here.
+            // Its threads end by themselves, and nobody waits for them here. Without them it was shut down before.
+            let is_running = self.control.is_some();
             std::mem::forget((self.control.take(), self.mover.take()));
-            if self.shared.is_ours() {
+            if is_running && self.shared.is_ours() {
                 // The others learn of the panic, not of a shutdown; also where the process goes on without this thread.
                 let why = "the thread that owned its engine panicked".to_string();
                 let _ = self.shared.give_up(Doom::GaveUp { rank: self.rank(), why });

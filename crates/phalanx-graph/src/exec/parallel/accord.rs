@@ -168,6 +168,7 @@ impl Accord {
         let kind = |s: &Standing| (s.digest, s.runs);
         let first = told.first().ok_or_else(|| nothing("standing"))?;
         if let Some(process) = told.iter().position(|t| kind(&t.standing) != kind(&first.standing)) {
+            self.withdraw();
             return Err(CollectiveError::Different { process }.into());
         }
         if let Some(process) = told.iter().position(|t| t.number != first.number) {

@@ -18,7 +18,9 @@ impl ParallelExecutor {
         }
         let mut number = 0u64;
         for (index, &(id, _, entry)) in self.compared().enumerate() {
-            if store.is_written_since(entry, self.binding.writes) || is_fed(id) {
+            let is_written =
+                store.is_written_since(entry, self.binding.writes) && !self.is_own(store, id, entry);
+            if is_written || is_fed(id) {
                 let value = self.digest_of_value(store, feeds, id, entry);
                 number = xxh3_64(&[number, index as u64, value].map(u64::to_le_bytes).concat());
             }
@@ -32,8 +34,10 @@ impl ParallelExecutor {
         store: &mut Store,
         feeds: &[(&str, Feed<'_>)],
     ) -> Result<(), RunError> {
-        let digest =
-            |&(id, _, entry): &(VarId, Held, usize)| self.digest_of_value(store, feeds, id, entry) as i64;
+        let digest = |&(id, _, entry): &(VarId, Held, usize)| match self.is_own(store, id, entry) {
+            true => 0,
+            false => self.digest_of_value(store, feeds, id, entry) as i64,
+        };
         let digests: Vec<i64> = self.compared().map(digest).collect();
         let Some((process, at)) = self.run_mut().accord.compare(digests)? else { return Ok(()) };
         let (id, ..) = self.compared().nth(at).expect("one number was sent for each");
@@ -52,6 +56,11 @@ impl ParallelExecutor {
         let reduced = self.graph.settings.is_reduced();
         let is_alike = |id: VarId, held: Held| held != Held::Apart || self.is_of_all_samples(id);
         self.binding.held().iter().filter(move |(id, held, _)| reduced && is_alike(*id, *held))
+    }
+
+    /// Whether another executor lets each replica have its own, such as statistics that this one only reads.
+    fn is_own(&self, store: &Store, var: VarId, entry: usize) -> bool {
+        store.is_apart(entry) && !self.is_of_all_samples(var)
     }
 
     fn is_of_all_samples(&self, var: VarId) -> bool {
