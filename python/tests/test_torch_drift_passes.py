@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from drift import Branches, alike, batch, bits, close, loss_of, wrapped
@@ -11,30 +14,34 @@ import phalanx.torch as hvd
 from phalanx import MismatchError
 
 
-def separate_losses() -> list[list[float]]:
-    """Two losses over different parameters, each with a pass of its own."""
+def clipped_steps(passes: Callable[[Branches, Any, int], None], **options: Any) -> list[list[float]]:
+    """Three steps of these backward passes, with gradients that are clipped before each step."""
     net = Branches()
-    _, optimizer = wrapped(net, "optimizer")
+    _, optimizer = wrapped(net, "optimizer", **options)
     for step in range(3):
         optimizer.zero_grad()
-        x = batch(step, hvd.rank())
-        (net.left(x) ** 2).mean().backward()
-        (net.right(x) ** 2).mean().backward()
+        passes(net, optimizer, step)
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.3)
         optimizer.step()
     return bits(net)
+
+
+def losses(net: Branches, step: int) -> list[torch.Tensor]:
+    """Two losses over different parameters."""
+    x = batch(step, hvd.rank())
+    return [(net.left(x) ** 2).mean(), (net.right(x) ** 2).mean()]
+
+
+def separate_losses() -> list[list[float]]:
+    def passes(net: Branches, _: Any, step: int) -> None:
+        for loss in losses(net, step):
+            loss.backward()
+
+    return clipped_steps(passes)
 
 
 def one_loss() -> list[list[float]]:
-    net = Branches()
-    _, optimizer = wrapped(net, "optimizer")
-    for step in range(3):
-        optimizer.zero_grad()
-        x = batch(step, hvd.rank())
-        ((net.left(x) ** 2).mean() + (net.right(x) ** 2).mean()).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.3)
-        optimizer.step()
-    return bits(net)
+    return clipped_steps(lambda net, _, step: sum(losses(net, step)).backward())  # type: ignore[union-attr]
 
 
 def test_losses_with_a_pass_each_add_up(n: int) -> None:
@@ -59,30 +66,23 @@ def test_ranks_may_have_differently_many_losses(n: int) -> None:
     alike(run_ranks(n, uneven_passes))  # REDUCE-2, ROUND-1
 
 
-def accumulated(passes: int) -> list[list[float]]:
+def accumulated(n_passes: int) -> list[list[float]]:
     """Passes that add up use other parts of the model than the last one does."""
-    net = Branches()
-    _, optimizer = wrapped(net, "optimizer", backward_passes_per_step=passes)
-    for step in range(3):
-        optimizer.zero_grad()
-        for i in range(passes):
+
+    def passes(net: Branches, _: Any, step: int) -> None:
+        for i in range(n_passes):
             loss_of(net, step + i, hvd.rank()).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.3)
-        optimizer.step()
-    return bits(net)
+
+    return clipped_steps(passes, backward_passes_per_step=n_passes)
 
 
 def not_synchronized() -> list[list[float]]:
-    net = Branches()
-    _, optimizer = wrapped(net, "optimizer")
-    for step in range(3):
-        optimizer.zero_grad()
+    def passes(net: Branches, optimizer: Any, step: int) -> None:
         with optimizer.no_sync():
             loss_of(net, step, hvd.rank()).backward()
         loss_of(net, step + 1, hvd.rank()).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.3)
-        optimizer.step()
-    return bits(net)
+
+    return clipped_steps(passes)
 
 
 def test_accumulated_gradients_are_complete_when_the_last_pass_ends(n: int) -> None:
