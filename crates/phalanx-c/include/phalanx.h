@@ -40,7 +40,7 @@ typedef enum phalanx_status {
     PHALANX_STATUS_INVALID = -7,
     // The name belongs to an operation that was not yet seen to be done.
     PHALANX_STATUS_DUPLICATE_NAME = -8,
-    // Ranks submitted different things under one name. Everybody who did gets it; all goes on.
+    // Ranks submitted different things under one name. Every rank that did gets it; all goes on.
     PHALANX_STATUS_MISMATCH = -9,
     // A rank is lost; the text says which, and how.
     PHALANX_STATUS_PEER_LOST = -10,
@@ -259,13 +259,13 @@ int64_t phalanx_grouped_allreduce_into(const struct phalanx_tensor *inputs,
                                        int32_t n,
                                        const struct phalanx_options *options);
 
-// Gathers everybody's rows, which may be differently many. The output belongs to the handle.
+// Gathers every rank's rows, of which ranks may have different numbers. The output belongs to the handle.
 //
 // The caller promises:
 // As for phalanx_allreduce(); the input is only read.
 int64_t phalanx_allgather(const struct phalanx_tensor *input, const struct phalanx_options *options);
 
-// Gives everybody the tensor of `root`, in place. `root` is a rank of all, not of the process set.
+// Gives every rank the tensor of `root`, in place. `root` is a rank of the world, not of the process set.
 //
 // The caller promises:
 // As for phalanx_allreduce().

@@ -23,7 +23,7 @@ pub enum Status {
     Invalid = -7,
     /// The name belongs to an operation that was not yet seen to be done.
     DuplicateName = -8,
-    /// Ranks submitted different things under one name. Everybody who did gets it; all goes on.
+    /// Ranks submitted different things under one name. Every rank that did gets it; all goes on.
     Mismatch = -9,
     /// A rank is lost; the text says which, and how.
     PeerLost = -10,

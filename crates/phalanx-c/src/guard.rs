@@ -68,7 +68,7 @@ pub fn may_wait() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A callback and what it is given. Whoever gave it said that it may be called on any thread.
+/// A callback and what it is given. The caller promised that it may be called on any thread.
 #[derive(Debug)]
 pub struct Completion {
     callback: extern "C" fn(i64, i32, *mut c_void),

@@ -6,7 +6,7 @@ use crate::{
     guard::{self, code, guard},
     membership,
     pointers::{slice, unknown_set},
-    process::{Lease, PROCESS, Session, Wish},
+    process::{EngineRun, Lease, PROCESS, Wish},
 };
 use phalanx_core::Rank;
 use std::ffi::{c_char, c_int};
@@ -128,7 +128,7 @@ pub extern "C" fn horovod_cross_size() -> c_int {
 /// 1 if every host has the same number of ranks, otherwise 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn horovod_is_homogeneous() -> c_int {
-    answer(|| Ok(PROCESS.engine()?.engine.world().topology().even().is_some().into()))
+    answer(|| Ok(PROCESS.engine()?.engine.world().workers().even().is_some().into()))
 }
 
 /// 0: there is no MPI.
@@ -325,7 +325,7 @@ fn answer(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     })
 }
 
-fn may_change(session: &Session) -> Result<(), Failure> {
+fn may_change(session: &EngineRun) -> Result<(), Failure> {
     guard::may_wait()?;
     if session.dynamic {
         return Ok(());

@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     guard::{self, code},
     pointers,
-    process::{PROCESS, Session, Wish, sorted_set},
+    process::{EngineRun, PROCESS, Wish, sorted_set},
 };
 use phalanx_collective::engine::EngineError;
 use phalanx_core::{Rank, Topology};
@@ -189,7 +189,7 @@ pub extern "C" fn phalanx_version() -> *const c_char {
 /// Asks where this rank stands.
 fn place(ask: impl FnOnce(&Topology, Rank) -> u32) -> Result<i32, Failure> {
     let session = PROCESS.engine()?;
-    Ok(ask(session.engine.world().topology(), session.engine.rank()) as i32)
+    Ok(ask(session.engine.world().workers(), session.engine.rank()) as i32)
 }
 
 pub fn rank() -> Result<i32, Failure> {
@@ -229,7 +229,7 @@ pub unsafe fn timeline_path(path: *const c_char) -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
-pub fn add_set(session: &Session, ranks: &[i32]) -> Result<i32, Failure> {
+pub fn add_set(session: &EngineRun, ranks: &[i32]) -> Result<i32, Failure> {
     let negative = |r: i32| Failure::invalid(format!("rank {r} of the process set {ranks:?} is negative"));
     let wanted: Vec<u32> =
         ranks.iter().map(|r| u32::try_from(*r).map_err(|_| negative(*r))).collect::<Result<_, _>>()?;
@@ -244,7 +244,7 @@ pub fn add_set(session: &Session, ranks: &[i32]) -> Result<i32, Failure> {
     Ok(session.engine.add_process_set(&wanted)? as i32)
 }
 
-pub fn remove_set(session: &Session, id: i32) -> Result<(), Failure> {
+pub fn remove_set(session: &EngineRun, id: i32) -> Result<(), Failure> {
     let set = u32::try_from(id).map_err(|_| pointers::unknown_set(id))?;
     match session.engine.remove_process_set(set)? {
         true => Ok(()),

@@ -27,7 +27,7 @@ pub static PROCESS: Process = Process {
     handles: Handles::new(),
 };
 
-/// How often a shutdown looks by itself whether everybody has left the engine.
+/// How often a shutdown looks by itself whether all threads have left the engine.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 pub struct Process {
@@ -48,23 +48,23 @@ enum State {
     Out,
     /// Joined, without an engine.
     Resting(Box<Communicator>),
-    Running(Arc<Session>),
+    Running(Arc<EngineRun>),
 }
 
 /// One engine's life.
-pub struct Session {
+pub struct EngineRun {
     pub engine: Engine,
     /// Whether Horovod's functions may change process sets.
     pub dynamic: bool,
 }
 
 /// The right to use the engine; a shutdown waits for it.
-pub struct Lease(Option<Arc<Session>>);
+pub struct Lease(Option<Arc<EngineRun>>);
 
 impl Deref for Lease {
-    type Target = Session;
+    type Target = EngineRun;
 
-    fn deref(&self) -> &Session {
+    fn deref(&self) -> &EngineRun {
         self.0.as_ref().expect("it is taken when the lease is dropped")
     }
 }
@@ -190,7 +190,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Joins a world where there is none, agrees with the other ranks on what was wished, and starts the engine. Leaves the communicator where it is
 /// if ranks disagree, and takes it away if it is of no more use.
-fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Result<Session, Failure> {
+fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Result<EngineRun, Failure> {
     let mut communicator = match place.take() {
         Some(communicator) => communicator,
         None => Communicator::from_env()?,
@@ -204,7 +204,7 @@ fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Resul
         }
     }
     let engine = Engine::start_with(communicator, options?)?;
-    Ok(Session { engine, dynamic: is_dynamic() })
+    Ok(EngineRun { engine, dynamic: is_dynamic() })
 }
 
 /// The settings of the next engine. The environment is read anew: it may have changed since the last one.

@@ -113,7 +113,7 @@ pub unsafe extern "C" fn phalanx_grouped_allreduce_into(
     unsafe { submit(options, || allreduce(inputs, outputs, n, true)) }
 }
 
-/// Gathers everybody's rows, which may be differently many. The output belongs to the handle.
+/// Gathers every rank's rows, of which ranks may have different numbers. The output belongs to the handle.
 ///
 /// # Safety
 /// As for phalanx_allreduce(); the input is only read.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn phalanx_allgather(input: *const CTensor, options: *cons
     unsafe { submit(options, || Ok(Request::allgather(pointers::tensor(input)?.lend()))) }
 }
 
-/// Gives everybody the tensor of `root`, in place. `root` is a rank of all, not of the process set.
+/// Gives every rank the tensor of `root`, in place. `root` is a rank of the world, not of the process set.
 ///
 /// # Safety
 /// As for phalanx_allreduce().

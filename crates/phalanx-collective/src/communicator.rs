@@ -48,7 +48,7 @@ pub(crate) struct CommunicatorId {
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) world: Arc<World>,
-    /// Number 0 is the whole world.
+    /// Number 0 is that of all workers.
     pub(crate) number: u32,
     /// World ranks of the members; position = rank in this communicator.
     pub(crate) members: Vec<Rank>,
@@ -77,12 +77,15 @@ impl Communicator {
         Communicator::of_world(Arc::new(World::from_env_with(crate::BUILD)?))
     }
 
-    /// All ranks of a world. A world has one such communicator; `split` makes more.
+    /// All workers of a world; a server has none. A world has one such communicator; `split` makes more.
     pub fn of_world(world: Arc<World>) -> Result<Communicator, Error> {
+        if !world.is_worker(world.rank()) {
+            return Err(Error::Serves { rank: world.rank(), n_workers: world.n_workers() });
+        }
         if !world.claim() {
             return Err(Error::WorldTaken);
         }
-        let members = (0..world.n_ranks()).map(Rank).collect();
+        let members = (0..world.n_workers()).map(Rank).collect();
         Communicator::of(world, CommunicatorId { number: 0, lane: 0 }, members)
     }
 
@@ -117,7 +120,7 @@ impl Communicator {
                 _ => None,
             };
         if let Some(tiers) = world.config().tiers.as_ref().filter(|_| number == 0) {
-            tiers.check(world.n_ranks())?;
+            tiers.check(world.n_workers())?;
         }
         let forced = match &world.config().algorithm {
             None => None,
@@ -301,7 +304,7 @@ impl Communicator {
         self.call(Ask { op: CollectiveOp::ReduceScatter, layout, dtype: T::DTYPE, reduce }, hands)
     }
 
-    /// Gives every rank everybody's elements, in rank order; rank r contributes `counts[r]`.
+    /// Gives every rank the elements of all ranks, in rank order; rank r contributes `counts[r]`.
     pub fn allgather<T: Element>(
         &mut self,
         input: &[T],
@@ -327,7 +330,7 @@ impl Communicator {
         self.call(Ask { op: CollectiveOp::Broadcast, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
-    /// Reduces into the root's data; everybody else's stay as they are.
+    /// Reduces into the root's data; those of every other rank stay as they are.
     pub fn reduce<T: Element>(&mut self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<(), Error> {
         self.check_root(root)?;
         let layout = Layout::Rooted { root, len: data.len() as u64 };
@@ -341,7 +344,7 @@ impl Communicator {
         )
     }
 
-    /// Gives the root everybody's elements, in rank order. `output` is used at the root only and may be empty elsewhere.
+    /// Gives the root every rank's elements, in rank order. `output` is used at the root only and may be empty elsewhere.
     pub fn gather<T: Element>(
         &mut self,
         input: &[T],
@@ -399,7 +402,7 @@ impl Communicator {
         self.call(Ask { op: CollectiveOp::Alltoall, layout, dtype: T::DTYPE, reduce: None }, hands)
     }
 
-    /// Everybody's rows of the matrix that [`alltoall`](Self::alltoall) wants; rank p's row says what it sends to each rank.
+    /// Every rank's rows of the matrix that [`alltoall`](Self::alltoall) wants; rank p's row says what it sends to each rank.
     pub fn alltoall_counts(&mut self, row: &[u64]) -> Result<Vec<u64>, Error> {
         same_length("row", row.len(), self.members.len())?;
         let row: Vec<i64> = row.iter().map(|&c| c as i64).collect();

@@ -30,6 +30,12 @@ pub enum Error {
     NoSuchAlgorithm { name: String, known: String },
     #[error("PHALANX_TIERS: {0}")]
     Tiers(#[from] TopologyError),
+    #[error(
+        "this process is a server, rank {rank} of its world: communicators and engines are made of the workers, ranks 0 to {}; \
+         call World::serve_until_workers_left (in Python: TaskSpec().create_server()), or start it without PHALANX_ROLE=server",
+        n_workers.saturating_sub(1)
+    )]
+    Serves { rank: Rank, n_workers: u32 },
     #[error("this world already has its communicator; split() makes others")]
     WorldTaken,
     #[error(

@@ -64,13 +64,13 @@ impl Communicator {
         Communicator::of(self.world.clone(), place, members).map(Some)
     }
 
-    /// A lane for each of so many groups, of which this rank may be in one; `None` if there are not enough. All ranks get the same.
+    /// A lane for each of `n` groups, of which this rank may be in one; `None` if there are not enough. All ranks get the same.
     fn lanes(&mut self, base: u32, n: usize, mine: Option<usize>) -> Result<Option<Vec<u32>>, Error> {
         let next = base..base + n as u32;
         if next.end <= MAX_LANES || n == 0 {
             return Ok(Some(next.collect()));
         }
-        // No lane is left that nobody ever had: ask everybody which ones they mind (TENANT-1).
+        // No lane is left that nobody ever had: ask all ranks which ones they mind (TENANT-1).
         let arena = self.world.arena().cloned();
         let minded = arena.as_ref().map(|arena| arena.minded_lanes(&self.members));
         let mut minded = minded.unwrap_or_else(|| vec![false; MAX_LANES as usize]);

@@ -35,7 +35,7 @@ use loom::{
 };
 use std::sync::atomic::AtomicUsize;
 
-/// So many pieces of news come one after the other; so many threads wait for each of them. Gives how many orders there are.
+/// Pieces of news come one after the other, and threads wait for each of them. Gives how many orders there are.
 fn in_all_orders(n_news: u32, n_sleepers: usize, with_arena: bool) -> usize {
     static ORDERS: AtomicUsize = AtomicUsize::new(0);
     let before = ORDERS.load(Ordering::Relaxed);

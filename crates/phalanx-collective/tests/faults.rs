@@ -1,4 +1,4 @@
-//! Ranks die, freeze, leave and never come, in the middle of every collective: everybody else is told who, and nobody hangs.
+//! Ranks die, freeze, leave and never come, in the middle of every collective: every other rank is told who, and nobody hangs.
 
 use crate::processes::{
     Job, Server, Spec,

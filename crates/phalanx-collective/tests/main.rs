@@ -10,6 +10,7 @@ mod engine_faults;
 mod engines_again;
 mod faults;
 mod processes;
+mod roles;
 mod schedules;
 mod splits;
 mod support;

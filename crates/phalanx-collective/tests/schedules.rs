@@ -1,4 +1,4 @@
-//! Random faults at random moments in random worlds: nobody hangs, and whoever fails names a rank that is at fault.
+//! Random faults at random moments in random worlds: no rank hangs, and a rank that fails names one that is at fault.
 
 use crate::processes::{
     Job, Server, Spec,
@@ -81,7 +81,7 @@ impl Schedule {
             job.spawn(rank);
         }
         let faulty: BTreeSet<usize> = self.orders.iter().map(|o| o.rank).collect();
-        // Everybody else either fails and names one of them, or was itself cut off from the launcher by nothing but their faults.
+        // Every other rank either fails and names one of them, or was itself cut off from the launcher by nothing but their faults.
         let others: Vec<usize> = (0..n).filter(|r| !faulty.contains(r)).collect();
         for said in job.hear(&others, "lost") {
             let named = said.rest.split(' ').next().and_then(|r| r.parse().ok());
@@ -93,7 +93,7 @@ impl Schedule {
                 job.story()
             );
         }
-        // Whoever is at fault but still runs must not hang either.
+        // A rank that is at fault but still runs must not hang either.
         for order in &self.orders {
             match order.fault {
                 Fault::Stop => {

@@ -1,7 +1,7 @@
 //! The words of Phalanx. No I/O, no threads, no clocks.
 //!
 //! Glossary: each word means one thing everywhere in the code.
-//! - **rank**: one process of a world, numbered from 0.
+//! - **rank**: one process of a world, numbered from 0: workers first, then servers.
 //! - **world**: the membership of one epoch.
 //! - **epoch**: the number of a world; after a failure or a resize the next epoch's world is built.
 //! - **host**: ranks that share one memory (the same machine and network namespace).
@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod log;
 mod op;
 mod rank;
+mod role;
 pub mod topology;
 pub mod trace;
 
@@ -25,4 +26,5 @@ pub use config::{Config, ConfigError, Transport};
 pub use dtype::{DType, Element, UnknownDType};
 pub use op::{OpError, ReduceOp};
 pub use rank::{Epoch, Rank};
+pub use role::{TaskRole, UnknownRole};
 pub use topology::{Tiers, Topology};

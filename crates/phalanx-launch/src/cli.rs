@@ -15,12 +15,16 @@ pub struct Cli {
 pub enum Command {
     /// Start a command as the ranks of one world, on one or several hosts
     Run(Box<RunArgs>),
+    /// Run a script as workers, parameter servers and an evaluator of one job, on this machine
+    Train(TrainArgs),
     /// Measure the collectives and check every result
     Bench(crate::bench::BenchArgs),
     /// Predict the time of a collective on a network of any size
     Simulate(crate::simulate::SimulateArgs),
     /// Merge the timelines of ranks and report which rank was late
     Trace(crate::trace::TraceArgs),
+    /// List, show and verify the checkpoints of a training
+    Ckpt(crate::ckpt::CkptArgs),
     /// Check this machine and other hosts for problems that would stop or slow down a job
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -42,6 +46,14 @@ pub struct RunArgs {
     #[arg(value_parser = n_ranks, allow_negative_numbers = true)]
     pub np: Option<u32>,
 
+    /// Number of ranks that serve instead of training: they get the highest ranks and PHALANX_ROLE=server
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub servers: u32,
+
+    /// Start the command once more beside the ranks, with PHALANX_ROLE=evaluator; its failure does not end the job
+    #[arg(long)]
+    pub evaluator: bool,
+
     #[command(flatten)]
     pub hosts: HostArgs,
 
@@ -61,6 +73,11 @@ pub struct RunArgs {
     /// Seconds to wait until every host has answered
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30")]
     pub start_timeout: Duration,
+
+    /// Seconds that processes get to end by themselves: ranks after SIGTERM, servers and the evaluator after the last worker
+    /// [default: 30; after Ctrl-C 2]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub grace: Option<Duration>,
 
     /// Give each rank its own cores
     #[arg(long)]
@@ -86,6 +103,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub horovod: bool,
 
+    /// Also set TF_CONFIG for each process
+    #[arg(long, hide = true)]
+    pub tf_config: bool,
+
     /// Print which ranks start on which host, before they start
     #[arg(short, long)]
     pub verbose: bool,
@@ -101,6 +122,38 @@ pub struct RunArgs {
     /// The command that every rank runs; a .py file that is not executable is run with Python
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Starts FILE as the processes of one job on this machine. Each gets PHALANX_ROLE and TF_CONFIG; the exit code is that of the first
+/// that fails.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "phalanx train [-s SERVERS] [-w WORKERS] [-e] FILE [-- ARGS...]",
+    after_help = "Examples:\n  phalanx train train.py\n  phalanx train -s 1 -w 2 -e train.py -- --steps 1000"
+)]
+pub struct TrainArgs {
+    /// Number of parameter servers
+    #[arg(short, long, value_name = "N", value_parser = n_servers, allow_negative_numbers = true, default_value = "0")]
+    pub servers: u32,
+
+    /// Number of workers [default: this machine's cores]
+    #[arg(short, long, value_name = "N", value_parser = n_workers, allow_negative_numbers = true)]
+    pub workers: Option<u32>,
+
+    /// Also start an evaluator
+    #[arg(short, long)]
+    pub evaluator: bool,
+
+    /// The script or program that every process runs; a .py file that is not executable is run with Python
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Its arguments
+    #[arg(last = true, value_name = "ARGS")]
+    pub args: Vec<OsString>,
+
+    #[arg(skip)]
+    pub own: Invocation,
 }
 
 /// Which hosts, and how to reach them: the same flags for every subcommand that uses other hosts.
@@ -145,6 +198,7 @@ impl Command {
     pub fn set_own(&mut self, own: Invocation) {
         match self {
             Command::Run(args) => args.hosts.own = own,
+            Command::Train(args) => args.own = own,
             Command::Doctor(args) => args.hosts.own = own,
             Command::Bench(args) => args.hosts.own = own,
             _ => {}
@@ -249,6 +303,15 @@ pub fn n_ranks(text: &str) -> Result<u32, String> {
 fn n_slots(text: &str) -> Result<u32, String> {
     let positive = text.parse().ok().filter(|n| *n > 0);
     positive.ok_or_else(|| "write a whole number of slots from 1".to_string())
+}
+
+fn n_servers(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "write a whole number of servers from 0".to_string())
+}
+
+fn n_workers(text: &str) -> Result<u32, String> {
+    let positive = text.parse().ok().filter(|n| *n > 0);
+    positive.ok_or_else(|| "write a whole number of workers from 1".to_string())
 }
 
 /// Rewrites the single-dash flags of mpirun and horovodrun (`-np 4`, `-np4`, `-hostfile f`). It stops at the ranks'

@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Prints the script; whoever closes the output early wants no more of it.
+/// Prints the script; a reader that closes the output early wants no more of it.
 pub fn main(args: &CompletionsArgs) -> ExitCode {
     let _ = io::stdout().write_all(&script(args.shell));
     ExitCode::SUCCESS

@@ -4,7 +4,9 @@
 //!   `-x`: otherwise a rank could join the job that surrounds this one.
 //! - ENV-2: the launcher passes no variable named `PHALANX_SECRET*` to a rank; the agent adds the descriptor's number.
 
-use crate::place::Assignment;
+use crate::place::{Assignment, WorldPlan};
+use phalanx_core::{Rank, TaskRole};
+use serde_json::json;
 use std::net::SocketAddr;
 
 /// Names the descriptor from which a rank reads the job's secret.
@@ -52,8 +54,12 @@ const FOREIGN: &[&str] = &[
     "JOB_COMPLETION_INDEX",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
+    "MASTER_HOST",
     "MPI_LOCALNRANKS",
     "MPI_LOCALRANKID",
+    "PHALANX_ROLE",
+    "PHALANX_SERVERS",
+    "PS_HOSTS",
     "RANK",
     "ROLE_RANK",
     "ROLE_WORLD_SIZE",
@@ -63,6 +69,9 @@ const FOREIGN: &[&str] = &[
     "SLURM_NTASKS",
     "SLURM_PROCID",
     "SLURM_TASKS_PER_NODE",
+    "TASK_INDEX",
+    "TF_CONFIG",
+    "WORKER_HOSTS",
     "WORLD_SIZE",
 ];
 const FOREIGN_PREFIXES: &[&str] = &[
@@ -74,6 +83,10 @@ const FOREIGN_PREFIXES: &[&str] = &[
     "SLURM_STEP",
     "TORCHELASTIC_",
 ];
+
+/// What a rank gets unless its environment says otherwise. Torch then takes tensors of 2 MB and more in huge pages; without them the system
+/// fills every gradient that is made anew page by page, which takes up to half of a step.
+pub const DEFAULTS: &[(&str, &str)] = &[("THP_MEM_ALLOC_ENABLE", "1")];
 
 /// Whether the variable must not reach a rank from anybody's environment.
 pub fn is_foreign(name: &[u8]) -> bool {
@@ -95,6 +108,7 @@ pub fn of_rank(place: &Assignment, host: &str, meeting: &[SocketAddr]) -> Vec<(S
     let numbers = [
         ("PHALANX_RANK", place.rank.0),
         ("PHALANX_SIZE", place.size),
+        ("PHALANX_SERVERS", place.n_servers),
         ("PHALANX_LOCAL_RANK", place.local_rank),
         ("PHALANX_LOCAL_SIZE", place.local_size),
         ("PHALANX_CROSS_RANK", place.cross_rank),
@@ -106,14 +120,45 @@ pub fn of_rank(place: &Assignment, host: &str, meeting: &[SocketAddr]) -> Vec<(S
     let mut env: Vec<_> = numbers.map(|(name, value)| (name.to_string(), value.to_string())).into();
     env.push(("PHALANX_HOSTNAME".to_string(), host.to_string()));
     env.push(("PHALANX_RENDEZVOUS".to_string(), meeting));
+    env.push(("PHALANX_ROLE".to_string(), place.role.to_string()));
     env
+}
+
+/// An evaluator is told how large the world is that it evaluates, but no rank.
+pub fn of_evaluator(plan: &WorldPlan, host: &str) -> Vec<(String, String)> {
+    let numbers = [
+        ("PHALANX_SIZE", plan.n_ranks()),
+        ("PHALANX_SERVERS", plan.n_servers()),
+        ("PHALANX_LAUNCHER", 1),
+        ("PYTHONUNBUFFERED", 1),
+    ];
+    let mut env: Vec<_> = numbers.map(|(name, value)| (name.to_string(), value.to_string())).into();
+    env.push(("PHALANX_HOSTNAME".to_string(), host.to_string()));
+    env.push(("PHALANX_ROLE".to_string(), TaskRole::Evaluator.to_string()));
+    env
+}
+
+/// The process as `TF_CONFIG` describes the task of a cluster; `ports` has one for each rank.
+pub fn tf_config(plan: &WorldPlan, process: Rank, ports: &[u16]) -> String {
+    let (n_workers, n_ranks) = (plan.n_workers() as usize, plan.n_ranks() as usize);
+    let at = |ports: &[u16]| ports.iter().map(|port| format!("localhost:{port}")).collect::<Vec<_>>();
+    let (kind, index) = match plan.role(process) {
+        TaskRole::Worker => ("worker", process.0),
+        TaskRole::Server => ("ps", process.0 - plan.n_workers()),
+        TaskRole::Evaluator => ("evaluator", 0),
+    };
+    let mut cluster = json!({ "worker": at(&ports[..n_workers]) });
+    if plan.n_servers() > 0 {
+        cluster["ps"] = at(&ports[n_workers..n_ranks]).into();
+    }
+    json!({ "cluster": cluster, "task": { "type": kind, "index": index } }).to_string()
 }
 
 /// The same by the names that scripts for Horovod read before they import anything.
 pub fn of_rank_for_horovod(place: &Assignment, host: &str) -> Vec<(String, String)> {
     let numbers = [
         ("HOROVOD_RANK", place.rank.0),
-        ("HOROVOD_SIZE", place.size),
+        ("HOROVOD_SIZE", place.size - place.n_servers),
         ("HOROVOD_LOCAL_RANK", place.local_rank),
         ("HOROVOD_LOCAL_SIZE", place.local_size),
         ("HOROVOD_CROSS_RANK", place.cross_rank),
@@ -139,7 +184,7 @@ pub fn extra(spec: &str, here: impl Fn(&str) -> Option<Vec<u8>>) -> Result<(Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::Rank;
+    use crate::hosts::parse_list;
 
     #[test]
     fn other_launchers_ranks_do_not_reach_ours() {
@@ -156,6 +201,8 @@ mod tests {
             "HOROVOD_RANK",
             "TORCHELASTIC_RUN_ID",
             "JOB_COMPLETION_INDEX",
+            "TF_CONFIG",
+            "TASK_INDEX",
         ] {
             assert!(is_foreign(name.as_bytes()), "ENV-1: {name}");
         }
@@ -179,14 +226,40 @@ mod tests {
 
     #[test]
     fn a_rank_is_told_who_it_is() {
-        let place =
-            Assignment { rank: Rank(5), size: 6, local_rank: 1, local_size: 2, cross_rank: 2, cross_size: 3 };
+        let place = Assignment {
+            rank: Rank(5),
+            role: TaskRole::Server,
+            size: 6,
+            n_servers: 2,
+            local_rank: 1,
+            local_size: 2,
+            cross_rank: 2,
+            cross_size: 3,
+        };
         let env = of_rank(&place, "n2", &["10.0.0.1:70".parse().unwrap(), "[::1]:80".parse().unwrap()]);
         let value = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         assert_eq!(value("PHALANX_RANK"), Some("5"));
         assert_eq!(value("PHALANX_CROSS_SIZE"), Some("3"));
         assert_eq!(value("PHALANX_HOSTNAME"), Some("n2"));
         assert_eq!(value("PHALANX_RENDEZVOUS"), Some("10.0.0.1:70,[::1]:80"));
+        assert_eq!((value("PHALANX_ROLE"), value("PHALANX_SERVERS")), (Some("server"), Some("2")));
+    }
+
+    #[test]
+    fn an_evaluator_is_told_its_role_and_no_rank() {
+        let hosts = parse_list("localhost:3").unwrap();
+        let plan = WorldPlan::fill_with(&hosts, 3, 1, "-H").unwrap().with_evaluator(true);
+        let env = of_evaluator(&plan, "n0");
+        let value = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        assert_eq!(
+            (value("PHALANX_ROLE"), value("PHALANX_SIZE"), value("PHALANX_RANK")),
+            (Some("evaluator"), Some("3"), None)
+        );
+        let config = |process| tf_config(&plan, Rank(process), &[70, 71, 72]);
+        let cluster = r#""cluster":{"ps":["localhost:72"],"worker":["localhost:70","localhost:71"]}"#;
+        assert_eq!(config(1), format!(r#"{{{cluster},"task":{{"index":1,"type":"worker"}}}}"#));
+        assert_eq!(config(2), format!(r#"{{{cluster},"task":{{"index":0,"type":"ps"}}}}"#));
+        assert_eq!(config(3), format!(r#"{{{cluster},"task":{{"index":0,"type":"evaluator"}}}}"#));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn parse_list(text: &str) -> Result<Vec<HostSlots>, HostError> {
     parse_list_with(text, 1)
 }
 
-/// Reads `a:2,b`, where a host without a number has so many slots.
+/// Reads `a:2,b`; a host without a number has the default number of slots.
 pub fn parse_list_with(text: &str, each: u32) -> Result<Vec<HostSlots>, HostError> {
     let place = "-H";
     let mut hosts = Vec::new();
@@ -45,7 +45,7 @@ pub fn parse_list_with(text: &str, each: u32) -> Result<Vec<HostSlots>, HostErro
     Ok(hosts)
 }
 
-/// Reads a host file: one host a line, `#` begins a comment; a host without a number has so many slots.
+/// Reads a host file: one host a line, `#` begins a comment; a host without a number has the default number of slots.
 pub fn parse_file(text: &str, path: &str, each: u32) -> Result<Vec<HostSlots>, HostError> {
     let mut hosts = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -5,6 +5,7 @@
 mod addresses;
 mod agent;
 mod bench;
+mod ckpt;
 mod cli;
 mod completions;
 mod doctor;
@@ -16,7 +17,9 @@ mod place;
 mod rsh;
 mod run;
 mod simulate;
+mod table;
 mod trace;
+mod train;
 mod wire;
 
 use clap::Parser;
@@ -35,10 +38,12 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
     }
     match &cli.command {
         Command::Run(args) => run::main(args),
+        Command::Train(args) => train::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Simulate(args) => simulate::main(args),
         Command::Trace(args) => trace::main(args),
+        Command::Ckpt(args) => ckpt::main(args),
         Command::Completions(args) => completions::main(args),
         Command::Agent => agent::main(),
     }

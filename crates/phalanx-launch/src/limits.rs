@@ -52,7 +52,7 @@ pub fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     line.trim().split(' ').next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Whether so many more processes and threads can be started.
+/// Whether `n` more processes and threads can be started.
 pub fn check_tasks(needed: u64) -> Result<(), Shortage> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let mut bounds = Vec::new();

@@ -1,10 +1,12 @@
 //! Which rank runs on which host: fills the hosts' slots in the order given.
 //!
 //! - PLACE-1: ranks are numbered host by host; a host takes no more ranks than it has slots.
+//! - PLACE-3: workers are numbered first, then servers; local and cross ranks count those of the same role. An evaluator is no rank: it runs
+//!   on the first host, and what is kept for each process has its place after the last rank's.
 //! - PLACE-2: local rank i of every host that has one forms a cross group, numbered by host.
 
 use crate::hosts::HostSlots;
-use phalanx_core::Rank;
+use phalanx_core::{Rank, TaskRole};
 use std::ops::Range;
 
 /// The ranks of one host.
@@ -18,13 +20,18 @@ pub struct HostRanks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldPlan {
     hosts: Vec<HostRanks>,
+    n_servers: u32,
+    has_evaluator: bool,
 }
 
 /// What a rank is told about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub rank: Rank,
+    pub role: TaskRole,
+    /// Workers and servers.
     pub size: u32,
+    pub n_servers: u32,
     pub local_rank: u32,
     pub local_size: u32,
     pub cross_rank: u32,
@@ -35,26 +42,46 @@ pub struct Assignment {
 pub enum PlaceError {
     #[error("-np 0: a world has at least one rank; write e.g. -np 4")]
     NoRanks,
-    #[error("-np {n_ranks} asks for more ranks than the {slots} slots of {source_flag}; {advice}")]
-    TooFewSlots { n_ranks: u32, slots: u64, source_flag: &'static str, advice: String },
+    #[error("{asked} for more ranks than the {slots} slots of {source_flag}; {advice}")]
+    TooFewSlots { asked: String, slots: u64, source_flag: &'static str, advice: String },
+    #[error("--servers {n_servers} leaves no worker among {n_ranks} ranks; lower it, or raise -np")]
+    NoWorkers { n_servers: u32, n_ranks: u32 },
 }
 
 impl WorldPlan {
-    /// `source_flag` is where the slots came from, for the error.
+    /// A world without servers.
+    #[cfg(test)]
     pub fn fill(
         hosts: &[HostSlots],
         n_ranks: u32,
         source_flag: &'static str,
     ) -> Result<WorldPlan, PlaceError> {
+        WorldPlan::fill_with(hosts, n_ranks, 0, source_flag)
+    }
+
+    /// A number of ranks, the last of them servers. `source_flag` is where the slots came from, for the error.
+    pub fn fill_with(
+        hosts: &[HostSlots],
+        n_ranks: u32,
+        n_servers: u32,
+        source_flag: &'static str,
+    ) -> Result<WorldPlan, PlaceError> {
         if n_ranks == 0 {
             return Err(PlaceError::NoRanks);
+        }
+        if n_servers >= n_ranks {
+            return Err(PlaceError::NoWorkers { n_servers, n_ranks });
         }
         let slots: u64 = hosts.iter().map(|h| u64::from(h.slots)).sum();
         if slots < u64::from(n_ranks) {
             let first = hosts.first().map_or("localhost", |h| &h.name);
             let more = u64::from(n_ranks) - slots + hosts.first().map_or(0, |h| u64::from(h.slots));
             let advice = format!("lower -np or give more slots, e.g. {first}:{more}");
-            return Err(PlaceError::TooFewSlots { n_ranks, slots, source_flag, advice });
+            let asked = match n_servers {
+                0 => format!("-np {n_ranks} asks"),
+                n => format!("-np {} and --servers {n} ask", n_ranks.saturating_sub(n)),
+            };
+            return Err(PlaceError::TooFewSlots { asked, slots, source_flag, advice });
         }
         let mut next = 0;
         let mut filled = Vec::new();
@@ -65,7 +92,13 @@ impl WorldPlan {
             }
             next = end;
         }
-        Ok(WorldPlan { hosts: filled })
+        Ok(WorldPlan { hosts: filled, n_servers, has_evaluator: false })
+    }
+
+    /// The same world with an evaluator beside it.
+    #[must_use]
+    pub fn with_evaluator(self, has_evaluator: bool) -> WorldPlan {
+        WorldPlan { has_evaluator, ..self }
     }
 
     pub fn hosts(&self) -> &[HostRanks] {
@@ -76,8 +109,45 @@ impl WorldPlan {
         self.hosts.last().map_or(0, |h| h.ranks.end)
     }
 
-    /// The host of a rank, as an index.
+    pub fn n_servers(&self) -> u32 {
+        self.n_servers
+    }
+
+    pub fn n_workers(&self) -> u32 {
+        self.n_ranks() - self.n_servers
+    }
+
+    /// The place of the evaluator among all processes, if there is one (PLACE-3).
+    pub fn evaluator(&self) -> Option<Rank> {
+        self.has_evaluator.then(|| Rank(self.n_ranks()))
+    }
+
+    /// Ranks, and the evaluator.
+    pub fn n_processes(&self) -> u32 {
+        self.n_ranks() + u32::from(self.has_evaluator)
+    }
+
+    /// What a process is called in front of its output: its rank.
+    pub fn label(&self, process: Rank) -> String {
+        match self.evaluator() == Some(process) {
+            true => "evaluator".to_string(),
+            false => process.to_string(),
+        }
+    }
+
+    pub fn role(&self, process: Rank) -> TaskRole {
+        match process.0 {
+            n if n < self.n_workers() => TaskRole::Worker,
+            n if n < self.n_ranks() => TaskRole::Server,
+            _ => TaskRole::Evaluator,
+        }
+    }
+
+    /// The host of a rank or of the evaluator, as an index.
     pub fn host_of(&self, rank: Rank) -> usize {
+        if self.evaluator() == Some(rank) {
+            return 0;
+        }
         self.hosts.iter().position(|h| h.ranks.contains(&rank.0)).expect("every rank of the plan has a host")
     }
 
@@ -87,14 +157,21 @@ impl WorldPlan {
 
     pub fn place(&self, rank: Rank) -> Assignment {
         let host = self.host_of(rank);
-        let ranks = &self.hosts[host].ranks;
-        let local_rank = rank.0 - ranks.start;
-        let has_peer = |h: &&HostRanks| h.ranks.len() as u32 > local_rank;
+        let role = self.role(rank);
+        let alike = match role {
+            TaskRole::Worker => 0..self.n_workers(),
+            TaskRole::Server | TaskRole::Evaluator => self.n_workers()..self.n_ranks(),
+        };
+        let among = |h: &HostRanks| h.ranks.start.max(alike.start)..h.ranks.end.min(alike.end);
+        let local_rank = rank.0 - among(&self.hosts[host]).start;
+        let has_peer = |h: &&HostRanks| among(h).len() as u32 > local_rank;
         Assignment {
             rank,
+            role,
             size: self.n_ranks(),
+            n_servers: self.n_servers,
             local_rank,
-            local_size: ranks.len() as u32,
+            local_size: among(&self.hosts[host]).len() as u32,
             cross_rank: self.hosts[..host].iter().filter(has_peer).count() as u32,
             cross_size: self.hosts.iter().filter(has_peer).count() as u32,
         }
@@ -134,6 +211,30 @@ mod tests {
         assert_eq!(place(4), (1, 3, 1, 2), "PLACE-2: h1 has no local rank 1");
         assert_eq!(place(5), (2, 3, 0, 1));
         assert_eq!(plan.host_name(Rank(4)), "h2");
+    }
+
+    #[test]
+    fn servers_come_after_workers_and_an_evaluator_after_all_ranks() {
+        let plan = WorldPlan::fill_with(&hosts(&[2, 3]), 5, 2, "-H").unwrap().with_evaluator(true);
+        let place = |r| {
+            let p = plan.place(Rank(r));
+            (p.role, p.local_rank, p.local_size, p.cross_rank, p.cross_size)
+        };
+        assert_eq!(place(1), (TaskRole::Worker, 1, 2, 0, 1));
+        assert_eq!(place(2), (TaskRole::Worker, 0, 1, 1, 2), "PLACE-3");
+        assert_eq!(place(3), (TaskRole::Server, 0, 2, 0, 1), "PLACE-3");
+        assert_eq!((plan.n_ranks(), plan.n_workers(), plan.n_processes()), (5, 3, 6));
+        assert_eq!(
+            (plan.evaluator(), plan.host_name(Rank(5)), plan.label(Rank(5))),
+            (Some(Rank(5)), "h0", "evaluator".into())
+        );
+        let error = WorldPlan::fill_with(&hosts(&[2]), 3, 1, "-H").unwrap_err().to_string();
+        assert!(
+            error.starts_with("-np 2 and --servers 1 ask for more ranks than the 2 slots of -H"),
+            "{error}"
+        );
+        let error = WorldPlan::fill_with(&hosts(&[2]), 2, 2, "-H").unwrap_err().to_string();
+        assert_eq!(error, "--servers 2 leaves no worker among 2 ranks; lower it, or raise -np");
     }
 
     #[test]

@@ -3,7 +3,10 @@
 mod agreement;
 mod overview;
 
-use crate::bench::bytes;
+use crate::{
+    bench::bytes,
+    table::{TextTable, left, right},
+};
 use clap::Args;
 use phalanx_collective::plan::{
     self, Algorithm, Memory, PlanRequest,
@@ -235,30 +238,34 @@ fn priced(args: &SimulateArgs, request: &PlanRequest, cost: &CostModel, algorith
     }
 }
 
+/// Gigabytes per second, where anything moves.
+fn rate(row: &Row) -> String {
+    row.algbw_gbps.map_or("-".to_string(), |rate| format!("{rate:.3}"))
+}
+
 fn table(request: &PlanRequest, rows: &[Row]) -> String {
     let shape = request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), ToString::to_string);
+    let table = TextTable::new(&[
+        left("plan", 14),
+        right("time us", 14),
+        right("alg GB/s", 10),
+        right("steps", 8),
+        left("bytes over links, tier by tier", 0),
+    ]);
     let mut text = format!(
-        "{} of {} bytes, {} rank{} as {shape}\n{:<14} {:>14} {:>10} {:>8}  bytes over links, tier by tier\n",
+        "{} of {} bytes, {} rank{} as {shape}\n{}\n",
         request.op,
         rows.first().map_or(0, |r| r.bytes),
         request.n_ranks(),
         if request.n_ranks() == 1 { "" } else { "s" },
-        "plan",
-        "time us",
-        "alg GB/s",
-        "steps"
+        table.head()
     );
     for row in rows {
         let tiers: Vec<String> = row.tier_bytes.iter().map(u64::to_string).collect();
         let mark = if row.selected { "  <- selected" } else { "" };
-        text += &format!(
-            "{:<14} {:>14.1} {:>10} {:>8}  {}{mark}\n",
-            row.plan,
-            row.time_us,
-            row.algbw_gbps.map_or("-".to_string(), |rate| format!("{rate:.3}")),
-            row.steps,
-            tiers.join(" ")
-        );
+        let (time, steps) = (format!("{:.1}", row.time_us), row.steps.to_string());
+        let last = tiers.join(" ") + mark;
+        text += &(table.row(&[row.plan.to_string(), time, rate(row), steps, last]) + "\n");
     }
     text + &why_not_the_fastest(rows)
 }

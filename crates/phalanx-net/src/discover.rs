@@ -1,19 +1,37 @@
 //! Reads rank, size and meeting point from the environment variables of a launcher.
 //!
-//! - DISC-1: the nearest launcher wins: ours, torchrun, horovodrun, Open MPI, PMI (MPICH, Intel MPI), Slurm, Kubernetes.
+//! - DISC-1: the nearest launcher wins: ours, a cluster that `TF_CONFIG` or `JOB_NAME` describes ([`crate::task`]), torchrun, horovodrun,
+//!   Open MPI, PMI (MPICH, Intel MPI), Slurm, Kubernetes.
 //! - DISC-2: a partly set source without a complete one, and two sources that disagree, are errors that show both.
 //! - DISC-3: Slurm counts only inside a step (`SLURM_STEP_ID` a number): an sbatch script has started nothing yet.
+//! - DISC-4: an evaluator (`PHALANX_ROLE`, or a task of that type) is alone in its world, whatever else is set; rank 0 is never a server.
 
-use phalanx_core::Rank;
+use crate::task::{TaskError, TaskSpec, Vars, of_cluster_vars};
+use phalanx_core::{Rank, TaskRole, UnknownRole};
 
 /// What the environment says about this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub rank: Rank,
     pub n_ranks: u32,
+    /// The number of the launcher's last ranks that stay out of this world.
+    pub n_aside: u32,
+    pub role: TaskRole,
     /// Which launcher said so.
     pub source: &'static str,
     pub meeting: Meeting,
+}
+
+impl Identity {
+    /// A worker of a world that the caller knows.
+    pub fn worker(rank: Rank, n_ranks: u32, meeting: Meeting) -> Identity {
+        Identity { rank, n_ranks, n_aside: 0, role: TaskRole::Worker, source: "caller", meeting }
+    }
+
+    /// A world of one.
+    pub fn alone() -> Identity {
+        Identity { source: "nobody", ..Identity::worker(Rank::ZERO, 1, Meeting::Alone) }
+    }
 }
 
 /// Where the ranks of a world find each other.
@@ -47,12 +65,29 @@ pub enum DiscoverError {
         "{source_name} started {n_ranks} ranks on several hosts but does not say where they meet; set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host, the same on every rank"
     )]
     NowhereToMeet { source_name: &'static str, n_ranks: u32 },
+    #[error("PHALANX_ROLE={0}")]
+    Role(#[from] UnknownRole),
+    #[error(
+        "PHALANX_ROLE=server on rank 0: workers are numbered first, so give the servers the highest ranks"
+    )]
+    ServerFirst,
+    #[error(
+        "PHALANX_ROLE={role} on rank {rank}, but the last {n_servers} of {n_ranks} ranks are servers by PHALANX_SERVERS; make both say the same"
+    )]
+    Servers { role: TaskRole, rank: Rank, n_servers: u32, n_ranks: u32 },
+    #[error(
+        "PHALANX_ROLE=server, but PHALANX_SERVERS is not set; set it to the number of servers, the same on every rank"
+    )]
+    ServersUnknown,
+    #[error(transparent)]
+    Task(#[from] TaskError),
 }
 
 /// More ranks than any world has: a larger number is a mistake, and every rank would make room for it.
 const MAX_RANKS: u32 = 1 << 16;
 
 /// Names under which a launcher tells rank and size.
+#[derive(Debug, PartialEq, Eq)]
 struct Launcher {
     name: &'static str,
     rank: &'static str,
@@ -123,10 +158,87 @@ const LAUNCHERS: &[Launcher] = &[
     },
 ];
 
-type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// What a launcher says about this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub source: &'static str,
+    pub rank: Rank,
+    pub n_ranks: u32,
+    pub role: TaskRole,
+    /// How many of the ranks are servers, where it is told.
+    pub n_servers: Option<u32>,
+    launcher: Option<&'static Launcher>,
+}
 
 /// Reads the environment. `parent` is the parent's process id: ranks of one host without any job name share it.
 pub fn discover(var: Vars<'_>, parent: u32) -> Result<Identity, DiscoverError> {
+    let var = &|name: &str| var(name).filter(|value| !value.is_empty() || name == "TF_CONFIG");
+    let (told, cluster) = sources(var)?;
+    if let (None | Some(Numbers { launcher: Some(_), .. }), Some(task)) = (&told, &cluster)
+        && told.as_ref().is_none_or(|told| told.source != "phalanx")
+    {
+        return task.identity(var, parent);
+    }
+    let Some(told) = told else { return Ok(Identity::alone()) };
+    let Numbers { source, rank, n_ranks, role, launcher, .. } = told;
+    let Some(launcher) = launcher.filter(|_| role != TaskRole::Evaluator) else {
+        return Ok(Identity { role, source, ..Identity::alone() }); // DISC-4
+    };
+    let meeting = meeting(launcher, n_ranks, var, parent)?;
+    Ok(Identity { rank, n_ranks, n_aside: 0, role, source, meeting })
+}
+
+/// What launchers say, and the cluster of which this process is a task, if one is described. Both at once must agree (DISC-2).
+pub(crate) fn sources(var: Vars<'_>) -> Result<(Option<Numbers>, Option<TaskSpec>), DiscoverError> {
+    let cluster = of_cluster_vars(var)?.filter(TaskSpec::is_in_cluster);
+    let told = numbers(var)?;
+    if let (Some(told), Some((a_rank, task))) = (&told, cluster.as_ref().and_then(|t| Some((t.rank()?, t))))
+        && told.launcher.is_some_and(|launcher| !launcher.outer)
+        && told.role != TaskRole::Evaluator
+        && (told.rank, told.n_ranks) != (a_rank, task.n_ranks())
+    {
+        return Err(DiscoverError::Contradiction {
+            a: task.source(),
+            a_rank,
+            a_size: task.n_ranks(),
+            b: told.source,
+            b_rank: told.rank,
+            b_size: told.n_ranks,
+        });
+    }
+    Ok((told, cluster))
+}
+
+/// What the nearest launcher says.
+fn numbers(var: Vars<'_>) -> Result<Option<Numbers>, DiscoverError> {
+    let role: TaskRole = var("PHALANX_ROLE").as_deref().unwrap_or("worker").parse()?;
+    let count = |name| match var(name) {
+        None => Ok(None),
+        Some(value) => match value.trim().parse::<u32>() {
+            Ok(n) if n <= MAX_RANKS => Ok(Some(n)),
+            _ => Err(DiscoverError::NotANumber { name, value }),
+        },
+    };
+    let n_servers = count("PHALANX_SERVERS")?;
+    if role == TaskRole::Evaluator {
+        let n_ranks = count("PHALANX_SIZE")?.unwrap_or(1);
+        let told = Numbers { source: "phalanx", rank: Rank::ZERO, n_ranks, role, n_servers, launcher: None };
+        return Ok(Some(told));
+    }
+    let Some((launcher, rank, n_ranks)) = nearest(var)? else { return Ok(None) };
+    if (role, rank) == (TaskRole::Server, Rank::ZERO) {
+        return Err(DiscoverError::ServerFirst);
+    }
+    if let Some(n_servers) = n_servers
+        && (rank.0 >= n_ranks.saturating_sub(n_servers)) != (role == TaskRole::Server)
+    {
+        return Err(DiscoverError::Servers { role, rank, n_servers, n_ranks });
+    }
+    Ok(Some(Numbers { source: launcher.name, rank, n_ranks, role, n_servers, launcher: Some(launcher) }))
+}
+
+/// The first complete source (DISC-1).
+fn nearest(var: Vars<'_>) -> Result<Option<(&'static Launcher, Rank, u32)>, DiscoverError> {
     let mut half = None;
     let mut found: Option<(&Launcher, Rank, u32)> = None;
     for launcher in LAUNCHERS {
@@ -152,14 +264,8 @@ pub fn discover(var: Vars<'_>, parent: u32) -> Result<Identity, DiscoverError> {
         }
     }
     match (found, half) {
-        (Some((launcher, rank, n_ranks)), _) => {
-            let meeting = meeting(launcher, n_ranks, var, parent)?;
-            Ok(Identity { rank, n_ranks, source: launcher.name, meeting })
-        }
         (None, Some(error)) => Err(error),
-        (None, None) => {
-            Ok(Identity { rank: Rank::ZERO, n_ranks: 1, source: "nobody", meeting: Meeting::Alone })
-        }
+        (found, _) => Ok(found),
     }
 }
 
@@ -253,124 +359,4 @@ fn first_host(list: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with(pairs: &[(&str, &str)]) -> Result<Identity, DiscoverError> {
-        discover(&|name| pairs.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string()), 7)
-    }
-
-    #[test]
-    fn nothing_is_a_world_of_one() {
-        let alone = with(&[]).unwrap();
-        assert_eq!((alone.rank, alone.n_ranks, alone.meeting), (Rank(0), 1, Meeting::Alone));
-    }
-
-    #[test]
-    fn our_launcher_tells_where_its_hub_is() {
-        let env = [
-            ("PHALANX_RANK", "1"),
-            ("PHALANX_SIZE", "2"),
-            ("PHALANX_LAUNCHER", "1"),
-            ("PHALANX_RENDEZVOUS", "10.0.0.1:5, [::1]:6"),
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "9"),
-            ("SLURM_STEP_ID", "0"),
-        ];
-        let identity = with(&env).unwrap();
-        assert_eq!((identity.source, identity.rank), ("phalanx", Rank(1)), "DISC-1");
-        assert_eq!(identity.meeting, Meeting::Hub(vec!["10.0.0.1:5".into(), "[::1]:6".into()]));
-    }
-
-    #[test]
-    fn every_known_launcher_is_understood() {
-        let open_mpi = with(&[
-            ("OMPI_COMM_WORLD_RANK", "3"),
-            ("OMPI_COMM_WORLD_SIZE", "4"),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
-            ("PMIX_NAMESPACE", "77"),
-        ]);
-        let place = Meeting::RankZero { host: None, job: "Open MPI 77".into() };
-        assert_eq!(open_mpi, Ok(Identity { rank: Rank(3), n_ranks: 4, source: "Open MPI", meeting: place }));
-        let hydra = with(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")]).unwrap();
-        assert_eq!(hydra.meeting, Meeting::RankZero { host: None, job: "PMI parent 7".into() });
-        let torchrun = with(&[
-            ("RANK", "1"),
-            ("WORLD_SIZE", "2"),
-            ("LOCAL_RANK", "0"),
-            ("LOCAL_WORLD_SIZE", "1"),
-            ("MASTER_ADDR", "a"),
-            ("MASTER_PORT", "29500"),
-        ]);
-        let place = Meeting::RankZero { host: Some("a".into()), job: "torchrun a 29500".into() };
-        assert_eq!(torchrun.unwrap().meeting, place);
-    }
-
-    #[test]
-    fn ranks_started_by_hand_with_horovods_names_share_a_job_whatever_their_parents() {
-        let env = [
-            ("HOROVOD_RANK", "1"),
-            ("HOROVOD_SIZE", "2"),
-            ("HOROVOD_LOCAL_SIZE", "2"),
-            ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.9"),
-            ("HOROVOD_GLOO_RENDEZVOUS_PORT", "7000"),
-        ];
-        let job = "horovodrun 10.0.0.9 7000".to_string();
-        assert_eq!(
-            with(&env).unwrap().meeting,
-            Meeting::RankZero { host: None, job: job.clone() },
-            "one host meets on loopback"
-        );
-        let spread = [env[0], env[1], env[3], env[4]];
-        assert_eq!(
-            with(&spread).unwrap().meeting,
-            Meeting::RankZero { host: Some("10.0.0.9".into()), job },
-            "several meet where the address says"
-        );
-    }
-
-    #[test]
-    fn slurm_counts_only_inside_a_step() {
-        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "batch")];
-        assert_eq!(with(&batch).unwrap().source, "nobody", "DISC-3");
-        let step = [
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "4"),
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_JOB_ID", "12"),
-            ("SLURM_STEP_NODELIST", "n[05-07,9],m"),
-        ];
-        let place = Meeting::RankZero { host: Some("n05".into()), job: "Slurm 12 0".into() };
-        assert_eq!(with(&step).unwrap().meeting, place);
-    }
-
-    #[test]
-    fn half_set_and_contradicting_sources_show_both_sides() {
-        let half = with(&[("RANK", "1"), ("WORLD_SIZE", "2")]).unwrap_err().to_string();
-        assert!(half.contains("torchrun") && half.contains("LOCAL_RANK"), "DISC-2: {half}");
-        let both = with(&[
-            ("PHALANX_RANK", "0"),
-            ("PHALANX_SIZE", "2"),
-            ("OMPI_COMM_WORLD_RANK", "1"),
-            ("OMPI_COMM_WORLD_SIZE", "4"),
-        ]);
-        let both = both.unwrap_err().to_string();
-        assert!(both.contains("phalanx says rank 0 of 2, Open MPI says rank 1 of 4"), "DISC-2: {both}");
-    }
-
-    #[test]
-    fn nonsense_numbers_are_named() {
-        let error = with(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")]).unwrap_err();
-        assert_eq!(error.to_string(), "PMI_RANK=\"x\" is not a number");
-        let error = with(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]).unwrap_err();
-        assert!(error.to_string().contains("rank 2 of 2"));
-    }
-
-    #[test]
-    fn the_first_host_of_a_list() {
-        for (list, first) in [("a,b", "a"), ("n[0-3]", "n0"), ("n[05-07,9]-ib,m", "n05-ib"), ("x", "x")] {
-            assert_eq!(first_host(list).as_deref(), Some(first));
-        }
-        assert_eq!(first_host(""), None);
-    }
-}
+mod tests;

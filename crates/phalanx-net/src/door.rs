@@ -108,7 +108,7 @@ impl Door {
         }
     }
 
-    /// Shows out whoever took too long.
+    /// Closes connections that took too long.
     pub fn expire(&mut self, now: Instant) {
         self.guests.retain(|_, guest| {
             let stays = now < guest.came + PATIENCE;

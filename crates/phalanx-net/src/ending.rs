@@ -33,20 +33,20 @@ impl fmt::Display for Ending {
     }
 }
 
-/// What became of a rank's process, as far as whoever says so can know.
+/// What became of a rank's process, as far as the observer can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// It is gone; nobody has said how.
     Untold,
     Process(Ending),
-    /// The host was lost, and with it whoever watched the process.
+    /// The host was lost, and with it the agent that watched the process.
     WithHost,
     /// The agent that watched it ended in this way and took it along.
     WithAgent(Ending),
 }
 
 impl End {
-    /// Whether a rank that ended like this may have left in order just before. Whoever crashed has not.
+    /// Whether a rank that ended like this may have left in order just before. A process that crashed has not.
     pub fn may_be_in_order(self) -> bool {
         matches!(self, End::Untold | End::Process(Ending::Code(0)))
     }

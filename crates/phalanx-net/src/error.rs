@@ -58,7 +58,7 @@ impl NetError {
         }
     }
 
-    /// What everybody should be told about it, by the rank it happened to.
+    /// What every rank should be told about it, by the rank it happened to.
     pub fn doom(&self, me: Rank) -> Doom {
         match self {
             NetError::PeerLost { rank, cause } => {

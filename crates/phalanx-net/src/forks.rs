@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-/// Descriptors with higher numbers are not listed: no system of today allows so many by default.
+/// Descriptors with higher numbers are not listed: no system of today allows more by default.
 const MAX_FD: usize = 1 << 20;
 const BITS: usize = u64::BITS as usize;
 

@@ -17,6 +17,7 @@ pub mod lost;
 pub mod secret;
 mod secret_source;
 pub mod socket;
+pub mod task;
 pub mod voice;
 mod watch;
 mod world;

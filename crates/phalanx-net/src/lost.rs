@@ -10,6 +10,7 @@ use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
+    ops::Range,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -73,7 +74,7 @@ pub struct Casualties {
 struct Known {
     lost: Vec<Option<Cause>>,
     doom: Option<Doom>,
-    /// What everybody will name if anything fails: the hub's word, or its own end.
+    /// What every rank will name if anything fails: the hub's word, or its own end.
     agreed: Option<Doom>,
     /// Who was lost, in order.
     order: Vec<Rank>,
@@ -123,7 +124,7 @@ impl Casualties {
     /// Whether anything is lost at all.
     #[inline]
     pub fn any(&self) -> bool {
-        // Acquire pairs with the release in `mark`: whoever sees the flag sees the verdict behind the lock anyway.
+        // Acquire pairs with the release in `mark`: a thread that sees the flag sees the verdict behind the lock anyway.
         self.any.load(Ordering::Acquire)
     }
 
@@ -143,7 +144,7 @@ impl Casualties {
         self.news.notify_all();
     }
 
-    /// Ends the world for everybody in this process; the first doom stays (LOST-2).
+    /// Ends the world for all threads of this process; the first doom stays (LOST-2).
     pub fn doom(&self, doom: Doom) {
         self.lock().doom.get_or_insert(doom);
         self.any.store(true, Ordering::Release);
@@ -166,14 +167,14 @@ impl Casualties {
         self.agreement.notify_all();
     }
 
-    /// What everybody names; `None` if nobody has said so within this time.
+    /// What every rank names; `None` if nobody has said so within this time.
     pub fn await_agreement(&self, at_most: Duration) -> Option<Doom> {
         let waited = self.agreement.wait_timeout_while(self.lock(), at_most, |k| k.agreed.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.agreed.clone()
     }
 
     /// Whom to name when this rank, against which nothing is known, closed a link and the hub does not say why: its own work failed,
-    /// and whoever was lost first, other than in order, is the likeliest reason.
+    /// and the rank that was lost first, other than in order, is the likeliest reason.
     pub fn suspect(&self, peer: Rank, cause: Cause) -> Lost {
         let known = self.lock();
         let cause_of = |rank: &Rank| known.lost.get(rank.index()).cloned().flatten();
@@ -187,6 +188,23 @@ impl Casualties {
     /// Why this rank is lost, if it is.
     pub fn cause(&self, rank: Rank) -> Option<Cause> {
         self.lock().lost.get(rank.index())?.clone()
+    }
+
+    /// Waits until all of these ranks have left in order, or one of them is lost in another way, or the world is over. `None` after so long.
+    pub fn await_leaving(&self, ranks: Range<u32>, at_most: Duration) -> Option<Result<(), Doom>> {
+        let judge = |known: &mut Known| {
+            let mut causes = ranks.clone().map(|r| (Rank(r), known.lost.get(r as usize).cloned().flatten()));
+            let lost = causes.clone().find_map(|(rank, cause)| {
+                let cause = cause.filter(|cause| *cause != Cause::Left)?;
+                Some(Doom::Lost(Lost { rank, cause }))
+            });
+            match known.doom.clone().or(lost) {
+                Some(doom) => Some(Err(doom)),
+                None => causes.all(|(_, cause)| cause.is_some()).then_some(Ok(())),
+            }
+        };
+        let waited = self.news.wait_timeout_while(self.lock(), at_most, |known| judge(known).is_none());
+        judge(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// The verdict for a wait on this rank: the world's doom first, then the rank's own loss.
@@ -232,6 +250,22 @@ mod tests {
             let verdict = waiter.join().expect("the waiter does not panic");
             assert_eq!(verdict, Some(Doom::Lost(lost(1, Cause::Unreachable))));
         });
+    }
+
+    #[test]
+    fn who_waits_for_others_to_leave_learns_of_all_of_them_or_of_the_first_that_is_lost() {
+        let casualties = Casualties::new(4);
+        casualties.lose(lost(0, Cause::Left));
+        casualties.lose(lost(3, Cause::Unreachable));
+        assert_eq!(casualties.await_leaving(0..2, Duration::ZERO), None, "rank 1 is still there");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| casualties.await_leaving(0..2, Duration::from_secs(3600)));
+            casualties.lose(lost(1, Cause::Left));
+            assert_eq!(waiter.join().expect("the waiter does not panic"), Some(Ok(())), "SERVE-1");
+        });
+        casualties.lose(lost(2, Cause::Disconnected));
+        let verdict = casualties.await_leaving(0..3, Duration::ZERO);
+        assert_eq!(verdict, Some(Err(Doom::Lost(lost(2, Cause::Disconnected)))), "SERVE-1");
     }
 
     #[test]

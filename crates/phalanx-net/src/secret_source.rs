@@ -44,7 +44,7 @@ fn from_user(from: &str, text: &str) -> Result<Secret, NetError> {
     Ok(Secret::from_text(text))
 }
 
-/// The launcher's descriptor. Read by path, so that it can be read again by whoever inherits it next.
+/// The launcher's descriptor. Read by path, so that the next process that inherits it can read it again.
 fn inherited(fd: &str) -> Result<Secret, NetError> {
     let bad = |why: String| NetError::Secret { why: format!("PHALANX_SECRET_FD={fd}: {why}") };
     let number: u32 = fd.parse().map_err(|_| bad("not a descriptor".into()))?;

@@ -156,7 +156,7 @@ impl Watch {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).retain(|e| !Arc::ptr_eq(e, event));
     }
 
-    /// Tells everybody why this world is over.
+    /// Tells every rank why this world is over.
     pub fn doom(&self, doom: Doom) {
         self.order(Up::Doomed(doom), None);
     }
@@ -188,7 +188,7 @@ impl Watch {
     }
 
     fn order(&self, up: Up, said: Option<mpsc::SyncSender<()>>) {
-        // A watch that has ended has already told everybody the worst.
+        // A watch that has ended has already told every rank the worst.
         if self.orders.as_ref().is_some_and(|orders| orders.send(Order { up, said }).is_ok()) {
             let _ = self.waker.wake();
         }
@@ -203,7 +203,7 @@ impl Drop for Watch {
         }
         if std::thread::panicking() {
             // A panic is no leaving in order: the closed connection, and the launcher's words, tell the others.
-            // The thread lingers until the process is gone, so that nobody hears of it before whoever watches the process.
+            // The thread lingers until the process is gone, so that no rank hears of it before the launcher, which watches the process.
             self.orders = None;
             let _ = self.waker.wake();
             return;
@@ -234,7 +234,7 @@ struct Watching {
     inbox: Arc<Inbox>,
     subscribers: Subscribers,
     commands: mpsc::Receiver<Order>,
-    /// Whoever waits for the backlog to be gone.
+    /// The thread that waits for the backlog to be gone.
     unsaid: Vec<mpsc::SyncSender<()>>,
 }
 

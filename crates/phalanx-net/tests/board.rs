@@ -106,7 +106,7 @@ fn boards() -> [(Arc<Arena>, Board); N] {
     })
 }
 
-/// All orders with so many preemptions at most; gives how many there were.
+/// All orders with a bounded number of preemptions; gives how many there were.
 fn explored(preemptions: usize, run: impl Fn() + Sync + Send + 'static) -> usize {
     let orders = Arc::new(AtomicUsize::new(0));
     let counted = orders.clone();

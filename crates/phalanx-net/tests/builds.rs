@@ -16,8 +16,8 @@ fn ranks_of_different_builds_are_not_let_in_together() {
     let hub = Hub::start(vec![listener], secret.clone(), 2).expect("a hub starts");
     let join = |rank: u32, build: &'static str| {
         let meeting = Meeting::Hub(vec![hub.addresses()[0].to_string()]);
-        let identity = Identity { rank: Rank(rank), n_ranks: 2, source: "test", meeting };
-        // Whoever is let in waits for the other, in vain.
+        let identity = Identity::worker(Rank(rank), 2, meeting);
+        // A rank that is let in waits for the other, in vain.
         let mut config = Config::default();
         config.start_timeout = Duration::from_secs(1);
         World::join_with(identity, secret.clone(), config, build)

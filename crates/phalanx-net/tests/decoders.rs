@@ -27,6 +27,8 @@ fn within(cap: usize, seed: u64, f: impl FnOnce(&mut Chance)) {
 fn member(rank: u32) -> Member {
     Member {
         rank: Rank(rank),
+        n_aside: 0,
+        role: phalanx_core::TaskRole::Worker,
         n_ranks: 4,
         host_key: 0x1234_5678_9abc,
         host_name: "host.example".into(),

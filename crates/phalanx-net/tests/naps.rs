@@ -39,7 +39,7 @@ mod sync {
         }
     }
 
-    /// A word that threads can sleep on. The system compares it and queues the sleeper under a lock that whoever wakes takes, too.
+    /// A word that threads can sleep on. The system compares it and queues the sleeper under a lock that the waking thread takes, too.
     #[derive(Debug)]
     pub struct AtomicU32 {
         word: atomic::AtomicU32,

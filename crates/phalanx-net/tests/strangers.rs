@@ -285,7 +285,7 @@ fn unix_sockets_carry_the_links_inside_hosts_and_keep_strangers_out_too() {
 
 #[test]
 fn a_transport_that_nobody_knows_is_refused_with_the_known_ones() {
-    let identity = Identity { rank: Rank(0), n_ranks: 1, source: "test", meeting: Meeting::Alone };
+    let identity = Identity::worker(Rank(0), 1, Meeting::Alone);
     let mut config = Config::default();
     config.set("PHALANX_TRANSPORT", "pigeon").expect("only the net knows its transports");
     let checked = World::check(&config).unwrap_err().to_string();

@@ -136,7 +136,7 @@ impl Table {
     }
 }
 
-/// Gradients repeat after so many values, a prime that no piece's size divides.
+/// Gradients repeat after this many values, a prime that no piece's size divides.
 const PERIOD: usize = 61;
 
 /// Gradients that depend on rank and place: small whole numbers, whose sums are exact in any order.

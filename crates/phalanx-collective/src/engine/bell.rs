@@ -33,7 +33,7 @@ impl Bell {
         if let Some(arena) = &self.arena {
             arena.nudge();
         }
-        // BELL-1, as in the arena (WAIT-2): what was written before is seen by whoever falls asleep after this look.
+        // BELL-1, as in the arena (WAIT-2): a thread that falls asleep after this look sees what was written before.
         fence(Ordering::SeqCst);
         if self.n_asleep.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));

@@ -269,7 +269,7 @@ impl Control {
         let Some(lost) = self.shared.lost() else { return Ok(()) };
         let gone = match &lost.cause {
             Cause::Left | Cause::Disconnected => true,
-            // Whoever crashed has not ended its engine in order, or it does not matter any more.
+            // A rank that crashed has not ended its engine in order, or it does not matter any more.
             Cause::Ended(end) => end.may_be_in_order(),
             _ => false,
         };

@@ -11,7 +11,7 @@ use std::{fmt, sync::Arc};
 
 #[derive(Clone, thiserror::Error)]
 pub enum EngineError {
-    /// Ranks submitted different things under one name. Everybody who did gets it; the engine goes on.
+    /// Ranks submitted different things under one name. Every rank that did gets it; the engine goes on.
     #[error("{name}: {fault}")]
     Mismatch { name: String, fault: OpFault },
     #[error(

@@ -77,7 +77,7 @@ impl Slot {
         }
     }
 
-    /// Answers, and calls whoever wanted to be called.
+    /// Answers, and calls the callbacks.
     pub fn answer(&self, answer: Answer) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.given, true) {
@@ -85,7 +85,7 @@ impl Slot {
         }
     }
 
-    /// Calls everybody, those who come meanwhile included, outside of the lock: they may ask this very handle, or wait for somebody who does.
+    /// Calls all callbacks, those that come meanwhile included, outside of the lock: they may ask this very handle, or wait for a thread that does.
     fn call_back<'a>(&'a self, mut state: MutexGuard<'a, State>, answer: Answer) {
         while !state.callbacks.is_empty() {
             let callbacks = std::mem::take(&mut state.callbacks);

@@ -92,8 +92,9 @@ impl Engine {
         self.shared.world.rank()
     }
 
+    /// How many ranks there are: the workers of the world.
     pub fn size(&self) -> u32 {
-        self.shared.world.n_ranks()
+        self.shared.world.n_workers()
     }
 
     /// What it has done so far.
@@ -231,7 +232,7 @@ impl Drop for Engine {
             }
             return;
         }
-        // Whoever wants to know calls shutdown().
+        // A caller that wants to know calls shutdown().
         let _ = self.end();
     }
 }

@@ -122,7 +122,7 @@ impl Mover {
             }
             Err(error) => {
                 let error = EngineError::from(error);
-                // Ranks no longer know what the others have done. Before the answers: whoever sees one cannot submit more.
+                // Ranks no longer know what the others have done. Before the answers: a thread that sees one cannot submit more.
                 self.shared.own_sets().iter().for_each(|set| set.end(error.clone()));
                 self.shared.wake_control();
                 slots.into_iter().flatten().for_each(|slot| slot.answer(Err(error.clone())));
@@ -133,7 +133,7 @@ impl Mover {
         }
     }
 
-    /// Tells the tuner what ran, and everybody what it advises.
+    /// Tells the tuner what ran, and every rank what it advises.
     fn tune(&mut self, loads: &[Load]) {
         let Some(tuner) = &mut self.tuner else { return };
         let now_us = self.shared.now_us();

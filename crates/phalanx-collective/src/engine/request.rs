@@ -62,7 +62,7 @@ impl Request {
         Request::new(Kind::Allreduce, tensors, true)
     }
 
-    /// Gathers everybody's rows, which may be differently many.
+    /// Gathers every rank's rows, of which ranks may have different numbers.
     pub fn allgather(tensor: EngineTensor) -> Request {
         Request::new(Kind::Allgather, vec![tensor], false)
     }
@@ -71,7 +71,7 @@ impl Request {
         Request::new(Kind::Allgather, tensors, true)
     }
 
-    /// Gives everybody the tensor of `root`, which is a rank of the world, not of the process set.
+    /// Gives every rank the tensor of `root`, which is a rank of the world, not of the process set.
     pub fn broadcast(tensor: EngineTensor, root: Rank) -> Request {
         Request { root, ..Request::new(Kind::Broadcast, vec![tensor], false) }
     }

@@ -301,7 +301,7 @@ impl Set {
         let generation = self.generation.load(Ordering::Relaxed);
         let start = View { generation, lowest: u64::MAX, any_frozen: false, all_frozen: true };
         Some(board.words().fold(start, |view, word| {
-            // Whoever is not there yet, or not any more, has counted nothing.
+            // A rank that is not there yet, or not any more, has counted nothing.
             let theirs = word >> 48 == u64::from(generation) & 0xffff;
             let (count, frozen) = if theirs { (word & COUNT, word & FROZEN != 0) } else { (0, false) };
             View {

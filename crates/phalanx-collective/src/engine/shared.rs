@@ -101,7 +101,7 @@ impl Shared {
     pub fn new(world: Arc<World>, options: EngineOptions) -> Result<Shared, NetError> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| NetError::System { what: "cannot make an event counter", error: e.into() })?;
-        let timeline = Timeline::new(world.rank(), world.n_ranks());
+        let timeline = Timeline::new(world.rank(), world.n_workers());
         Ok(Shared {
             world,
             options,
@@ -173,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// The control thread is awake: whoever has news from now on must wake it again.
+    /// The control thread is awake: a thread with news from now on must wake it again.
     pub fn is_awake(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -204,13 +204,13 @@ impl Shared {
         self.own_sets().iter().chain(&fresh).for_each(|set| set.end(error.clone()));
     }
 
-    /// A rank that is lost, if one is: the first that did not leave in order. One that is merely gone may have said all it had to say before.
+    /// A worker that is lost, if one is: the first that did not leave in order. One that is merely gone may have said all it had to say before.
     pub fn lost(&self) -> Option<Lost> {
         let casualties = self.world.casualties();
         if !casualties.any() {
             return None;
         }
-        let any = (0..self.world.n_ranks())
+        let any = (0..self.world.n_workers())
             .map(Rank)
             .find_map(|rank| casualties.cause(rank).map(|cause| Lost { rank, cause }))?;
         Some(casualties.suspect(any.rank, any.cause))
@@ -228,7 +228,7 @@ impl Shared {
         Error::from(NetError::from(self.world.doom(doom))).into()
     }
 
-    /// Where an operation fails because another rank ended everybody's engine, the launcher may be asked later who that was.
+    /// Where an operation fails because another rank ended every rank's engine, the launcher may be asked later who that was.
     pub fn note_missed(&self, error: &EngineError) {
         if let EngineError::ShutDown { rank } = error
             && *rank != self.world.rank()
@@ -237,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that nobody waits for this rank, whose engine has failed. Returns what everybody names as the reason.
+    /// Sees to it that nobody waits for this rank, whose engine has failed. Returns what every rank names as the reason.
     pub fn ruin(&self, error: EngineError) -> EngineError {
         if let Some(known) = self.doom() {
             return known;

@@ -89,7 +89,7 @@ fn begin(
     }
 }
 
-/// START-1. Returns what everybody names as the reason.
+/// START-1. Returns what every rank names as the reason.
 fn undo(shared: &Shared, error: EngineError) -> EngineError {
     let alike = match &error {
         EngineError::BadSet(_) => true,

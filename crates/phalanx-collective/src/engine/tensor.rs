@@ -110,7 +110,7 @@ impl EngineTensor {
         self.address
     }
 
-    /// Whoever writes, writes elements of the tensor's type; not every byte is a bool.
+    /// The caller writes elements of the tensor's type; not every byte is a bool.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: TENSOR-1; `&mut self` makes it the only view.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.n_bytes) }

@@ -114,7 +114,7 @@ impl Asker {
 
 fn answer_all(whereabouts: &Whereabouts, shared: &Weak<Shared>, asked: &Receiver<u32>) {
     for id in asked {
-        // Whoever panics says nothing.
+        // A callback that panics says nothing.
         let Ok(frames) = catch_unwind(AssertUnwindSafe(|| (whereabouts.0)())) else { continue };
         let Some(shared) = shared.upgrade() else { return };
         let sets = shared.own_sets();

@@ -27,7 +27,7 @@ pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     Draft::over_links(0, steps.chain(own_copy(request, root == me, whole)))
 }
 
-/// `buf` of place 0 goes to `buf` of everybody, in segments.
+/// `buf` of place 0 goes to `buf` of every rank, in segments.
 pub(super) fn pass_on(
     seats: Seats<impl Fn(u32) -> Rank>,
     buf: Span,

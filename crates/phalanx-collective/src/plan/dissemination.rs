@@ -22,7 +22,7 @@ pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     Draft::over_links(SCRATCH_LEN, hear_from_all(seats))
 }
 
-/// Ends once everybody has begun.
+/// Ends once every rank has begun.
 pub(super) fn hear_from_all(seats: Seats<impl Fn(u32) -> Rank>) -> impl Iterator<Item = Step> {
     let (sent, heard) = (Span::of(Buf::Scratch, 0, 1), Span::of(Buf::Scratch, 1, 1));
     let n_rounds = seats.n.next_power_of_two().ilog2();

@@ -22,7 +22,7 @@ pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     Draft::over_links(whole.len, steps)
 }
 
-/// Makes `whole` of everybody's `Out` the final sum of all; needs as much scratch. With one rank there is nothing to do.
+/// Makes `whole` of every rank's `Out` the final sum of all; needs as much scratch. With one rank there is nothing to do.
 pub(super) fn exchange_all(seats: Seats<impl Fn(u32) -> Rank>, whole: Extent) -> impl Iterator<Item = Step> {
     let out = whole.of(Buf::Out);
     let core = Core::of(seats.n);

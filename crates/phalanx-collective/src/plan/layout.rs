@@ -36,7 +36,7 @@ impl Layout {
         }
     }
 
-    /// Each rank's elements in the buffer that holds everybody's.
+    /// Each rank's elements in the buffer that holds every rank's.
     pub fn extents(&self) -> Vec<Extent> {
         in_a_row(self.counts().iter().copied())
     }
@@ -102,7 +102,7 @@ impl PlanRequest {
         }
     }
 
-    /// Bytes of the larger of the buffers that hold everybody's elements: what thresholds are about.
+    /// Bytes of the larger of the buffers that hold every rank's elements: what thresholds are about.
     pub fn bytes(&self) -> u64 {
         self.layout.len() * u64::from(self.elem_bytes)
     }

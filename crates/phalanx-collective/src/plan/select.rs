@@ -5,7 +5,7 @@
 
 use super::{Algorithm, Memory, PlanRequest, step::CollectiveOp};
 
-/// Shared memory, more than two ranks: up to this many bytes in all slots together everybody reduces everything.
+/// Shared memory, more than two ranks: up to this many bytes in all slots together every rank reduces everything.
 const ARENA_ALL_BYTES: u64 = 16 << 10;
 /// Buffers in the arena: below this one synchronisation and a copy cost less than two synchronisations.
 const ARENA_DIRECT_BYTES: u64 = 1 << 10;

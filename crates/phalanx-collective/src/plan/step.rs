@@ -148,7 +148,7 @@ pub enum Step {
     Exchange { sends: SmallVec<[Send; 2]>, recvs: SmallVec<[Recv; 2]> },
     /// Copies each part into this rank's slot of this turn, at the given element, then lets the group read it.
     Publish { turn: u32, parts: SmallVec<[(Span, u64); 2]> },
-    /// Waits until everybody in the group but this rank has published `turn`, then reduces in group order: this rank contributes `own`
+    /// Waits until every rank in the group but this rank has published `turn`, then reduces in group order: this rank contributes `own`
     /// (unscaled), every other one the elements from `slot_at` of its slot (unscaled). Prescale is applied to every contribution,
     /// postscale if `last`. The result goes to `dst` and, with `publish = Some((turn, at))`, in the same
     /// pass into this rank's own slot of that turn, which is then published with just these elements.
@@ -157,10 +157,10 @@ pub enum Step {
     Fetch { turn: u32, peer: Rank, slot_at: u64, dst: Span },
     /// Lets the group re-use slots: this rank has read all it will of turns up to and including `turn`.
     Release { turn: u32 },
-    /// Publishes an empty turn and waits until everybody in the group has published it.
+    /// Publishes an empty turn and waits until every rank in the group has published it.
     Sync { turn: u32 },
-    /// Arena memory only (every rank's `In` and `Out` are visible to the group): reduces the range `at..at+len` of everybody's
-    /// `In` in group order, prescaled, postscaled if `last`, and stores the result into everybody's `Out`.
+    /// Arena memory only (every rank's `In` and `Out` are visible to the group): reduces the range `at..at+len` of every rank's
+    /// `In` in group order, prescaled, postscaled if `last`, and stores the result into every rank's `Out`.
     ReduceDirect { at: u64, len: u64, last: bool },
     /// Arena or readable memory only: copies from the peer's `In` into this rank's buffer.
     FetchDirect { peer: Rank, at: u64, dst: Span },

@@ -42,14 +42,14 @@ pub(super) fn own_copy(request: &PlanRequest, is_root: bool, whole: Extent) -> O
     (is_root && !request.in_place).then(|| Step::Copy { src: whole.of(Buf::In), dst: whole.of(Buf::Out) })
 }
 
-/// `buf` of place 0 goes to `buf` of everybody. The largest subtree is served first.
+/// `buf` of place 0 goes to `buf` of every rank. The largest subtree is served first.
 pub(super) fn broadcast(seats: Seats<impl Fn(u32) -> Rank>, buf: Span) -> impl Iterator<Item = Step> {
     let from = parent(seats.place).map(|v| recv((seats.rank)(v), buf, Fold::Store));
     let children: Vec<u32> = children(seats.place, seats.n).collect();
     from.into_iter().chain(children.into_iter().rev().map(move |v| send((seats.rank)(v), buf)))
 }
 
-/// Sums grow in `Out` of the root and in the scratch of everybody else, whose `In` is not ours to write.
+/// Sums grow in `Out` of the root and in the scratch of every other rank, whose `In` is not ours to write.
 fn reduce<'a>(request: &'a PlanRequest, seats: Seats<impl Fn(u32) -> Rank + 'a>) -> Draft<'a> {
     let len = request.layout.len();
     let Some(up) = parent(seats.place) else {

@@ -27,7 +27,7 @@ pub(crate) struct ArenaRun<'a> {
     pub inline: bool,
     /// Position in the lane of each rank of the communicator that is in it.
     pub seats: &'a [Option<u16>],
-    /// Everybody's headers, once seen.
+    /// Every rank's headers, once seen.
     pub headers: &'a mut Vec<CallHeader>,
     pub agreed: bool,
     pub introduced: bool,
@@ -143,7 +143,7 @@ impl ArenaRun<'_> {
         self.lane.publish(turn);
     }
 
-    /// RUN-1: waits for everybody's first turn and compares.
+    /// RUN-1: waits for every rank's first turn and compares.
     #[inline]
     fn agree(&mut self) -> Result<(), Stop> {
         if self.agreed {

@@ -66,7 +66,7 @@ mod tests {
         let hub = Hub::start(vec![listener], secret.clone(), 2).expect("a hub starts");
         let join = |r| {
             let meeting = Meeting::Hub(vec![hub.addresses()[0].to_string()]);
-            let identity = Identity { rank: Rank(r), n_ranks: 2, source: "test", meeting };
+            let identity = Identity::worker(Rank(r), 2, meeting);
             let (secret, mut config) = (secret.clone(), Config::default());
             config.host_id = Some(format!("host{r}"));
             std::thread::spawn(move || World::join(identity, secret, config).expect("the world forms"))

@@ -304,7 +304,7 @@ impl LinkRun<'_> {
         Ok(())
     }
 
-    /// Why a link broke: whoever broke it may itself have failed because of somebody else, so give the verdict a moment.
+    /// Why a link broke: the rank that broke it may have failed because of another one, so give the verdict a moment.
     fn broken(&mut self, peer: Rank, error: &io::Error) -> Stop {
         let deadline = Instant::now() + VERDICT;
         while Instant::now() < deadline {
@@ -341,7 +341,7 @@ impl LinkRun<'_> {
     }
 }
 
-/// Whether the header of a message says that its sender calls this, and sends so many bytes; if not, what it does call.
+/// Whether the header of a message says that its sender calls this, and sends this number of bytes; if not, what it does call.
 pub(crate) fn judge(header: &[u8; HEADER], mine: CallSignature, call: u64, bytes: u64) -> Result<(), String> {
     let word = |i: usize| {
         u64::from_le_bytes(header[i * 8..i * 8 + 8].try_into().expect("seven words of eight bytes"))

@@ -1,10 +1,10 @@
-//! What ranks can disagree about: everybody is told, with both sides, and the engine goes on.
+//! What ranks can disagree about: every rank is told, with both sides, and the engine goes on.
 
 use super::{floats, on};
 use phalanx_collective::engine::{Engine, EngineError, EngineTensor, Request};
 use phalanx_core::{DType, Rank, ReduceOp};
 
-/// One row of the table: what the last rank submits, what all others do, and what everybody is told.
+/// One row of the table: what the last rank submits, what all others do, and what every rank is told.
 type Case = (fn() -> Request, fn() -> Request, &'static str);
 
 fn shaped(shape: &[u64]) -> EngineTensor {

@@ -38,7 +38,7 @@ fn parse(path: &Path) -> Result<Vec<Value>, String> {
     serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// A file that is being written: whoever reads an event just when it is written gets a part of it, and looks again.
+/// A file that is being written: a reader may get a part of an event, and looks again.
 fn parse_live(path: &Path) -> Vec<Value> {
     parse(path).or_else(|_| parse(path)).or_else(|_| parse(path)).unwrap()
 }

@@ -110,7 +110,7 @@ impl Case {
 
 const SHAPES: [&[u32]; 6] = [&[2], &[1, 1], &[3], &[2, 1], &[4], &[2, 2]];
 
-/// Every fault in every shape of at least so many ranks, those that are noticed by silence at the same time.
+/// Every fault in every shape of at least this number of ranks, those that are noticed by silence at the same time.
 fn each(scene: &'static str, least: u32) {
     for fault in Fault::ALL {
         let mut cases = Vec::new();

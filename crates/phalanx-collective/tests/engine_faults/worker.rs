@@ -91,7 +91,7 @@ fn warm_up(engine: &Engine) {
     }
 }
 
-/// Everybody waits for operations that the victim never submits.
+/// Every rank waits for operations that the victim never submits.
 fn wait_for_the_victim(engine: Engine) {
     warm_up(&engine);
     if is_victim(&engine) {
@@ -104,7 +104,7 @@ fn wait_for_the_victim(engine: Engine) {
     tell(engine, 0, handles);
 }
 
-/// Everybody repeats the same step, long enough for a replay, until it fails.
+/// Every rank repeats the same step, long enough for a replay, until it fails.
 fn step_until_something_happens(engine: Engine, set: u32) {
     let committing = Arc::new(AtomicBool::new(false));
     if is_victim(&engine) {
@@ -147,7 +147,7 @@ fn step_until_something_happens(engine: Engine, set: u32) {
     }
 }
 
-/// The victim and its neighbours in rank work in a set of their own; whoever is not in it waits for something else.
+/// The victim and its neighbours in rank work in a set of their own; the other ranks wait for something else.
 fn in_a_subset(engine: Engine) {
     let (n, victim) = (engine.size(), var("PHALANX_TEST_VICTIM").parse::<u32>().expect("a rank"));
     let mut members = vec![victim, (victim + 1) % n];

@@ -16,7 +16,7 @@ pub struct Blow {
     pub op: &'static str,
     pub victim: usize,
     pub signal: Signal,
-    /// Since everybody has been busy for a while.
+    /// Since every rank has been busy for a while.
     pub delay: Duration,
     /// Whether the launcher says how the rank ended, as ours does.
     pub told: bool,

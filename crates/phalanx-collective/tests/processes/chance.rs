@@ -1,4 +1,4 @@
-//! Repeatable randomness: the seed is printed by whoever makes one.
+//! Repeatable randomness: the test that makes one prints the seed.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A number from the environment, for whoever wants more cases than a change needs.
+/// A number from the environment, for more cases than a change needs.
 pub fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }

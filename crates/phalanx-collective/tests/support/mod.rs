@@ -41,7 +41,7 @@ pub fn run_owners<T: Send + 'static>(
             1 => Meeting::Alone,
             _ => Meeting::Hub(vec![hub.addresses()[0].to_string()]),
         };
-        let identity = Identity { rank: Rank::at(r), n_ranks, source: "test", meeting };
+        let identity = Identity::worker(Rank::at(r), n_ranks, meeting);
         let (secret, f, done) = (secret.clone(), f.clone(), done.clone());
         std::thread::Builder::new()
             .name(format!("rank {r}"))

@@ -22,25 +22,34 @@ pub(super) trait Cell {
 
 /// Something that can be put into memory of type `Raw`.
 pub(super) trait Write<Raw>: Copy {
+    /// Writes a tile to every destination, from element `at` on.
+    ///
     /// # Safety
-    /// `to` is valid for writes of `N` elements, of any alignment.
-    unsafe fn write<C: Cpu, const N: usize>(cpu: C, tile: &[Self; N], to: *mut Raw);
+    /// `N` elements of each destination from `at` on are valid for writes, of any alignment.
+    unsafe fn write<C: Cpu, const N: usize>(cpu: C, tile: &[Self; N], dsts: &[*mut u8], at: usize);
 }
 
 impl<T: Copy> Write<T> for T {
     #[inline(always)]
-    unsafe fn write<C: Cpu, const N: usize>(_: C, tile: &[T; N], to: *mut T) {
-        // SAFETY: as the caller promised.
-        unsafe { to.cast::<[T; N]>().write_unaligned(*tile) }
+    unsafe fn write<C: Cpu, const N: usize>(_: C, tile: &[T; N], dsts: &[*mut u8], at: usize) {
+        for dst in dsts {
+            // SAFETY: as the caller promised.
+            unsafe { dst.cast::<T>().add(at).cast::<[T; N]>().write_unaligned(*tile) }
+        }
     }
 }
 
-/// As `f16`: narrowing on the way to memory is cheaper than narrowing in a register.
+/// As `f16`. One destination: narrowing on the way to memory is cheaper than narrowing in a register. Several: narrowing once is.
 impl Write<u16> for f32 {
     #[inline(always)]
-    unsafe fn write<C: Cpu, const N: usize>(cpu: C, tile: &[f32; N], to: *mut u16) {
+    unsafe fn write<C: Cpu, const N: usize>(cpu: C, tile: &[f32; N], dsts: &[*mut u8], at: usize) {
+        if let [dst] = dsts {
+            // SAFETY: as the caller promised.
+            return unsafe { cpu.narrow(tile, dst.cast::<u16>().add(at)) };
+        }
+        let halves = cpu.narrowed(tile);
         // SAFETY: as the caller promised.
-        unsafe { cpu.narrow(tile, to) }
+        unsafe { <u16 as Write<u16>>::write(cpu, &halves, dsts, at) }
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) trait Cpu: Copy {
     /// # Safety
     /// `to` is valid for writes of `N` elements, of any alignment.
     unsafe fn narrow<const N: usize>(self, from: &[f32; N], to: *mut u16);
+    /// The same bits, in registers.
+    fn narrowed<const N: usize>(self, from: &[f32; N]) -> [u16; N];
     /// `f32` to `bf16` bits, to nearest even, from the order in which `bf16_widen` left them. Meets no NaN but
     /// `f32::NAN`.
     fn bf16_narrow<const N: usize>(self, from: &[f32; N]) -> [u16; N];
@@ -70,10 +72,15 @@ impl Cpu for Portable {
 
     #[inline(always)]
     unsafe fn narrow<const N: usize>(self, from: &[f32; N], to: *mut u16) {
+        // SAFETY: as the caller promised.
+        unsafe { to.cast::<[u16; N]>().write_unaligned(self.narrowed(from)) }
+    }
+
+    #[inline(always)]
+    fn narrowed<const N: usize>(self, from: &[f32; N]) -> [u16; N] {
         let mut bits = [0; N];
         bits.iter_mut().zip(from).for_each(|(to, &from)| *to = narrow_bits(from));
-        // SAFETY: as the caller promised.
-        unsafe { to.cast::<[u16; N]>().write_unaligned(bits) }
+        bits
     }
 
     #[inline(always)]
@@ -150,7 +157,7 @@ fn bf16_narrow<const N: usize>(_: impl Cpu, from: &[f32; N]) -> [u16; N] {
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! cpu {
-    ($name:ident, $bf16_narrow:ident, $($lanes:literal $half:ident $wide:ident: $widen:path, $narrow:path);+) => {
+    ($name:ident, $bf16_narrow:ident, $($lanes:literal $half:ident $wide:ident: $widen:path, $narrow:path, $narrowed:path);+) => {
         #[derive(Clone, Copy)]
         pub(super) struct $name(());
 
@@ -194,6 +201,21 @@ macro_rules! cpu {
             }
 
             #[inline(always)]
+            fn narrowed<const N: usize>(self, from: &[f32; N]) -> [u16; N] {
+                let (mut to, mut at) = ([0; N], 0);
+                $(while at + $lanes <= N {
+                    // SAFETY: `self` proves the instruction; `at..at + lanes` is inside both arrays.
+                    unsafe {
+                        let wide = from.as_ptr().add(at).cast::<$wide>().read_unaligned();
+                        to.as_mut_ptr().add(at).cast::<$half>().write_unaligned($narrowed(wide));
+                    }
+                    at += $lanes;
+                })+
+                to[at..].iter_mut().zip(&from[at..]).for_each(|(to, &from)| *to = narrow_bits(from));
+                to
+            }
+
+            #[inline(always)]
             fn bf16_narrow<const N: usize>(self, from: &[f32; N]) -> [u16; N] {
                 $bf16_narrow(self, from)
             }
@@ -201,12 +223,13 @@ macro_rules! cpu {
     };
 }
 #[cfg(target_arch = "x86_64")]
-cpu!(Avx2, bf16_narrow, 8 __m128i __m256: _mm256_cvtph_ps, narrow_8);
+cpu!(Avx2, bf16_narrow, 8 __m128i __m256: _mm256_cvtph_ps, narrow_8, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>);
 // Widening does not round. But only with the current direction will the compiler let it read from memory by itself.
 #[cfg(target_arch = "x86_64")]
 cpu!(Avx512, bf16_narrow_512,
-     16 __m256i __m512: _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>, narrow_16;
-     8 __m128i __m256: _mm256_cvtph_ps, narrow_8);
+     16 __m256i __m512: _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>, narrow_16,
+     _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>;
+     8 __m128i __m256: _mm256_cvtph_ps, narrow_8, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>);
 
 /// Writes halves. With a memory operand the instruction takes half the execution slots of the one with a register,
 /// which the compiler would choose as soon as there may be two destinations; hence assembly.

@@ -164,10 +164,8 @@ unsafe fn tiles<C: Cpu, L: Cell, O: Join<L::Acc>, const N: usize>(
             acc.iter_mut().zip(&load(src)).for_each(|(a, &b)| *a = O::join(*a, b));
         }
         let out = L::finish(cpu, &acc, &factors);
-        for &dst in dsts {
-            // SAFETY: as for the sources; a source that this destination equals was read above (KER-4).
-            unsafe { L::Out::write(cpu, &out, dst.cast::<L::Raw>().add(at)) };
-        }
+        // SAFETY: as for the sources; a source that a destination equals was read above (KER-4).
+        unsafe { L::Out::write(cpu, &out, dsts, at) };
         at += N;
     }
     at

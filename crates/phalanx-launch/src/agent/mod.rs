@@ -42,7 +42,7 @@ use voice::Voice;
 const GRACE: Duration = Duration::from_secs(1);
 /// SIGKILL is repeated while the family forks faster than it dies.
 const KILL_AGAIN: Duration = Duration::from_millis(50);
-/// After so many, what is left hangs in the kernel and nobody can end it.
+/// Milliseconds after which what is left hangs in the kernel and cannot be ended.
 const KILLS: u32 = 40;
 
 /// What the main thread learns from the others.
@@ -234,7 +234,7 @@ impl Agent {
 }
 
 /// Ctrl-C of a terminal is the launcher's to answer. A handler that does nothing, not `SIG_IGN`: ranks would inherit
-/// that, and Python would never raise `KeyboardInterrupt`. SIGCHLD, too, gets a handler: whoever started us may ignore it,
+/// that, and Python would never raise `KeyboardInterrupt`. SIGCHLD, too, gets a handler: the program that started us may ignore it,
 /// and then the kernel would throw the ranks' exit codes away.
 fn watch_signals(events: SyncSender<AgentEvent>) {
     let Ok(mut signals) = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP]) else { return };

@@ -2,7 +2,7 @@
 
 use super::{Agent, check, cores, feed::InputWriter, pump, reap, secret_fd, spawn};
 use crate::{
-    environment::{SECRET_FD, is_foreign},
+    environment::{DEFAULTS, SECRET_FD, is_foreign},
     limits::{self, Shortage},
     wire::{OutputStream, Prepare, RankStart, StartRefusal, ToLauncher},
 };
@@ -41,7 +41,7 @@ pub fn check(prepare: &Prepare) -> Result<(), StartRefusal> {
     room(prepare.ranks.len() as u32)
 }
 
-/// Whether the system lets so many ranks live here. Ranks inherit the limit on files that this raises: each watches all others.
+/// Whether the system lets this number of ranks live here. Ranks inherit the limit on files that this raises: each watches all others.
 fn room(n_ranks: u32) -> Result<(), StartRefusal> {
     let refuse = |what: &str, short: Shortage| StartRefusal::NoRoom {
         n_ranks,
@@ -111,6 +111,9 @@ fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Res
     let mut env = environment(prepare, &rank.env);
     env.insert(SECRET_FD.into(), secret.as_raw_fd().to_string().into());
     env.entry("OMP_NUM_THREADS".into()).or_insert_with(|| n_threads.max(1).to_string().into());
+    for (name, value) in DEFAULTS {
+        env.entry(name.into()).or_insert_with(|| value.into());
+    }
     let argv: Vec<OsString> = prepare.argv.iter().map(|a| OsString::from_vec(a.clone())).collect();
     spawn::spawn(spawn::RankProcess {
         argv: &argv,

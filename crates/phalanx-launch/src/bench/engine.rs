@@ -1,6 +1,7 @@
 //! `phalanx bench --engine`: many named tensors, one small one, and a first, negotiated step.
 
 use super::BenchError;
+use crate::table::{TextTable, left, right};
 use phalanx_collective::{
     Communicator,
     engine::{Engine, EngineError, EngineTensor, Request},
@@ -177,11 +178,18 @@ fn first_meeting(engine: &Engine, round: usize, times: &mut Vec<f64>) -> Result<
 }
 
 fn print(rows: Vec<Times>, np: u32, json: bool) {
+    let table = TextTable::new(&[
+        left("what", 16),
+        right("tensors", 8),
+        right("bytes", 12),
+        right("memory", 8),
+        right("min us", 12),
+        right("median us", 12),
+        right("p99 us", 12),
+        right("calls", 8),
+    ]);
     if !json {
-        println!(
-            "{:<16} {:>8} {:>12} {:>8} {:>12} {:>12} {:>12} {:>8}",
-            "what", "tensors", "bytes", "memory", "min us", "median us", "p99 us", "calls"
-        );
+        println!("{}", table.head());
     }
     for Times { what, tensors, bytes, buffers, mut times } in rows {
         times.sort_by(f64::total_cmp);
@@ -200,10 +208,10 @@ fn print(rows: Vec<Times>, np: u32, json: bool) {
         if json {
             println!("{}", serde_json::to_string(&row).unwrap_or_default());
         } else {
-            println!(
-                "{what:<16} {tensors:>8} {bytes:>12} {buffers:>8} {:>12.1} {:>12.1} {:>12.1} {:>8}",
-                row.min_us, row.median_us, row.p99_us, row.calls
-            );
+            let times = [row.min_us, row.median_us, row.p99_us].map(|us| format!("{us:.1}"));
+            let cells = [what.to_string(), tensors.to_string(), bytes.to_string(), buffers.to_string()];
+            let cells: Vec<String> = cells.into_iter().chain(times).chain([row.calls.to_string()]).collect();
+            println!("{}", table.row(&cells));
         }
     }
 }

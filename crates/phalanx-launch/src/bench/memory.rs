@@ -17,7 +17,7 @@ pub struct MemoryShortage {
     available: u64,
 }
 
-/// Looks at every case, with so many ranks in the world and on this host.
+/// Looks at every case, with the numbers of ranks in the world and on this host.
 pub fn check(cases: &[Case], n_ranks: u32, n_local: u32) -> Result<(), MemoryShortage> {
     // Where the system does not say what there is, it has to be tried.
     limits::available_memory().map_or(Ok(()), |available| judge(cases, n_ranks, n_local, available))

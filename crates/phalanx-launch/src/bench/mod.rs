@@ -6,19 +6,19 @@ mod engine;
 mod measure;
 mod memory;
 mod options;
+mod report;
 mod sample;
-mod table;
 
 pub use options::{BenchArgs, bytes};
 
 use options::Case;
 use phalanx_collective::{Communicator, Error};
 use phalanx_core::DType;
+use report::{BenchReport, Row};
 use std::{
     os::unix::process::CommandExt,
     process::{Command, ExitCode},
 };
-use table::{Row, Table};
 
 pub fn main(args: &BenchArgs) -> ExitCode {
     let cases = match args.cases() {
@@ -94,7 +94,7 @@ fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
     if lead {
         args.roundings(cases).iter().for_each(|said| eprintln!("note: {said}"));
     }
-    let mut table = Table::new(args.json, lead, cases.len());
+    let mut table = BenchReport::new(args.json, lead, cases.len());
     for case in cases {
         if let Some(measured) = measure(&mut comm, case, args.seconds)? {
             table.row(&Row::new(&comm, case, &measured));

@@ -6,9 +6,9 @@ mod finding;
 mod machine;
 mod network;
 mod peers;
+mod report;
 mod settings;
 mod sources;
-mod table;
 mod timed;
 mod tools;
 
@@ -50,7 +50,7 @@ pub fn main(args: &DoctorArgs) -> ExitCode {
 fn page(findings: &[Finding]) -> String {
     let colour = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("phalanx {} on {host}\n\n{}", env!("CARGO_PKG_VERSION"), table::render(findings, colour))
+    format!("phalanx {} on {host}\n\n{}", env!("CARGO_PKG_VERSION"), report::render(findings, colour))
 }
 
 fn json(findings: &[Finding]) -> String {

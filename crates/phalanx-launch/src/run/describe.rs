@@ -1,24 +1,37 @@
 //! `-v`: describes the world that is about to start. Text only; this module does not know the secret.
 
 use super::route::Route;
-use crate::place::{HostRanks, WorldPlan};
+use crate::{
+    place::{HostRanks, WorldPlan},
+    table::{TextTable, left, right, widest},
+};
 use std::{fmt::Write, net::SocketAddr};
 
 /// A table of hosts, how each is reached, then where the ranks meet. Nothing has been started yet.
 pub fn world(plan: &WorldPlan, routes: &[Route], meeting: &[SocketAddr]) -> String {
     let (n_ranks, n_hosts) = (plan.n_ranks(), plan.hosts().len());
     let count = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let roles = match plan.n_servers() {
+        0 => String::new(),
+        n => format!(" ({}, {})", count(plan.n_workers().into(), "worker"), count(n.into(), "server")),
+    };
     let mut text = format!(
-        "phalanx: a world of {} on {}\n",
+        "phalanx: a world of {}{roles} on {}\n",
         count(n_ranks.into(), "rank"),
         count(n_hosts as u64, "host")
     );
-    let width = plan.hosts().iter().map(|h| h.name.chars().count()).max().unwrap_or(0).max(4);
-    let _ = writeln!(text, "  {:<width$}  {:>9}  {:>5}  reached by", "host", "ranks", "local");
+    let width = widest(plan.hosts().iter().map(|h| h.name.as_str())).max(4);
+    let columns = [left("host", width), right("ranks", 9), right("local", 5), left("reached by", 0)];
+    let table = TextTable::wide(&columns);
+    let _ = writeln!(text, "{}", table.head());
     for (host, route) in plan.hosts().iter().zip(routes) {
         let (first, last, n_local) = (host.ranks.start, host.ranks.end - 1, host.ranks.len());
         let ranks = if first == last { first.to_string() } else { format!("{first}-{last}") };
-        let _ = writeln!(text, "  {:<width$}  {ranks:>9}  {n_local:>5}  {}", host.name, route.shown());
+        let cells = [host.name.to_string(), ranks, n_local.to_string(), route.shown().to_string()];
+        let _ = writeln!(text, "{}", table.row(&cells));
+    }
+    if let Some(evaluator) = plan.evaluator() {
+        let _ = writeln!(text, "  an evaluator runs beside them on {}", plan.host_name(evaluator));
     }
     let meeting: Vec<String> = meeting.iter().map(SocketAddr::to_string).collect();
     let _ = writeln!(text, "  ranks meet at {}", meeting.join(", "));

@@ -26,7 +26,7 @@ impl Failures {
         }
     }
 
-    /// The rank that failed first, if ranks know that better than whoever saw how their processes ended and holds it to be `culprit`.
+    /// The rank that failed first, if ranks know that better than the launcher, which saw how processes ended and takes it for `culprit`.
     pub fn first(&self, culprit: Rank) -> Rank {
         let follows = |f: &RankFailure| f.rank == culprit && f.kind == FailureKind::FollowsAnother;
         let own = self.0.iter().find(|f| f.kind == FailureKind::Own);

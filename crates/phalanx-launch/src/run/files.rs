@@ -1,7 +1,7 @@
-//! `--output-filename DIR`: every rank's output, unchanged, in `DIR/rank.N/stdout` and `stderr`.
+//! `--output-filename DIR`: every rank's output, unchanged, in `DIR/rank.N/stdout` and `stderr`; the evaluator's in `DIR/evaluator`.
 
 use super::LaunchError;
-use crate::wire::OutputStream;
+use crate::{place::WorldPlan, wire::OutputStream};
 use phalanx_core::Rank;
 use std::{
     fs::{self, File},
@@ -14,9 +14,11 @@ use std::{
 pub struct OutputFiles(Vec<[File; 2]>);
 
 impl OutputFiles {
-    pub fn create(dir: &Path, n_ranks: u32) -> Result<OutputFiles, LaunchError> {
-        let ranks = (0..n_ranks).map(|rank| {
-            let dir = dir.join(directory(rank, n_ranks));
+    pub fn create(dir: &Path, plan: &WorldPlan) -> Result<OutputFiles, LaunchError> {
+        let ranks = (0..plan.n_processes()).map(|process| {
+            let is_evaluator = plan.evaluator() == Some(Rank(process));
+            let name = if is_evaluator { "evaluator".into() } else { directory(process, plan.n_ranks()) };
+            let dir = dir.join(name);
             create(&dir).map_err(|why| LaunchError::Files { path: dir, why })
         });
         ranks.collect::<Result<_, _>>().map(OutputFiles)

@@ -10,9 +10,9 @@ use super::{
     failures::{Failures, RankFailure},
     input::{self, InputAck},
     meeting::MeetingPoint,
-    policy::{Action, Charge, EndCause, JobEvent, Policy},
+    policy::{Action, Charge, Crew, EndCause, JobEvent, Policy},
     printer::{Piece, Tails},
-    report::{Ended, summary},
+    report::{self, Ended, summary},
     route::Route,
     tell,
 };
@@ -30,9 +30,9 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc::{Receiver, SyncSender},
+        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -56,6 +56,8 @@ pub struct Job {
     pub discard: Arc<AtomicBool>,
     pub started: Instant,
     pub timeout: Option<Duration>,
+    /// How long processes get to end by themselves.
+    pub grace: Option<Duration>,
     /// What is known about each host and rank.
     pub hosts: Vec<HostState>,
     pub pids: Vec<Option<u32>>,
@@ -64,8 +66,8 @@ pub struct Job {
     pub failures: Failures,
     /// Whom they agreed to blame.
     pub verdict: Verdict,
-    /// Writes the last notice.
-    pub showing: Option<JoinHandle<()>>,
+    /// Disconnected once the last notice is written.
+    pub showing: Option<Receiver<()>>,
     /// The way to a terminal on which lines change, until the job is over.
     pub screen: Option<SyncSender<Piece>>,
     pub reading: Reading,
@@ -163,7 +165,12 @@ impl Job {
             }
             _ => Reading::Over,
         };
-        let mut policy = Policy::new(self.plan.n_ranks());
+        let mut policy = Policy::of(Crew {
+            n_ranks: self.plan.n_ranks(),
+            n_servers: self.plan.n_servers(),
+            has_evaluator: self.plan.evaluator().is_some(),
+            grace: self.grace,
+        });
         loop {
             let now = self.started.elapsed();
             let timeout = self.timeout.filter(|_| policy.cause() == EndCause::Success);
@@ -181,6 +188,7 @@ impl Job {
             };
             for action in input.map(|input| policy.step(now, input)).unwrap_or_default() {
                 match action {
+                    Action::Tell(note) => self.show(report::note(&note)),
                     Action::Signal(sig) => {
                         self.stop_waiting_for_the_console(&policy, now);
                         self.order_all(|| ToAgent::Signal(sig));
@@ -213,7 +221,9 @@ impl Job {
             }
             News::Said { up: ToLauncher::Exited { rank, ending }, .. } => {
                 tracing::info!(%rank, %ending, "rank ended");
-                self.meeting.rank_ended(rank, End::Process(ending));
+                if self.plan.evaluator() != Some(rank) {
+                    self.meeting.rank_ended(rank, End::Process(ending));
+                }
                 Some(JobEvent::Exited { rank, ending })
             }
             News::Said { host, up: ToLauncher::Refused(refusal) } => {
@@ -264,8 +274,14 @@ impl Job {
     fn show(&mut self, text: String) {
         if let Some(screen) = &self.screen {
             let _ = screen.try_send(Piece::Notice(text));
-        } else if self.showing.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.showing = Some(thread::spawn(move || tell(&text)));
+        } else if self.showing.as_ref().is_none_or(|last| last.try_recv() == Err(TryRecvError::Disconnected))
+        {
+            let (written, showing) = sync_channel(0);
+            self.showing = Some(showing);
+            thread::spawn(move || {
+                tell(&text);
+                drop(written);
+            });
         }
     }
 
@@ -313,6 +329,10 @@ impl Job {
             }
         }
         self.dismiss();
+        if let Some(last) = self.showing.take() {
+            // Nothing is ever sent: it ends when the notice is written, or is late.
+            let _ = last.recv_timeout(CONSOLE);
+        }
         cut_short
     }
 
@@ -341,7 +361,7 @@ impl Job {
         }
     }
 
-    /// Whoever failed because of another rank said so, and is not the cause if that other rank is known.
+    /// A rank that failed because of another one said so, and is not the cause if that other rank is known.
     pub fn ask_ranks_who_was_first(&self, policy: &mut Policy) {
         if let Some((rank, charge)) = self.verdict.doom.as_ref().and_then(Charge::of) {
             policy.blame(rank, charge);

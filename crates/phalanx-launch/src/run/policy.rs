@@ -7,6 +7,10 @@
 //!   that lose a peer exit with a code, and on several hosts their messages may arrive before the message of the crash.
 //! - END-4: a rank that the ranks agreed to blame is the culprit, however it ended: a rank that notices a dead or frozen peer may end
 //!   before that peer does. The job's exit code is the culprit's, and never 0.
+//! - END-5: how an evaluator ends is told, but changes neither the job nor its exit code.
+//! - END-6: servers and an evaluator that still run when every worker has ended get the grace, then SIGTERM, then SIGKILL; that is no failure.
+//! - END-7: a job that the launcher was asked to end has that signal's exit code, even if every rank ended with 0: it is not complete, and
+//!   the program that restarts jobs must see that.
 
 use crate::wire::{Ending, JobSignal};
 use phalanx_core::Rank;
@@ -23,7 +27,35 @@ const STOP_KILL: Duration = Duration::from_secs(3);
 const CONFIRM: Duration = Duration::from_secs(2);
 const CRASH_WINDOW: Duration = Duration::from_millis(500);
 
+/// How long processes get to end by themselves, where nobody chose: after SIGTERM, and after the last worker.
+const GRACE: Duration = Duration::from_secs(30);
+
 const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+/// Who is in a job, and how patient it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Crew {
+    /// Workers and servers.
+    pub n_ranks: u32,
+    pub n_servers: u32,
+    /// It has the place after the last rank.
+    pub has_evaluator: bool,
+    pub grace: Option<Duration>,
+}
+
+/// What the user is told while a job runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobNote {
+    EvaluatorFailed(Ending),
+    /// These did not end so long after the last worker, and get this signal.
+    Overdue {
+        signal: JobSignal,
+        servers: Vec<u32>,
+        evaluator: bool,
+        after: Duration,
+    },
+}
 
 /// What the launcher learns.
 #[derive(Clone, Debug)]
@@ -46,8 +78,9 @@ pub enum JobEvent {
 }
 
 /// What the launcher does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    Tell(JobNote),
     /// To every rank that still runs.
     Signal(JobSignal),
     /// No rank runs, or none that would still answer.
@@ -139,10 +172,20 @@ enum Rung {
     GiveUp,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evaluator {
+    Absent,
+    Runs,
+    Ended,
+}
+
 /// One job's ending.
 #[derive(Debug)]
 pub struct Policy {
     ends: Vec<Option<RankEnd>>,
+    n_workers: usize,
+    evaluator: Evaluator,
+    grace: Option<Duration>,
     cause: Option<EndCause>,
     /// When the cause arose.
     caused_at: Duration,
@@ -157,9 +200,18 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// A job of workers alone.
+    #[cfg(test)]
     pub fn new(n_ranks: u32) -> Policy {
+        Policy::of(Crew { n_ranks, n_servers: 0, has_evaluator: false, grace: None })
+    }
+
+    pub fn of(crew: Crew) -> Policy {
         Policy {
-            ends: vec![None; n_ranks as usize],
+            ends: vec![None; crew.n_ranks as usize],
+            n_workers: (crew.n_ranks - crew.n_servers) as usize,
+            evaluator: if crew.has_evaluator { Evaluator::Runs } else { Evaluator::Absent },
+            grace: crew.grace,
             cause: None,
             caused_at: Duration::ZERO,
             asked: None,
@@ -225,7 +277,14 @@ impl Policy {
         if self.finished {
             return Vec::new();
         }
+        let mut actions = Vec::new();
         match input {
+            JobEvent::Exited { rank, ending } if rank.index() >= self.ends.len() => {
+                self.evaluator = Evaluator::Ended;
+                if ending.is_failure() && self.cause.is_none() && self.asked.is_none() {
+                    actions.push(Action::Tell(JobNote::EvaluatorFailed(ending))); // END-5
+                }
+            }
             JobEvent::Exited { rank, ending } => self.exited(now, rank, ending),
             JobEvent::HostLost { host, ranks } => self.host_lost(now, host, ranks),
             JobEvent::Asked(signal) => self.asked_by_user(now, signal),
@@ -233,7 +292,32 @@ impl Policy {
             JobEvent::OutputClosed => self.stop(now, EndCause::OutputClosed),
             JobEvent::Tick => {}
         }
-        self.climb(now)
+        self.wind_down(now);
+        self.climb(now, actions)
+    }
+
+    fn is_over(&self) -> bool {
+        self.evaluator != Evaluator::Runs && self.ends.iter().all(Option::is_some)
+    }
+
+    /// END-6.
+    fn wind_down(&mut self, now: Duration) {
+        let workers_ended = self.ends[..self.n_workers].iter().all(Option::is_some);
+        if self.cause.is_some() || !workers_ended || self.is_over() || !self.ladder.is_empty() {
+            return;
+        }
+        let grace = self.grace.unwrap_or(GRACE);
+        self.arrange(now, &[(grace, JobSignal::Term), (grace + STOP_KILL, JobSignal::Kill)]);
+    }
+
+    fn overdue(&self, signal: JobSignal) -> JobNote {
+        let servers = (self.n_workers..self.ends.len()).filter(|&rank| self.ends[rank].is_none());
+        JobNote::Overdue {
+            signal,
+            servers: servers.map(|rank| rank as u32).collect(),
+            evaluator: self.evaluator == Evaluator::Runs,
+            after: self.grace.unwrap_or(GRACE),
+        }
     }
 
     fn exited(&mut self, now: Duration, rank: Rank, ending: Ending) {
@@ -243,6 +327,7 @@ impl Policy {
             return;
         }
         match self.cause {
+            None if asked.is_some() => {} // END-6
             None => self.fail(now, EndCause::Failed { rank, ending }),
             Some(EndCause::Failed { ending: first, .. })
                 if is_crash(ending)
@@ -264,6 +349,9 @@ impl Policy {
             lost_any |= end.is_none();
             end.get_or_insert(RankEnd { ending: None, asked, early });
         }
+        if host == 0 && self.evaluator == Evaluator::Runs {
+            self.evaluator = Evaluator::Ended;
+        }
         if lost_any {
             self.lost_hosts.push((host, ranks));
         }
@@ -284,14 +372,17 @@ impl Policy {
             (None, SIGINT) => self.end(
                 now,
                 EndCause::Asked(signal),
-                &[(Duration::ZERO, JobSignal::Int), (ASK_TERM, JobSignal::Term), (ASK_KILL, JobSignal::Kill)],
+                &[
+                    (Duration::ZERO, JobSignal::Int),
+                    (ASK_TERM, JobSignal::Term),
+                    (self.grace.map_or(ASK_KILL, |grace| ASK_TERM + grace), JobSignal::Kill),
+                ],
             ),
             (None, _) => {
-                self.end(
-                    now,
-                    EndCause::Asked(signal),
-                    &[(Duration::ZERO, JobSignal::Term), (ASK_KILL, JobSignal::Kill)],
-                );
+                let usual = if signal == SIGTERM { GRACE } else { ASK_KILL };
+                let rungs =
+                    [(Duration::ZERO, JobSignal::Term), (self.grace.unwrap_or(usual), JobSignal::Kill)];
+                self.end(now, EndCause::Asked(signal), &rungs);
             }
         }
     }
@@ -306,17 +397,23 @@ impl Policy {
         if self.cause.replace(cause).is_none() {
             self.caused_at = now;
         }
+        self.arrange(now, rungs);
+    }
+
+    fn arrange(&mut self, now: Duration, rungs: &[(Duration, JobSignal)]) {
         self.ladder = rungs.iter().map(|&(after, sig)| (now + after, Rung::Signal(sig))).collect();
         let last = rungs.last().map_or(Duration::ZERO, |(after, _)| *after);
         self.ladder.push((now + last + CONFIRM, Rung::GiveUp));
     }
 
-    fn climb(&mut self, now: Duration) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let all_ended = self.ends.iter().all(Option::is_some);
+    fn climb(&mut self, now: Duration, mut actions: Vec<Action>) -> Vec<Action> {
+        let all_ended = self.is_over();
         while !all_ended && self.ladder.first().is_some_and(|(at, _)| *at <= now) {
             match self.ladder.remove(0).1 {
                 Rung::Signal(sig) => {
+                    if self.cause.is_none() {
+                        actions.push(Action::Tell(self.overdue(sig)));
+                    }
                     self.asked = Some(sig);
                     actions.push(Action::Signal(sig));
                 }
@@ -339,176 +436,4 @@ fn is_crash(ending: Ending) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn exit(rank: u32, code: i32) -> JobEvent {
-        JobEvent::Exited { rank: Rank(rank), ending: Ending::Code(code) }
-    }
-
-    fn killed(rank: u32, signal: i32) -> JobEvent {
-        JobEvent::Exited { rank: Rank(rank), ending: Ending::Signal(signal) }
-    }
-
-    /// Plays inputs at times and returns what happened when.
-    fn play(n_ranks: u32, inputs: &[(u32, JobEvent)]) -> (Policy, Vec<(u32, Action)>) {
-        let mut policy = Policy::new(n_ranks);
-        let mut log = Vec::new();
-        let mut inputs = inputs.iter().peekable();
-        loop {
-            let tick = policy.deadline();
-            let (now, input) = match (inputs.peek(), tick) {
-                (Some((at, _)), Some(tick)) if *at * MS > tick => (tick, JobEvent::Tick),
-                (Some((at, input)), _) => {
-                    inputs.next();
-                    (*at * MS, input.clone())
-                }
-                (None, Some(tick)) => (tick, JobEvent::Tick),
-                (None, None) => return (policy, log),
-            };
-            log.extend(policy.step(now, input).into_iter().map(|a| (now.as_millis() as u32, a)));
-        }
-    }
-
-    use Action::{Finish, Signal};
-
-    #[test]
-    fn a_job_ends_when_its_last_rank_does() {
-        let (policy, log) = play(2, &[(5, exit(1, 0)), (900_000, exit(0, 0))]);
-        assert_eq!(log, [(900_000, Finish)], "END-1");
-        assert_eq!((policy.cause(), policy.cause().exit_code()), (EndCause::Success, 0));
-    }
-
-    #[test]
-    fn the_first_failure_ends_everybody_step_by_step() {
-        let (policy, log) = play(2, &[(100, exit(1, 3))]);
-        assert_eq!(
-            log,
-            [(1100, Signal(JobSignal::Term)), (4100, Signal(JobSignal::Kill)), (6100, Finish)],
-            "END-2"
-        );
-        assert_eq!(policy.cause(), EndCause::Failed { rank: Rank(1), ending: Ending::Code(3) });
-        assert_eq!(policy.cause().exit_code(), 3);
-        assert_eq!(policy.ends()[0], None);
-    }
-
-    #[test]
-    fn survivors_that_end_by_themselves_are_not_waited_for() {
-        let (policy, log) = play(3, &[(100, exit(1, 3)), (110, exit(0, 1)), (120, exit(2, 1))]);
-        assert_eq!(log, [(120, Finish)]);
-        assert_eq!(policy.cause().exit_code(), 3);
-    }
-
-    #[test]
-    fn a_crash_outranks_the_codes_of_those_who_noticed_it() {
-        let (policy, _) = play(3, &[(100, exit(0, 1)), (102, killed(2, 9)), (103, exit(1, 1))]);
-        assert_eq!(policy.cause(), EndCause::Failed { rank: Rank(2), ending: Ending::Signal(9) }, "END-3");
-        assert_eq!(policy.cause().exit_code(), 137);
-    }
-
-    #[test]
-    fn the_rank_that_all_others_blame_is_the_culprit_however_it_ended() {
-        let judged = |n_ranks, inputs: &[(u32, JobEvent)], charge| {
-            let (mut policy, _) = play(n_ranks, inputs);
-            policy.blame(Rank(1), charge);
-            (policy.culprit(), policy.cause().exit_code())
-        };
-        let failed = [(10, exit(0, 1)), (11, exit(1, 101)), (12, exit(2, 1))];
-        assert_eq!(judged(3, &failed, Charge::Gone), (Some(Rank(1)), 101), "END-4");
-        let left = [(10, exit(1, 0)), (11, exit(0, 7))];
-        assert_eq!(judged(2, &left, Charge::Gone), (Some(Rank(1)), 1), "END-4: never 0");
-        let frozen = [(10, exit(0, 7)), (4011, killed(1, 9))];
-        assert_eq!(judged(2, &frozen, Charge::Frozen), (Some(Rank(1)), 137), "END-4: its own code");
-        assert_eq!(judged(2, &frozen[..1], Charge::Frozen), (Some(Rank(1)), 1), "nobody knows its code");
-    }
-
-    #[test]
-    fn blame_does_not_outrank_a_lost_host_or_a_request() {
-        let lost = (11, JobEvent::HostLost { host: 1, ranks: 1..2 });
-        let (mut policy, _) = play(2, &[(10, exit(0, 1)), lost]);
-        policy.blame(Rank(1), Charge::CutOff);
-        assert_eq!(policy.cause(), EndCause::HostLost { host: 1 }, "the host is why the rank is gone");
-        let (mut policy, _) = play(2, &[(10, JobEvent::Asked(2)), (11, exit(0, 1)), (12, exit(1, 0))]);
-        policy.blame(Rank(1), Charge::Gone);
-        assert_eq!((policy.cause(), policy.blamed()), (EndCause::Asked(2), Some((Rank(1), Charge::Gone))));
-        let (mut policy, _) = play(2, &[(10, exit(0, 0)), (11, exit(1, 0))]);
-        policy.blame(Rank(1), Charge::Gone);
-        assert_eq!(policy.cause(), EndCause::Success, "whoever was left coped");
-    }
-
-    #[test]
-    fn what_comes_late_or_looks_like_a_reaction_is_not_the_culprit() {
-        let first = EndCause::Failed { rank: Rank(0), ending: Ending::Code(1) };
-        assert_eq!(play(2, &[(100, exit(0, 1)), (700, killed(1, 11))]).0.cause(), first);
-        assert_eq!(play(2, &[(100, exit(0, 1)), (110, killed(1, 6))]).0.cause(), first);
-        let crash = EndCause::Failed { rank: Rank(0), ending: Ending::Signal(11) };
-        assert_eq!(play(2, &[(100, killed(0, 11)), (110, killed(1, 9))]).0.cause(), crash);
-        // Killed by us at 4000, not by the kernel.
-        let (policy, _) = play(2, &[(0, exit(0, 1)), (4001, killed(1, 9))]);
-        assert_eq!(policy.cause(), first);
-        assert_eq!(
-            policy.ends()[1],
-            Some(RankEnd { ending: Some(Ending::Signal(9)), asked: Some(JobSignal::Kill), early: false })
-        );
-    }
-
-    #[test]
-    fn an_early_exit_with_zero_waits_for_the_others() {
-        let (policy, log) = play(2, &[(100, exit(0, 0)), (5000, exit(1, 7))]);
-        assert_eq!(log, [(5000, Finish)]);
-        assert_eq!(policy.cause().exit_code(), 7);
-    }
-
-    #[test]
-    fn ctrl_c_interrupts_then_terminates_then_kills() {
-        let (policy, log) = play(1, &[(10, JobEvent::Asked(2))]);
-        assert_eq!(
-            log,
-            [
-                (10, Signal(JobSignal::Int)),
-                (2010, Signal(JobSignal::Term)),
-                (4010, Signal(JobSignal::Kill)),
-                (6010, Finish)
-            ]
-        );
-        assert_eq!(policy.cause().exit_code(), 130);
-    }
-
-    #[test]
-    fn a_second_ctrl_c_kills_at_once() {
-        let (policy, log) =
-            play(1, &[(10, JobEvent::Asked(2)), (500, JobEvent::Asked(2)), (510, killed(0, 9))]);
-        assert_eq!(log, [(10, Signal(JobSignal::Int)), (500, Signal(JobSignal::Kill)), (510, Finish)]);
-        assert_eq!(policy.cause().exit_code(), 130, "the cause stays the first one");
-    }
-
-    #[test]
-    fn sigterm_is_passed_on_and_a_failure_that_follows_is_no_culprit() {
-        let (policy, log) = play(1, &[(0, JobEvent::Asked(15)), (20, killed(0, 15))]);
-        assert_eq!(log, [(0, Signal(JobSignal::Term)), (20, Finish)]);
-        assert_eq!(policy.cause().exit_code(), 143);
-    }
-
-    #[test]
-    fn timeouts_and_closed_output_stop_the_job() {
-        let (policy, log) = play(1, &[(0, JobEvent::TimedOut), (1, killed(0, 15))]);
-        assert_eq!((log, policy.cause().exit_code()), (vec![(0, Signal(JobSignal::Term)), (1, Finish)], 124));
-        let (policy, log) = play(1, &[(0, JobEvent::OutputClosed)]);
-        assert_eq!(log, [(0, Signal(JobSignal::Term)), (3000, Signal(JobSignal::Kill)), (5000, Finish)]);
-        assert_eq!(policy.cause().exit_code(), 141);
-    }
-
-    #[test]
-    fn a_lost_host_loses_the_ranks_that_had_not_ended() {
-        let (policy, log) =
-            play(3, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: 0..2 }), (9, exit(2, 1))]);
-        assert_eq!(log, [(9, Finish)]);
-        assert_eq!(policy.cause(), EndCause::HostLost { host: 0 });
-        assert_eq!(policy.ends()[1], Some(RankEnd { ending: None, asked: None, early: true }));
-        assert_eq!(policy.ends()[0].unwrap().ending, Some(Ending::Code(0)));
-        let (policy, _) = play(1, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: 0..1 })]);
-        assert_eq!(policy.cause(), EndCause::Success, "nothing was lost");
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use phalanx_core::Rank;
 /// ANSI colours that are readable on dark and light ground.
 const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
-/// The prefixes of all ranks, equally wide.
+/// The prefixes of all ranks and of the evaluator, equally wide.
 #[derive(Debug)]
 pub struct Prefixes {
     plain: Vec<String>,
@@ -16,10 +16,10 @@ impl Prefixes {
     pub fn new(plan: &WorldPlan) -> Prefixes {
         let several = plan.hosts().len() > 1;
         let label = |rank| match several {
-            true => format!("{}:{rank}", plan.host_name(Rank(rank))),
-            false => rank.to_string(),
+            true => format!("{}:{}", plan.host_name(Rank(rank)), plan.label(Rank(rank))),
+            false => plan.label(Rank(rank)),
         };
-        let labels: Vec<String> = (0..plan.n_ranks()).map(label).collect();
+        let labels: Vec<String> = (0..plan.n_processes()).map(label).collect();
         let width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0);
         Prefixes { plain: labels.iter().map(|l| format!("{l:>width$} | ")).collect() }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     failures::Failures,
-    policy::{Charge, EndCause, RankEnd},
+    policy::{Charge, EndCause, JobNote, RankEnd},
     printer::Tails,
 };
 use crate::{
@@ -71,6 +71,25 @@ pub fn summary(ended: &Ended<'_>) -> String {
         last_words(&mut text, ended, rank);
     }
     text
+}
+
+/// A line while the job runs.
+pub fn note(note: &JobNote) -> String {
+    match note {
+        JobNote::EvaluatorFailed(ending) => {
+            format!("phalanx: the evaluator {ending}; the ranks go on without it\n")
+        }
+        JobNote::Overdue { signal, servers, evaluator, after } => {
+            let servers =
+                (!servers.is_empty()).then(|| format!("{} (serving)", list(servers.iter().copied())));
+            let who = servers.into_iter().chain(evaluator.then(|| "the evaluator".to_string()));
+            let who = who.collect::<Vec<_>>().join(" and ");
+            let (seconds, name) = (after.as_secs_f64(), signal_name(signal.number()));
+            format!(
+                "phalanx: {who} did not end within {seconds} s after the last worker: {name} (see --grace)\n"
+            )
+        }
+    }
 }
 
 fn whereabouts(ended: &Ended<'_>, rank: Rank) -> String {
@@ -177,7 +196,7 @@ impl Fate {
         }
     }
 
-    /// The sentence's end, for so many ranks.
+    /// The sentence's end, for one rank or several.
     fn said(self, n_ranks: usize) -> String {
         let was = if n_ranks == 1 { "was" } else { "were" };
         match self {

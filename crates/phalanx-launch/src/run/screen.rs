@@ -100,7 +100,7 @@ fn escape_len(bytes: &[u8]) -> usize {
     bytes[2..].iter().position(u8::is_ascii_alphabetic).map_or(bytes.len(), |at| at + 3)
 }
 
-/// As much of a line as fits into so many columns; colours take none. Characters count as one column each.
+/// As much of a line as fits into the columns; colours take none. Characters count as one column each.
 fn cut(line: &[u8], columns: usize) -> &[u8] {
     let (mut at, mut n) = (0, 0);
     while at < line.len() {

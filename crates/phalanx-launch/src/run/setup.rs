@@ -30,7 +30,7 @@ use phalanx_net::secret::Secret;
 use std::{
     env, fs,
     io::{self, IsTerminal},
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
@@ -52,8 +52,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
     let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
-    let files =
-        args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, plan.n_ranks())).transpose()?;
+    let files = args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, &plan)).transpose()?;
     let secret = Secret::random();
     let guests = Guests {
         n_ranks: plan.n_ranks(),
@@ -82,6 +81,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let n_readers = (0..plan.n_ranks()).filter(|&rank| args.stdin.is(rank)).count();
     let (notices, news_of_input) = (ears.printer.clone(), ears.news.clone());
     let (n_waiting, discard) = (ears.n_waiting.clone(), ears.discard.clone());
+    let ports = if args.tf_config { free_ports(plan.n_ranks())? } else { Vec::new() };
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
         let ears = Ears { repeat_for: args.verbose.then(|| plan.hosts()[host].name.clone()), ..ears.clone() };
@@ -97,14 +97,14 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
             cwd: cwd.as_os_str().as_bytes().to_vec(),
             argv: argv(args, &cwd, route, &exes),
             env: env.into_iter().chain(extra.clone()).collect(),
-            ranks: ranks(&plan, host, meeting.addresses(), args),
+            ranks: ranks(&plan, host, meeting.addresses(), args, &ports),
             bind: args.bind,
         })));
         agents.push(agent);
     }
     Ok(Job {
         hosts: routes.iter().map(|_| HostState::default()).collect(),
-        pids: vec![None; plan.n_ranks() as usize],
+        pids: vec![None; plan.n_processes() as usize],
         tails: None,
         failures: Default::default(),
         verdict: Default::default(),
@@ -113,6 +113,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
         reading: Reading::Later { n_readers, news: news_of_input },
         readers: plan.hosts().iter().map(|host| host.ranks.clone().any(|rank| args.stdin.is(rank))).collect(),
         timeout: args.timeout,
+        grace: args.grace,
         plan,
         routes,
         agents,
@@ -129,13 +130,19 @@ fn plan(args: &RunArgs) -> Result<WorldPlan, LaunchError> {
         Some((hosts, flag)) => (hosts, flag),
         None => {
             let given = args.hosts.slots_per_host;
-            let slots = given.or(args.np).unwrap_or_else(cores::n_usable);
+            let workers = args.np.unwrap_or_else(cores::n_usable);
+            let slots = given.unwrap_or_else(|| workers.saturating_add(args.servers));
             let source = if given.is_some() { "--slots-per-host" } else { "-np" };
             (vec![HostSlots { name: "localhost".to_string(), slots }], source)
         }
     };
     let slots = hosts.iter().fold(0u32, |all, host| all.saturating_add(host.slots));
-    Ok(WorldPlan::fill(&hosts, args.np.unwrap_or(slots), source)?)
+    let n_ranks = match args.np {
+        Some(0) => 0,
+        Some(n_workers) => n_workers.saturating_add(args.servers),
+        None => slots,
+    };
+    Ok(WorldPlan::fill_with(&hosts, n_ranks, args.servers, source)?.with_evaluator(args.evaluator))
 }
 
 /// The hosts that were named and the flag that named them; `None` when nobody named any.
@@ -176,7 +183,7 @@ fn argv(args: &RunArgs, cwd: &Path, route: &Route, exes: &Exes) -> Vec<Vec<u8>> 
 /// Ranks that flags name must be there.
 fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
     let reads = match args.stdin {
-        // The default is no wish: whoever starts no rank is told so, not this.
+        // The default is not a wish: a user who starts no rank is told so, not this.
         Reader::Rank(0) | Reader::All | Reader::Nobody => None,
         Reader::Rank(rank) => Some(("--stdin", rank)),
     };
@@ -202,7 +209,16 @@ fn travelling(cwd: &Path) -> Env {
     here.filter(|(name, _)| environment::travels(name)).chain([pwd]).collect()
 }
 
-fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr], args: &RunArgs) -> Vec<RankStart> {
+fn ranks(
+    plan: &WorldPlan,
+    host: usize,
+    meeting: &[SocketAddr],
+    args: &RunArgs,
+    ports: &[u16],
+) -> Vec<RankStart> {
+    let of_cluster =
+        |rank| args.tf_config.then(|| ("TF_CONFIG".to_string(), environment::tf_config(plan, rank, ports)));
+    let evaluator = plan.evaluator().filter(|_| host == 0);
     let host = &plan.hosts()[host];
     let start = |rank| {
         let place = plan.place(Rank(rank));
@@ -210,9 +226,23 @@ fn ranks(plan: &WorldPlan, host: usize, meeting: &[SocketAddr], args: &RunArgs) 
         if args.horovod {
             env.extend(environment::of_rank_for_horovod(&place, &host.name));
         }
+        env.extend(of_cluster(Rank(rank)));
         RankStart { rank: Rank(rank), reads: args.stdin.is(rank), env }
     };
-    host.ranks.clone().map(start).collect()
+    let beside = evaluator.map(|rank| {
+        let env = environment::of_evaluator(plan, &host.name).into_iter().chain(of_cluster(rank));
+        RankStart { rank, reads: false, env: env.collect() }
+    });
+    host.ranks.clone().map(start).chain(beside).collect()
+}
+
+/// Ports that are free now, for addresses in `TF_CONFIG`: our ranks do not use them.
+fn free_ports(n: u32) -> Result<Vec<u16>, LaunchError> {
+    let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    // All are held until all are known, so that no port is given twice.
+    let held = (0..n).map(listen).collect::<io::Result<Vec<_>>>();
+    let ports = held.and_then(|held| held.iter().map(|l| Ok(l.local_addr()?.port())).collect());
+    ports.map_err(|why| LaunchError::System { what: "ports for TF_CONFIG", why })
 }
 
 /// The terminal on which lines may change; there is none if both streams go elsewhere, or the terminal cannot.
@@ -236,7 +266,7 @@ fn start_printer(
     files: Option<OutputFiles>,
     news: SyncSender<News>,
 ) -> SyncSender<Piece> {
-    let n_shown = if args.only_rank.is_some() { 1 } else { plan.n_ranks() };
+    let n_shown = if args.only_rank.is_some() { 1 } else { plan.n_processes() };
     let look = match (args.tag_output, n_shown) {
         (Tag::Auto | Tag::Never, 1) => Look::Raw,
         (Tag::Never, _) => Look::Plain,
@@ -245,16 +275,17 @@ fn start_printer(
     let wanted = env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && env::var_os("TERM").is_none_or(|t| t != "dumb");
     let colour = [wanted && io::stdout().is_terminal(), wanted && io::stderr().is_terminal()];
-    let asks = |rank: u32| args.stdin.is(rank) && io::stdin().is_terminal();
+    let n_ranks = plan.n_ranks();
+    let asks = |rank: u32| rank < n_ranks && args.stdin.is(rank) && io::stdin().is_terminal();
     Printer {
         look,
         colour,
         files,
-        n_ranks: plan.n_ranks(),
+        n_ranks: plan.n_processes(),
         only: args.only_rank.map(Rank),
         screen: screen_size().map(Screen::new),
         on_screen: [io::stdout().is_terminal(), io::stderr().is_terminal()],
-        asks: (0..plan.n_ranks()).map(asks).collect(),
+        asks: (0..plan.n_processes()).map(asks).collect(),
     }
     .start(news)
 }

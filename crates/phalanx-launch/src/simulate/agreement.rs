@@ -1,6 +1,7 @@
 //! `phalanx simulate --agreement`: the time the engine's negotiation takes, by size of the world.
 
 use super::{MAX_RANKS, SimulateArgs};
+use crate::table::{TextTable, right};
 use phalanx_collective::engine::negotiate::predict::{MessageCost, predict};
 use std::process::ExitCode;
 
@@ -13,16 +14,20 @@ pub fn main(args: &SimulateArgs, n_tensors: usize) -> ExitCode {
         return ExitCode::from(2);
     }
     let cost = MessageCost::default();
+    let table = TextTable::new(&[
+        right("ranks", 8),
+        right("first us", 14),
+        right("by number us", 14),
+        right("replayed us", 14),
+        right("messages", 10),
+    ]);
     if !args.json {
         let MessageCost { latency_us, us_per_byte, handling_us, entry_us } = cost;
         println!(
             "{n_tensors} tensors; a message takes {latency_us} us and {} us a kilobyte, a node {handling_us} us a message and {entry_us} us a tensor",
             us_per_byte * 1e3
         );
-        println!(
-            "{:>8} {:>14} {:>14} {:>14} {:>10}",
-            "ranks", "first us", "by number us", "replayed us", "messages"
-        );
+        println!("{}", table.head());
     }
     let sizes =
         std::iter::successors(Some(2u32), |n| n.checked_mul(4)).take_while(|n| *n < most).chain([most]);
@@ -37,10 +42,9 @@ pub fn main(args: &SimulateArgs, n_tensors: usize) -> ExitCode {
                 })
             );
         } else {
-            println!(
-                "{n:>8} {:>14.1} {:>14.1} {:>14.1} {:>10}",
-                a.first_us, a.cached_us, a.replayed_us, a.n_messages
-            );
+            let [first, cached, replayed] =
+                [a.first_us, a.cached_us, a.replayed_us].map(|us| format!("{us:.1}"));
+            println!("{}", table.row(&[n.to_string(), first, cached, replayed, a.n_messages.to_string()]));
         }
     }
     ExitCode::SUCCESS

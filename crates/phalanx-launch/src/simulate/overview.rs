@@ -1,6 +1,7 @@
 //! `phalanx simulate` without `--ranks` or `--tiers`: one collective on worlds of several sizes, each with its selected plan.
 
-use super::{Row, SimulateArgs, prepare, priced};
+use super::{Row, SimulateArgs, prepare, priced, rate};
+use crate::table::{TextTable, left, right};
 use phalanx_collective::plan;
 use std::{io::Write, process::ExitCode};
 
@@ -34,14 +35,19 @@ fn rows(args: &SimulateArgs) -> Result<Vec<Row>, String> {
 }
 
 fn table(args: &SimulateArgs, rows: &[Row]) -> String {
+    let columns =
+        [right("ranks", 6), right("hosts", 6), left("plan", 14), right("time us", 14), right("alg GB/s", 10)];
+    let table = TextTable::new(&columns);
     let mut text = format!(
-        "{} of {} on hosts of 8 ranks, with the plan selected for each world\n{:>6} {:>6}  {:<14} {:>14} {:>10}\n",
-        args.op, args.bytes, "ranks", "hosts", "plan", "time us", "alg GB/s"
+        "{} of {} on hosts of 8 ranks, with the plan selected for each world\n{}\n",
+        args.op,
+        args.bytes,
+        table.head()
     );
     for row in rows {
-        let rate = row.algbw_gbps.map_or("-".to_string(), |rate| format!("{rate:.3}"));
-        let hosts = row.ranks.div_ceil(8);
-        text += &format!("{:>6} {hosts:>6}  {:<14} {:>14.1} {rate:>10}\n", row.ranks, row.plan, row.time_us);
+        let (ranks, hosts) = (row.ranks.to_string(), row.ranks.div_ceil(8).to_string());
+        let cells = [ranks, hosts, row.plan.to_string(), format!("{:.1}", row.time_us), rate(row)];
+        text += &(table.row(&cells) + "\n");
     }
     text + "\n`phalanx simulate --ranks 64` compares all plans; --op, --bytes and --tier-cost choose the operation, the size and the network\n"
 }

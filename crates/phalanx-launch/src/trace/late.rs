@@ -4,6 +4,7 @@ use super::{
     clock::aligned,
     read::{Trace, TracedOperation},
 };
+use crate::table::{TextTable, left, right};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -197,17 +198,21 @@ impl fmt::Display for Report {
         if let Some(path) = &self.merged {
             writeln!(f, "wrote {}; open it in https://ui.perfetto.dev\n", path.display())?;
         }
-        writeln!(
-            f,
-            "{:>6} {:>10} {:>12} {:>10} {:>18}",
-            "rank", "operations", "clock", "was last", "others waited"
-        )?;
+        let table = TextTable::new(&[
+            right("rank", 6),
+            right("operations", 10),
+            right("clock", 12),
+            right("was last", 10),
+            right("others waited", 18),
+        ]);
+        writeln!(f, "{}", table.head())?;
         for line in &self.ranks {
             let clock =
                 line.clock_offset_us.map_or_else(|| "unknown".to_string(), |us| format!("+{}", time(us)));
-            let (n, last, waited) = (line.operations, line.times_last, time(line.waited_for_us));
-            let clock = clock.replace("+-", "-");
-            writeln!(f, "{:>6} {n:>10} {clock:>12} {last:>10} {waited:>18}", line.rank)?;
+            let (clock, waited) = (clock.replace("+-", "-"), time(line.waited_for_us));
+            let [rank, n, last] =
+                [line.rank.to_string(), line.operations.to_string(), line.times_last.to_string()];
+            writeln!(f, "{}", table.row(&[rank, n, clock, last, waited]))?;
         }
         for line in self.ranks.iter().filter(|l| l.dropped_events > 0) {
             writeln!(f, "rank {}: {} events did not fit and are missing", line.rank, line.dropped_events)?;
@@ -246,18 +251,24 @@ impl Report {
             "\nthe last rank of each tensor, and how much later it came than the one before it, in {} operations:",
             self.n_compared
         )?;
-        let (tensor, operations) = ("tensor", "operations");
-        writeln!(
-            f,
-            "{:>6} {:>12} {:>12} {operations:>10} {:>10}  {tensor}",
-            "rank", "mean", "worst", "was last"
-        )?;
+        let table = TextTable::new(&[
+            right("rank", 6),
+            right("mean", 12),
+            right("worst", 12),
+            right("operations", 10),
+            right("was last", 10),
+            left("tensor", 0),
+        ]);
+        writeln!(f, "{}", table.head())?;
         for line in self.tensors.iter().take(TOP) {
             let (mean, worst) = (time(line.late_mean_us), time(line.late_max_us));
             let TensorLine { tensor, last_rank, times_last, operations, .. } = line;
-            writeln!(f, "{last_rank:>6} {mean:>12} {worst:>12} {operations:>10} {times_last:>10}  {tensor}")?;
+            let [rank, n, last] = [last_rank.to_string(), operations.to_string(), times_last.to_string()];
+            writeln!(f, "{}", table.row(&[rank, mean, worst, n, last, tensor.to_string()]))?;
         }
         let more = self.tensors.len().saturating_sub(TOP);
-        if more > 0 { writeln!(f, "{:>57}and {more} more tensors", "") } else { Ok(()) }
+        let mut cells = [const { String::new() }; 6];
+        cells[5] = format!("and {more} more tensors");
+        if more > 0 { writeln!(f, "{}", table.row(&cells)) } else { Ok(()) }
     }
 }

@@ -29,7 +29,7 @@ fn file(rank: u32, ahead_us: f64, began_us: f64) -> String {
     for number in 0..N_OPERATIONS {
         let pid = number % 2 + 1;
         let true_us = 1000.0 * (number + 1) as f64 - began_us;
-        // Whoever began later missed the first ones.
+        // A rank that began later missed the first ones.
         if true_us < 0.0 {
             continue;
         }

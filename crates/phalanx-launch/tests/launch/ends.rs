@@ -97,7 +97,7 @@ fn ranks_may_answer_ctrl_c_themselves() {
 #[test]
 fn sigterm_leaves_no_process_not_even_stubborn_ones_or_their_children() {
     let script = "trap '' TERM; setsid sleep 1000 & echo $!; echo $$; while :; do sleep 1; done";
-    let mut running = Running::run(&["-np", "1", "sh", "-c", script]);
+    let mut running = Running::run(&["-np", "1", "--grace", "1", "sh", "-c", script]);
     let pids = running.numbers(2);
     running.signal("TERM");
     assert_eq!(running.finish().code, Some(143));

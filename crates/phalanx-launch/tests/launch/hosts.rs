@@ -59,6 +59,16 @@ fn the_environment_travels_but_other_launchers_ranks_do_not() {
 }
 
 #[test]
+fn ranks_take_large_tensors_in_huge_pages_unless_the_user_says_no() {
+    let said = |value: Option<&str>| {
+        let mut command = phalanx(&["run", "-np", "1", "sh", "-c", "echo [$THP_MEM_ALLOC_ENABLE]"]);
+        command.env_remove("THP_MEM_ALLOC_ENABLE");
+        finish(command.envs(value.map(|value| ("THP_MEM_ALLOC_ENABLE", value)))).stdout
+    };
+    assert_eq!((said(None), said(Some("0"))), ("[1]\n".into(), "[0]\n".into()));
+}
+
+#[test]
 fn the_failing_ranks_host_is_named() {
     let script = "test $PHALANX_RANK = 2 && exit 9; exec sleep 1000";
     let done = run(&["-H", "one:2,two:2", "--rsh", RSH, "sh", "-c", script]);

@@ -1,6 +1,7 @@
 //! The real `phalanx` binary with real processes. Every wait has a deadline; nothing sleeps to synchronise.
 
 mod bad_input;
+mod ckpt;
 mod doctor;
 mod ends;
 mod horovod;
@@ -9,6 +10,7 @@ mod input;
 mod logs;
 mod netns;
 mod output;
+mod roles;
 mod secrets;
 mod support;
 mod verdicts;

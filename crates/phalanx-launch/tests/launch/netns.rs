@@ -39,7 +39,7 @@ impl Hosts {
         hosts.if_made(made)
     }
 
-    /// So many hosts on one switch, which is a namespace of its own, the last.
+    /// Hosts on one switch, which is a namespace of its own, the last.
     fn bridged(tag: &str, n: usize) -> Option<Hosts> {
         let sides = ["a", "b", "c", "d"];
         let hosts = Hosts::named(tag, &[&sides[..n], &["s"]].concat());
@@ -72,7 +72,7 @@ impl Hosts {
         made.then_some(self)
     }
 
-    /// A job that `phalanx run` starts inside the first host, with so many ranks on each of the first two.
+    /// A job that `phalanx run` starts inside the first host, with a number of ranks on each of the first two.
     fn command(&self, n_ranks: [u32; 2], program: &[&str]) -> Command {
         let (np, [on_a, on_b]) = ((n_ranks[0] + n_ranks[1]).to_string(), n_ranks);
         let hosts = format!("{}:{on_a},{}:{on_b}", self.names[0], self.names[1]);
@@ -145,7 +145,7 @@ fn address(text: &str) -> SocketAddr {
     }
 }
 
-/// So many that a benchmark of them all outlasts its test.
+/// Enough that a benchmark of them all outlasts its test.
 fn many_sizes() -> String {
     (1..200).map(|i| (4 * i).to_string()).collect::<Vec<_>>().join(",")
 }

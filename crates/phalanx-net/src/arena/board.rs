@@ -24,14 +24,14 @@ impl Board {
         Board { arena, words, me, _tenancy: tenancy }
     }
 
-    /// Writes this rank's word and wakes whoever sleeps.
+    /// Writes this rank's word and wakes sleeping threads.
     pub fn show(&self, word: u64) {
         self.arena.map.u64_at(self.words[self.me]).store(word, Ordering::Release);
         self.arena.bells.ring_sleepers(&self.arena.map);
         self.arena.nudge();
     }
 
-    /// Everybody's words, in order.
+    /// Every rank's words, in order.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.words.iter().map(|at| self.arena.map.u64_at(*at).load(Ordering::Acquire))
     }

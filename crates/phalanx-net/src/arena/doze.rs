@@ -10,7 +10,7 @@ pub(super) struct Bed<'a> {
     /// Where sleeping processes are registered, and this one's place in it.
     pub sleepers: &'a AtomicU64,
     pub bit: u64,
-    /// Counted up by whoever wakes this process.
+    /// Counted up by the process that wakes this one.
     pub bell: &'a AtomicU32,
     /// Threads of this process that sleep or are about to.
     pub n_sleeping: &'a AtomicU32,
@@ -33,7 +33,7 @@ impl Bed<'_> {
         judged
     }
 
-    /// Takes this thread off the list. The bit is the process's, so the last sleeper clears it; whoever came meanwhile gets it back. Whoever
+    /// Takes this thread off the list. The bit is the process's, so the last sleeper clears it; a thread that came meanwhile gets it back. A process that
     /// came and went again has cleared nothing, and a bit that stays would make every writer ring for nobody.
     fn wake_up(&self) {
         if self.n_sleeping.fetch_sub(1, Ordering::SeqCst) > 1 {

@@ -29,7 +29,7 @@ const DATA_AT: usize = 128;
 const SLOT_STRIDE: usize = DATA_AT + SLOT_BYTES + 384;
 const RELEASE_BYTES: usize = 128;
 
-/// What a member says about a call when it enters it. Plain words, compared by whoever reads them.
+/// What a member says about a call when it enters it. Plain words, compared by the ranks that read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallHeader {
     /// Operation, element type, reduction, memory kind, whether there are factors, root: packed by the caller.
@@ -88,7 +88,7 @@ impl Lane {
         let ring = Lane::rings_at(arena, index) + place * N_SLOTS as usize * SLOT_STRIDE;
         let slots = (0..N_SLOTS as usize).map(|slot| ring + slot * SLOT_STRIDE);
         for word in slots.chain([at + place * RELEASE_BYTES, at + Lane::board_at(place)]) {
-            // Relaxed: whoever opens the lane waits for this rank first.
+            // Relaxed: a rank that opens the lane waits for this one first.
             arena.map.u64_at(word).store(0, Ordering::Relaxed);
         }
     }
@@ -210,7 +210,7 @@ impl Lane {
         CallHeader { what: word(0), count: word(1), input: word(2), output: word(3), call: word(4) }
     }
 
-    /// Lets everybody read this member's slot of the turn (LANE-1).
+    /// Lets every rank read this member's slot of the turn (LANE-1).
     #[inline]
     pub fn publish(&mut self, turn: u32) {
         let turn = self.base + u64::from(turn);

@@ -12,7 +12,7 @@ pub fn wait(word: &AtomicU32, value: u32, at_most: Duration) {
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&limit));
 }
 
-/// Wakes everybody who sleeps on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake(word: &AtomicU32) {
     // Failure to wake nobody is no failure.
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);

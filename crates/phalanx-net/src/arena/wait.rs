@@ -37,7 +37,7 @@ impl Patience {
         yield_for: Duration::from_micros(1000),
         nap: NAP,
     };
-    /// Ranks share cores: whoever waits holds the core its peer needs.
+    /// Ranks share cores: a rank that spins holds the core its peer needs.
     pub const SHARED: Patience =
         Patience { spins: 1, spin_for: Duration::ZERO, yield_for: Duration::from_micros(200), nap: NAP };
 }
@@ -75,7 +75,7 @@ impl Bells {
         self.doorbells_at + local * BELL_STRIDE
     }
 
-    /// Wakes whoever sleeps. Call after the write that they may be waiting for.
+    /// Wakes sleeping threads. Call after the write that they may be waiting for.
     #[inline]
     pub fn ring_sleepers(&self, map: &Map) {
         doze::after_write();

@@ -4,7 +4,7 @@ use crate::{
     link::{LinkAddress, few},
     lost::{Doom, Lost},
 };
-use phalanx_core::Rank;
+use phalanx_core::{Rank, TaskRole};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -16,6 +16,10 @@ pub const MAX_FRAME: usize = 4 << 20;
 pub struct Member {
     pub rank: Rank,
     pub n_ranks: u32,
+    /// Ranks of the launcher's world that stay out of it: the last of them, as evaluators.
+    pub n_aside: u32,
+    /// A worker or a server: evaluators do not join.
+    pub role: TaskRole,
     /// Ranks with equal keys share memory.
     pub host_key: u64,
     pub host_name: String,
@@ -43,7 +47,7 @@ pub enum Up {
     Alive,
     /// It ends in order and will take part in nothing more.
     Leave,
-    /// An operation failed here for this reason; everybody should know.
+    /// An operation failed here for this reason; every rank should know.
     Doomed(Doom),
     /// For the person before the launcher, not for other ranks.
     Words(Words),
@@ -51,7 +55,7 @@ pub enum Up {
     Missed(Rank),
 }
 
-/// What the ranks hold to be the reason of a failure, for whoever saw their processes end.
+/// What the ranks hold to be the reason of a failure, for the launcher, which saw their processes end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Why the world is over, as all that were left were told.
@@ -108,7 +112,7 @@ fn plain(text: &str) -> String {
 /// From the hub to a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Down {
-    /// Everybody is here.
+    /// Every rank is here.
     Roster(Vec<Member>),
     /// This rank cannot take part.
     Refused(String),

@@ -103,7 +103,7 @@ impl Hub {
         verdict.recv_timeout(at_most).unwrap_or_default()
     }
 
-    /// Tells everybody how a rank's process ended.
+    /// Tells every rank how a rank's process ended.
     pub fn rank_ended(&self, rank: Rank, end: End) {
         self.order(Order::Ended(rank, end));
     }
@@ -312,7 +312,7 @@ impl Serving {
             match self.inbox.try_recv() {
                 Ok(Order::Ended(rank, end)) => self.decide(HubInput::Ended(rank, end)),
                 Ok(Order::Judge(answer)) => {
-                    // Whoever failed and ended at once may have said why just before.
+                    // A rank that failed and ended at once may have said why just before.
                     self.hear_last_words();
                     let _ = answer.try_send(self.membership.verdict());
                 }
@@ -326,7 +326,7 @@ impl Serving {
         }
     }
 
-    /// Whoever closes the hub may just have said through it why: that must still reach everybody.
+    /// The process that closes the hub may just have said through it why: that must still reach all ranks.
     fn hear_last_words(&mut self) {
         let tokens: Vec<usize> = self.conns.keys().copied().collect();
         for token in tokens {

@@ -6,19 +6,22 @@
 //! - HUB-4: missing heartbeats count only while the hub itself is running: after a pause of the hub, counting starts again for every rank.
 //! - HUB-5: no rank joins a world that is over: a rank that connects too late gets the reason instead of a roster.
 //! - HUB-6: a doom is a verdict only once a rank other than the culprit was told of it: a rank that never joined does not count.
+//! - HUB-7: no world forms in which a server has a lower number than a worker, or which has no worker.
+//! - HUB-8: ranks that all leave the same number of the last ranks out form a world without these, and these are not waited for. Which
+//!   ranks these are is known when the first rank joins: ends that were seen before are judged then.
 
 use super::message::{Down, Member, Up, Verdict};
 use crate::{
     ending::End,
     lost::{Cause, Doom, Lost},
 };
-use phalanx_core::Rank;
-use std::collections::BTreeMap;
+use phalanx_core::{Rank, TaskRole};
+use std::{collections::BTreeMap, ops::Range};
 
 /// Milliseconds of a monotonic clock.
 pub type Tick = u64;
 
-/// How often everybody says that it is alive.
+/// How often every rank says that it is alive.
 pub const BEAT_MS: u64 = 500;
 /// How long a rank may be silent.
 pub const SILENT_MS: u64 = 3_000;
@@ -58,6 +61,8 @@ pub struct Membership {
     seats: Vec<Seat>,
     members: Vec<Option<Member>>,
     formed: bool,
+    /// Who ended before anybody joined, in that order (HUB-8).
+    early: Vec<Lost>,
     /// Why the world is over.
     doom: Option<Doom>,
     /// Somebody was told of it (HUB-6).
@@ -74,6 +79,7 @@ impl Membership {
             seats: vec![Seat::Empty; n],
             members: vec![None; n],
             formed: false,
+            early: Vec::new(),
             doom: None,
             is_told: false,
             missed: BTreeMap::new(),
@@ -102,7 +108,13 @@ impl Membership {
 
     /// Ranks that have not joined yet.
     pub fn missing(&self) -> Vec<Rank> {
-        (0..self.seats.len()).map(Rank::at).filter(|r| self.members[r.index()].is_none()).collect()
+        self.expected().map(Rank::at).filter(|r| self.members[r.index()].is_none()).collect()
+    }
+
+    /// The ranks that shall join: all, but for those that the others leave out (HUB-8).
+    fn expected(&self) -> Range<usize> {
+        let n_aside = self.members.iter().flatten().next().map_or(0, |first| first.n_aside as usize);
+        0..self.seats.len().saturating_sub(n_aside)
     }
 
     pub fn step(&mut self, now: Tick, input: HubInput, out: &mut Vec<HubOutput>) {
@@ -119,10 +131,11 @@ impl Membership {
     }
 
     fn join(&mut self, now: Tick, rank: Rank, member: Member, out: &mut Vec<HubOutput>) {
-        let n_ranks = self.seats.len() as u32;
+        let n_seats = self.seats.len() as u32;
+        let n_ranks = n_seats.saturating_sub(member.n_aside);
         let refusal = if member.rank != rank {
             Some(format!("rank {rank} joined as rank {}", member.rank))
-        } else if rank.0 >= n_ranks {
+        } else if rank.0 >= n_seats || (rank.0 >= n_ranks && member.n_ranks == n_ranks) {
             Some(format!("rank {rank} does not exist in a world of {n_ranks} ranks"))
         } else if member.n_ranks != n_ranks {
             Some(format!(
@@ -140,6 +153,9 @@ impl Membership {
         }
         self.seats[rank.index()] = Seat::Joined { last_heard: now };
         self.members[rank.index()] = Some(member);
+        let expected = self.expected();
+        let absent = self.early.drain(..).find(|lost| expected.contains(&lost.rank.index()));
+        self.doom = self.doom.take().or(absent.map(Doom::Lost));
         if let Some(doom) = &self.doom {
             out.push(HubOutput::Tell(rank, Down::Doomed(doom.clone())));
         } else if self.missing().is_empty() {
@@ -158,6 +174,17 @@ impl Membership {
 
     fn disagreement(&self, member: &Member) -> Option<String> {
         let first = self.members.iter().flatten().next()?;
+        if first.n_aside != member.n_aside {
+            let out = |m: &Member| format!("rank {} leaves {} of the last ranks out", m.rank, m.n_aside);
+            return Some(format!(
+                "{}, {}: every rank must use the last worker as evaluator, or none",
+                out(first),
+                out(member)
+            ));
+        }
+        if let Some(why) = self.disorder(member) {
+            return Some(why);
+        }
         let differs = |what: &str, a: &str, b: &str| {
             format!("{what} differs: rank {} has {a:?}, rank {} has {b:?}", first.rank, member.rank)
         };
@@ -166,6 +193,23 @@ impl Membership {
             return Some(format!("{said}; install the same one for every rank"));
         }
         (first.settings != member.settings).then(|| differs("a setting", &first.settings, &member.settings))
+    }
+
+    /// HUB-7.
+    fn disorder(&self, member: &Member) -> Option<String> {
+        let serves = |m: &Member| m.role == TaskRole::Server;
+        if serves(member) && member.rank == Rank::ZERO {
+            return Some("rank 0 is a server: a world needs a worker, and workers are numbered first".into());
+        }
+        let other = self.members.iter().flatten().find(|other| {
+            let (low, high) = if other.rank < member.rank { (*other, member) } else { (member, *other) };
+            serves(low) && !serves(high)
+        })?;
+        let (server, worker) = if serves(member) { (member, other) } else { (other, member) };
+        Some(format!(
+            "rank {} is a server and rank {} a worker: workers are numbered first, so give the servers the highest ranks",
+            server.rank, worker.rank
+        ))
     }
 
     fn hear(&mut self, now: Tick, rank: Rank, said: Up, out: &mut Vec<HubOutput>) {
@@ -191,7 +235,10 @@ impl Membership {
     }
 
     fn gone(&mut self, rank: Rank, cause: Cause, out: &mut Vec<HubOutput>) {
-        let Some(seat) = self.seats.get_mut(rank.index()) else { return };
+        if !self.expected().contains(&rank.index()) {
+            return; // HUB-8
+        }
+        let seat = &mut self.seats[rank.index()];
         let told = matches!(cause, Cause::Ended(end) if end != End::Untold);
         match seat {
             // The launcher's words of how it ended are news even after its connection closed.
@@ -203,8 +250,10 @@ impl Membership {
         let lost = Lost { rank, cause };
         if self.formed {
             self.tell_all(&Down::Lost(lost), Some(rank), out);
+        } else if self.members.iter().all(Option::is_none) {
+            self.early.push(lost);
         } else if self.doom.is_none() {
-            // The world can never form now: everybody who came is told why, and so is whoever comes (HUB-5).
+            // The world can never form now: every rank that joined is told why, and so is every rank that still comes (HUB-5).
             self.doom = Some(Doom::Lost(lost.clone()));
             self.tell_all(&Down::Doomed(Doom::Lost(lost)), Some(rank), out);
         }
@@ -257,6 +306,8 @@ mod tests {
         Member {
             rank: Rank(rank),
             n_ranks,
+            n_aside: 0,
+            role: TaskRole::Worker,
             host_key: 1,
             host_name: "h".into(),
             pid: 100 + rank,
@@ -320,6 +371,60 @@ mod tests {
         assert_eq!(refused(7, member(7, 2)), "rank 7 does not exist in a world of 2 ranks");
         let other = Member { build: "2".into(), ..member(1, 2) };
         assert!(refused(1, other).contains("rank 0 has \"1\", rank 1 has \"2\""));
+    }
+
+    #[test]
+    fn servers_come_after_workers() {
+        let serving = |rank| Member { role: TaskRole::Server, ..member(rank, 3) };
+        let refused = |first: Member, second: Member| {
+            let mut hub = Membership::new(3, 0);
+            run(&mut hub, 0, HubInput::Said(first.rank, Up::Join(first)));
+            match run(&mut hub, 0, HubInput::Said(second.rank, Up::Join(second))).as_slice() {
+                [HubOutput::Refuse(_, why)] => Some(why.clone()),
+                _ => None,
+            }
+        };
+        let why = "rank 1 is a server and rank 2 a worker: workers are numbered first, so give the servers the highest ranks";
+        assert_eq!(refused(serving(1), member(2, 3)).as_deref(), Some(why), "HUB-7");
+        assert_eq!(refused(member(2, 3), serving(1)).as_deref(), Some(why), "HUB-7: in any order");
+        assert_eq!(refused(member(0, 3), serving(1)), None);
+        assert_eq!(refused(serving(2), serving(1)), None);
+    }
+
+    #[test]
+    fn a_world_may_leave_the_last_ranks_out() {
+        let without = |rank| Member { n_aside: 1, ..member(rank, 2) };
+        let mut hub = Membership::new(3, 0);
+        run(&mut hub, 0, HubInput::Said(Rank(1), Up::Join(without(1))));
+        assert_eq!(hub.missing(), [Rank(0)], "HUB-8");
+        let refused = run(&mut hub, 0, HubInput::Said(Rank(2), Up::Join(member(2, 3))));
+        let why = "rank 1 leaves 1 of the last ranks out, rank 2 leaves 0 of the last ranks out: \
+                   every rank must use the last worker as evaluator, or none";
+        assert_eq!(refused, [HubOutput::Refuse(Rank(2), why.into())]);
+        let out = run(&mut hub, 0, HubInput::Ended(Rank(2), End::Process(Ending::Code(1))));
+        assert_eq!(out, [], "HUB-8: it is no loss");
+        let out = run(&mut hub, 0, HubInput::Said(Rank(0), Up::Join(without(0))));
+        assert_eq!(out[0], HubOutput::Tell(Rank(0), Down::Roster(vec![without(0), without(1)])), "HUB-8");
+    }
+
+    #[test]
+    fn a_rank_that_is_left_out_may_end_before_the_others_join() {
+        let without = |rank| Member { n_aside: 1, ..member(rank, 2) };
+        let exited = |rank| HubInput::Ended(Rank(rank), End::Process(Ending::Code(0)));
+        let mut hub = Membership::new(3, 0);
+        run(&mut hub, 0, exited(2));
+        run(&mut hub, 1, HubInput::Said(Rank(0), Up::Join(without(0))));
+        run(&mut hub, 2, HubInput::Said(Rank(1), Up::Join(without(1))));
+        assert!(hub.formed(), "HUB-8");
+
+        let mut hub = Membership::new(3, 0);
+        run(&mut hub, 0, exited(2));
+        run(&mut hub, 0, exited(1));
+        let out = run(&mut hub, 1, HubInput::Said(Rank(0), Up::Join(without(0))));
+        assert!(
+            matches!(&out[..], [HubOutput::Tell(Rank(0), Down::Doomed(Doom::Lost(l)))] if l.rank == Rank(1)),
+            "HUB-8: {out:?}"
+        );
     }
 
     #[test]

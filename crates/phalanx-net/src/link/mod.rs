@@ -37,7 +37,7 @@ pub type Doorways = Vec<(Listener, String)>;
 pub enum Reach {
     /// Ranks of the same host.
     Host,
-    /// Everybody.
+    /// Every rank.
     Network,
 }
 

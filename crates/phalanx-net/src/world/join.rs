@@ -6,7 +6,9 @@
 use super::{
     KNOCK_AGAIN, World,
     place::{Place, connect_hub},
-    roster::{await_roster, give_up, hub_rank_lost, introduce, patience_of, share_memory, topology_of},
+    roster::{
+        await_roster, give_up, hub_rank_lost, introduce, n_workers, patience_of, share_memory, topology_of,
+    },
 };
 use crate::{
     arena::{Arena, ArenaOffer, MAX_LOCAL, Patience},
@@ -167,6 +169,7 @@ impl Sharing {
         tracing::info!(
             rank = %identity.rank,
             n_ranks = identity.n_ranks,
+            role = %identity.role,
             hosts = topology.n_hosts(),
             source = identity.source,
             shares_memory = arena.is_some(),
@@ -176,6 +179,7 @@ impl Sharing {
         Ok(World {
             rank: identity.rank,
             source: identity.source,
+            workers: Arc::new(topology_of(&members[..n_workers(&members) as usize])),
             topology,
             members,
             config,

@@ -5,6 +5,7 @@
 mod join;
 mod place;
 mod roster;
+mod serve;
 
 use crate::{
     arena::{Arena, ArenaOffer, Patience},
@@ -20,10 +21,11 @@ use crate::{
     log,
     lost::{Casualties, Doom},
     secret::Secret,
+    task::TaskSpec,
     watch::Watch,
 };
 use join::Guest;
-use phalanx_core::{Config, ConfigError, Epoch, Rank, Topology};
+use phalanx_core::{Config, ConfigError, Epoch, Rank, TaskRole, Topology};
 use place::{ATTEMPT, Knock, Place, RETRY_EVERY, shake};
 use roster::{introduce, patience_of, share_memory};
 use socket2::Socket;
@@ -42,7 +44,7 @@ const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 const LINK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one handshake of a link may take before it is tried again.
 const HANDSHAKE: Duration = Duration::from_secs(1);
-/// How long the hub has to say what everybody shall name as the reason of a failure.
+/// How long the hub has to say what every rank shall name as the reason of a failure.
 const AGREEMENT: Duration = Duration::from_millis(250);
 
 /// Of a rank that says nothing of the layers above.
@@ -56,6 +58,8 @@ pub struct World {
     rank: Rank,
     source: &'static str,
     topology: Arc<Topology>,
+    /// Of the workers alone.
+    workers: Arc<Topology>,
     members: Vec<Member>,
     config: Config,
     /// What carries links wherever it leads.
@@ -89,13 +93,24 @@ impl World {
 
     /// The same for a rank whose build of the layers above is this one; only ranks of equal builds form a world.
     pub fn from_env_with(build: &str) -> Result<World, NetError> {
+        World::from_env_as(None, build)
+    }
+
+    /// The same as this task of a cluster, if one is given: the environment has the settings and the secret, the task says who this process is.
+    pub fn from_env_as(task: Option<&TaskSpec>, build: &str) -> Result<World, NetError> {
         let config = Config::from_vars(
             std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
         )?;
         log::start(config.log.as_ref());
         let parent = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get() as u32);
-        let identity =
-            discover::discover(&|name| std::env::var(name).ok().filter(|v| !v.is_empty()), parent)?;
+        let var = |name: &str| std::env::var(name).ok();
+        let identity = match task {
+            Some(task) => task.identity(&var, parent)?,
+            None => discover::discover(&var, parent)?,
+        };
+        if identity.role == TaskRole::Evaluator {
+            tracing::info!("this process evaluates: it is alone in its world, and no worker waits for it");
+        }
         if identity.rank == Rank::ZERO {
             config.remarks.iter().for_each(|remark| crate::voice::warn(remark));
         }
@@ -149,12 +164,14 @@ impl World {
             rank = 0,
             n_ranks = 1,
             source = identity.source,
+            role = %identity.role,
             "world formed: this process is alone"
         );
         World {
             rank: Rank::ZERO,
             source: identity.source,
             topology: Arc::new(Topology::one_host(1)),
+            workers: Arc::new(Topology::one_host(1)),
             members,
             config,
             transport,
@@ -181,11 +198,37 @@ impl World {
         self.topology.n_ranks()
     }
 
+    /// How many ranks train: the ranks below this number, of which communicators and engines consist. An evaluator is alone in its world
+    /// and counts there.
+    pub fn n_workers(&self) -> u32 {
+        self.workers.n_ranks()
+    }
+
+    pub fn is_worker(&self, rank: Rank) -> bool {
+        rank.0 < self.n_workers()
+    }
+
+    /// The ranks that serve; they have the highest numbers.
+    pub fn servers(&self) -> impl ExactSizeIterator<Item = Rank> + use<> {
+        (self.n_workers()..self.n_ranks()).map(Rank)
+    }
+
+    /// What this process is there for.
+    pub fn role(&self) -> TaskRole {
+        self.members[self.rank.index()].role
+    }
+
+    /// Where the workers are; servers are left out.
+    pub fn workers(&self) -> &Arc<Topology> {
+        &self.workers
+    }
+
     /// Which launcher's words made this world.
     pub fn source(&self) -> &'static str {
         self.source
     }
 
+    /// Where all ranks are, servers included.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
     }
@@ -248,8 +291,8 @@ impl World {
         self.next_communicator.fetch_max(number, Ordering::Relaxed);
     }
 
-    /// Ends this world for everybody: called by the rank whose operation failed. Returns what everybody names as the reason, which another
-    /// rank may have known better; by then everybody has been told, so that this rank may end.
+    /// Ends this world for every rank: called by the rank whose operation failed. Returns what every rank names as the reason, which another
+    /// rank may have known better; by then every rank has been told, so that this rank may end.
     pub fn doom(&self, doom: Doom) -> Doom {
         let agreed = self.watch.as_ref().and_then(|watch| {
             watch.doom(doom.clone());
@@ -258,7 +301,7 @@ impl World {
         let agreed = agreed.unwrap_or(doom);
         tracing::info!(rank = %self.rank, reason = ?agreed, "this world is over");
         self.casualties.doom(agreed.clone());
-        // Whoever waits for this rank is told even if there is no hub to tell it.
+        // Ranks that wait for this one are told even if there is no hub to tell them.
         if let Some(arena) = &self.arena {
             arena.poison(&agreed);
         }

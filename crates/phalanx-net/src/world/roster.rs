@@ -11,7 +11,7 @@ use crate::{
     link::LinkAddress,
     lost::{Casualties, Cause, Doom},
 };
-use phalanx_core::{Config, Rank, Topology};
+use phalanx_core::{Config, Rank, TaskRole, Topology};
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
@@ -32,6 +32,8 @@ pub(super) fn introduce(
     Member {
         rank: identity.rank,
         n_ranks: identity.n_ranks,
+        n_aside: identity.n_aside,
+        role: identity.role,
         host_key: host_key(config),
         host_name: config.host_id.clone().unwrap_or(host_name),
         pid: std::process::id(),
@@ -118,7 +120,7 @@ pub(super) fn await_roster(
     }
 }
 
-/// Tells everybody that this rank cannot join, and why: a rank that died just now may be the reason. Returns what everybody names.
+/// Tells every rank that this rank cannot join, and why: a rank that died just now may be the reason. Returns what every rank names.
 pub(super) fn give_up(
     mut stream: TcpStream,
     mut decoder: Decoder,
@@ -186,12 +188,18 @@ fn would_wait(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
+/// Where these ranks are: all of a world, or its workers, which are the first.
 pub(super) fn topology_of(members: &[Member]) -> Topology {
     let mut hosts: BTreeMap<u64, Vec<Rank>> = BTreeMap::new();
     for member in members {
         hosts.entry(member.host_key).or_default().push(member.rank);
     }
     Topology::new(hosts.into_values().collect()).expect("a roster names every rank once")
+}
+
+/// How many do not serve. An evaluator, alone in its world, counts: it is all there is to make a communicator of.
+pub(super) fn n_workers(members: &[Member]) -> u32 {
+    members.iter().filter(|member| member.role != TaskRole::Server).count() as u32
 }
 
 /// WAIT-1, whether or not these ranks share memory.

@@ -62,7 +62,7 @@ impl Job {
     /// Joins as this rank.
     pub fn join(&self, rank: u32) -> World {
         let meeting = Meeting::Hub(vec![self.address.to_string()]);
-        let identity = Identity { rank: Rank(rank), n_ranks: self.n_ranks, source: "test", meeting };
+        let identity = Identity::worker(Rank(rank), self.n_ranks, meeting);
         let mut config = Config::default();
         let (transport, per_host) = self.links;
         config.host_id = Some(format!("host{}", rank / per_host));
@@ -138,7 +138,7 @@ fn greet(world: &World, peer: Rank, stream: u32) {
     assert_eq!(u32::from(got[0]), peer.0);
 }
 
-/// Waits for the hub's word that everybody is here.
+/// Waits for the hub's word that every rank is here.
 pub fn await_roster(stream: &mut TcpStream) {
     let mut decoder = Decoder::new(MAX_FRAME);
     let mut bytes = [0; 4096];

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Operations that run as one.
 pub type Batch = Arc<[Arc<Agreed>]>;
 
-/// A batch stays open to later operations of its kind for so many others.
+/// A batch stays open to later operations of its kind while this many others are added.
 const LOOK_AHEAD: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -30,7 +30,7 @@ impl Negotiator {
         self.settle(&name);
     }
 
-    /// Passes a name on once everybody here and below has submitted it, or joined.
+    /// Passes a name on once every rank here and below has submitted it, or joined.
     pub(super) fn settle(&mut self, name: &Name) {
         let Some(entry) = self.entries.get(name) else { return };
         let me = self.tree.me;
@@ -57,7 +57,7 @@ impl Negotiator {
         if all_known_alike && self.joined.is_empty() {
             return entry.parts.into_values().next().expect("an entry begins with a part");
         }
-        // Whoever brought no part has joined.
+        // A rank that brought no part has joined.
         let silent = |p: usize| !entry.parts.contains_key(&self.tree.branch(p).unwrap_or(self.tree.me));
         let mut absent: Vec<u32> = self.joined.iter().filter(|p| silent(**p)).map(|&p| p as u32).collect();
         // Parts say who their first rank is; the lowest one speaks for all.

@@ -18,23 +18,23 @@ pub type Generation = u32;
 /// One message between neighbours in the tree.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// Upward: what everybody below (and including) the sender has submitted.
+    /// Upward: what every rank below (and including) the sender has submitted.
     Announce(Announce),
-    /// Upward, replaying: everybody below is ready for so many batches. `frozen`: somebody wants to stop.
+    /// Upward, replaying: every rank below is ready for this many batches. `frozen`: one of them wants to stop.
     Ready { generation: Generation, count: u64, frozen: bool },
-    /// Upward, replaying: nobody below will be ready for more than so many batches.
+    /// Upward, replaying: no rank below will be ready for more than this many batches.
     Final { generation: Generation, count: u64 },
-    /// Downward, replaying: so many batches may run.
+    /// Downward, replaying: this many batches may run.
     Commit { generation: Generation, count: u64 },
     /// Downward, replaying: be ready for nothing new.
     Freeze { generation: Generation },
-    /// Downward, replaying: it ends after so many batches.
+    /// Downward, replaying: it ends after this many batches.
     Stop { generation: Generation, count: u64 },
     /// Downward: what happens next, in this order, on every rank.
     Respond { generation: Generation, responses: Vec<Response> },
     /// Upward: somebody has waited too long for these.
     Waiting(Vec<RankStatus>),
-    /// Downward: everybody say what you wait for.
+    /// Downward: every rank says what it waits for.
     Roll,
     /// Upward: where the programs of these places are.
     Located(Vec<(u32, Spot)>),

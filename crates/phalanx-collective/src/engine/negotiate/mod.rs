@@ -56,9 +56,9 @@ pub struct NegotiatorSetup {
     /// Whether readiness is seen on a board that all ranks share, rather than told along the tree.
     pub board: bool,
     pub replay: bool,
-    /// After so many milliseconds of waiting people are told.
+    /// Milliseconds of waiting after which users are told.
     pub stall_ms: Option<u64>,
-    /// After so many it ends.
+    /// Milliseconds of waiting after which it fails.
     pub abort_ms: Option<u64>,
     /// Whether the program of this rank can be asked where it is; the only value that differs between ranks.
     pub says_where: bool,
@@ -83,9 +83,9 @@ pub enum Input {
     },
     /// The board as just seen.
     Seen(View),
-    /// So many batches have run here.
+    /// The number of batches that have run here.
     Ran(u64),
-    /// At the root: everybody shall use these values from some moment on.
+    /// At the root: every rank shall use these values from some moment on.
     Tune(Tuning),
     /// Where this rank's program is, as was asked.
     Located(Spot),
@@ -344,7 +344,7 @@ impl Negotiator {
             Some(root) => root.joins.push(place),
             None => self.up.joined.push(place as u32),
         }
-        // Whoever waited for this rank may wait no longer.
+        // Ranks that waited for this one may wait no longer.
         let names: Vec<Name> = self.entries.keys().cloned().collect();
         names.into_iter().for_each(|name| self.settle(&name));
     }

@@ -139,7 +139,7 @@ impl Simulated {
         self.free_at[me] = done;
     }
 
-    /// Everybody submits everything at once; returns how long it takes until everybody may run it.
+    /// Every rank submits everything at once; returns how long it takes until every rank may run it.
     fn all_submit(&mut self, names: &[String], spec: &Spec) -> f64 {
         let start = self.free_at.iter().copied().fold(0.0, f64::max);
         let want = self.n_run[0] + names.len();

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-/// So many batches may be under way here before more are let go: what completes meanwhile travels together.
+/// The most batches that may be under way here before more are let go: what completes meanwhile travels together.
 const MOST_RUNNING: u64 = 2;
 /// Longer sequences are not looked at for repetition.
 const LONGEST_CYCLE: usize = 8192;
@@ -59,10 +59,10 @@ pub struct Root {
     n_looser: u32,
 }
 
-/// After so many rounds in which the program waited less often than when it was recorded, it is recorded again: more can travel together.
+/// Rounds in which the program waited less often than when it was recorded; after them it is recorded again, because more can travel together.
 const LOOSER_ROUNDS: u32 = 8;
 
-/// However often replays have failed, they are tried again after so many rounds.
+/// However often replays have failed, they are tried again after this many rounds.
 const MOST_WANTED: u32 = 1 << 12;
 
 impl Root {
@@ -120,7 +120,7 @@ impl Root {
         self.n_looser >= LOOSER_ROUNDS
     }
 
-    /// A replay is over, after so many rounds.
+    /// A replay is over, after this many rounds.
     pub fn learn(&mut self, n_rounds: u64) {
         self.n_wanted = if n_rounds > 0 { 1 } else { (self.n_wanted * 4).min(MOST_WANTED) };
     }

@@ -125,7 +125,7 @@ impl Timeline {
 
     /// Writes what is recorded and closes the file; nothing if there is none.
     pub fn stop(&self) -> Result<(), TimelineError> {
-        // Held until the file is closed: whoever starts another one meanwhile waits for that.
+        // Held until the file is closed: a thread that starts another one meanwhile waits for that.
         let mut running = self.running();
         let Some(Running { path, owner, writer }) = running.take() else { return Ok(()) };
         if owner != std::process::id() {

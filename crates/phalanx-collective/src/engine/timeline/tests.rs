@@ -251,6 +251,10 @@ fn every_rank_has_a_file_of_its_own() {
         (".json", ".json.rank3"),
     ] {
         assert_eq!(path_of_rank(Path::new(given), Rank(3)), Path::new(want));
-        assert_eq!(path_of_rank(Path::new(given), Rank::ZERO), Path::new(given), "whoever named it finds it");
+        assert_eq!(
+            path_of_rank(Path::new(given), Rank::ZERO),
+            Path::new(given),
+            "it is found under the name that was given"
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Another operation has come so often that the one with which steps began is gone. More than epochs of evaluation often have, and few enough to
 /// be found soon.
 pub const GONE: u32 = 64;
-/// Names of operations that do not come again are forgotten when there are so many.
+/// The most names that are kept; operations that do not come again are forgotten then.
 const MOST_NAMES: usize = 100_000;
 
 /// What an operation is to the rhythm.

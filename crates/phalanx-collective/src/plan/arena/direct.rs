@@ -63,7 +63,7 @@ fn fetches(request: &PlanRequest, me: Rank) -> Vec<Step> {
         _ => unreachable!("supports() admits no other operation"),
     };
     if due.len() as u32 == n {
-        // Everybody begins with itself and goes on with the next rank, so that not all read the same memory at once.
+        // Every rank begins with itself and goes on with the next rank, so that not all read the same memory at once.
         due.rotate_left(me.index());
     }
     let is_there = |peer: Rank| peer == me && request.in_place;

@@ -46,7 +46,7 @@ pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
             last: true,
         }
     };
-    // Everybody begins with the next rank, so that not all read the same slot at once.
+    // Every rank begins with the next rank, so that not all read the same slot at once.
     let fetch = move |j| {
         (1..cut.n_ranks).map(move |s| {
             let peer = (place + s) % cut.n_ranks;

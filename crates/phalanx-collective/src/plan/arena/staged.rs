@@ -93,7 +93,7 @@ pub(in super::super) struct Target {
     pub last: bool,
 }
 
-/// From turn 0: each rank of the group reduces its chunk of everybody's `In`.
+/// From turn 0: each rank of the group reduces its chunk of every rank's `In`.
 pub(in super::super) fn reduce_scatter<'a>(
     lanes: Lanes,
     chunks: Vec<Extent>,
@@ -132,7 +132,7 @@ pub(in super::super) struct Gather<'a> {
     pub reads: bool,
 }
 
-/// Publishes `own`, if anybody wants it, and fetches everybody else's chunk to its place in `Out`.
+/// Publishes `own`, if anybody wants it, and fetches those of every other rank chunk to its place in `Out`.
 pub(in super::super) fn gather<'a>(
     who: Gather<'a>,
     own: Option<(Buf, Extent)>,
@@ -169,7 +169,7 @@ pub(in super::super) fn broadcast<'a>(
     one_ahead(first, lanes.n_turns(), publish, read)
 }
 
-/// From turn 0: the root reduces everybody's `In` into its `Out`.
+/// From turn 0: the root reduces every rank's `In` into its `Out`.
 pub(in super::super) fn reduce<'a>(
     lanes: Lanes,
     is_root: bool,

@@ -187,7 +187,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Something changed in this rank's group: whoever waits for it may go on.
+    /// Something changed in this rank's group: ranks that wait for it may go on.
     fn wake(&mut self, now_us: f64, r: u32) {
         for waiter in self.turns.take_waiters(Rank(r)) {
             self.try_arena(now_us, waiter.0);

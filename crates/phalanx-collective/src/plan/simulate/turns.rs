@@ -95,7 +95,7 @@ impl<'a> Turns<'a> {
         self.arena(me).0.waiters.push(me);
     }
 
-    /// Everybody who waits in this rank's arena, to be asked again.
+    /// Every rank that waits in this rank's arena, to be asked again.
     pub fn take_waiters(&mut self, me: Rank) -> Vec<Rank> {
         match self.seat[me.index()] {
             Some((arena, _)) => std::mem::take(&mut self.arenas[arena].waiters),

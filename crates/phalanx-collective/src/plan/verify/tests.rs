@@ -130,7 +130,7 @@ fn sums_in_different_orders_have_different_bits() {
     assert_ne!(left, right);
     assert_eq!(left, swapped, "two operands may change places");
 
-    // Everybody sends its own to everybody, and each adds what it gets in the order of the ring from itself: right sums, unequal bits.
+    // Every rank sends its own to every rank, and each adds what it gets in the order of the ring from itself: right sums, unequal bits.
     let request = allreduce(3, 1);
     let (x, own) = (out(0, 1), Span::of(Buf::Scratch, 0, 1));
     let plans: Vec<Plan> = (0..3)

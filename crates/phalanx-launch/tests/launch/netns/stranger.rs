@@ -19,7 +19,7 @@ use std::{
 };
 
 const REPLY: usize = 72;
-/// The door's own patience is 5 s; whoever is not shown out by then is inside.
+/// The door's deadline is 5 s; a connection that is open after it was let in.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an honest caller waits to be shown out all the same. Forgers are within a millisecond.
 const WELCOME: Duration = Duration::from_millis(300);

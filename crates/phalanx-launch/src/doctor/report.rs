@@ -1,16 +1,18 @@
-//! Prints findings as a table.
+//! Findings as text: a table, with remedies below its rows.
 
 use super::finding::{Finding, Mark};
+use crate::table::{TextTable, left, widest};
 use std::fmt::Write;
 
 /// A line a finding; what follows from it and what to do below it.
 pub fn render(findings: &[Finding], colour: bool) -> String {
-    let width = findings.iter().map(|f| f.check.chars().count()).max().unwrap_or(0);
+    let width = widest(findings.iter().map(|f| f.check.as_str()));
+    let table = TextTable::wide(&[left("", 4), left("check", width), left("fact", 0)]);
     let mut text = String::new();
     for finding in findings {
         let (word, code) = mark(finding.mark);
         let word = if colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_string() };
-        let _ = writeln!(text, "  {word}  {:<width$}  {}", finding.check, finding.fact);
+        let _ = writeln!(text, "{}", table.row(&[word.as_str(), &finding.check, &finding.fact]));
         let indent = " ".repeat(width + 10);
         if let Some(consequence) = &finding.consequence {
             let _ = writeln!(text, "{indent}so: {consequence}");

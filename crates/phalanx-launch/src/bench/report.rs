@@ -1,6 +1,7 @@
 //! The output of the benchmark: a table or JSON.
 
 use super::{measure::Measured, options::Case};
+use crate::table::{TextTable, left, right};
 use indicatif::{ProgressBar, ProgressStyle};
 use phalanx_collective::{Communicator, plan::step::CollectiveOp};
 use phalanx_core::Rank;
@@ -59,6 +60,38 @@ impl Row {
             check: measured.checked.name(),
         }
     }
+
+    fn cells(&self) -> [String; 11] {
+        [
+            self.op.to_string(),
+            self.dtype.to_string(),
+            self.bytes.to_string(),
+            self.buffers.to_string(),
+            self.plan.to_string(),
+            format!("{:.2}", self.min_us),
+            format!("{:.2}", self.median_us),
+            format!("{:.2}", self.p99_us),
+            format!("{:.3}", self.algbw_gbps),
+            format!("{:.3}", self.busbw_gbps),
+            self.check.to_string(),
+        ]
+    }
+}
+
+fn columns() -> TextTable {
+    TextTable::new(&[
+        left("op", 14),
+        right("type", 5),
+        right("bytes", 10),
+        right("memory", 8),
+        left("plan", 12),
+        right("min us", 12),
+        right("median us", 12),
+        right("p99 us", 12),
+        right("alg GB/s", 9),
+        right("bus GB/s", 9),
+        left("check", 0),
+    ])
 }
 
 fn round(x: f64) -> f64 {
@@ -80,20 +113,20 @@ fn bus_factor(op: CollectiveOp, n: f64) -> f64 {
 
 /// Prints rows as they come, on rank 0 only.
 #[derive(Debug)]
-pub struct Table {
+pub struct BenchReport {
     json: bool,
     lead: bool,
     titled: bool,
     progress: Option<ProgressBar>,
 }
 
-impl Table {
-    pub fn new(json: bool, lead: bool, n_cases: usize) -> Table {
+impl BenchReport {
+    pub fn new(json: bool, lead: bool, n_cases: usize) -> BenchReport {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} measured, {eta} left")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         let shows = lead && std::io::stderr().is_terminal();
         let progress = shows.then(|| ProgressBar::new(n_cases as u64).with_style(style));
-        Table { json, lead, titled: false, progress }
+        BenchReport { json, lead, titled: false, progress }
     }
 
     pub fn row(&mut self, row: &Row) {
@@ -104,36 +137,12 @@ impl Table {
         if self.json {
             text = serde_json::to_string(row).unwrap_or_default();
         } else {
+            let table = columns();
             if !self.titled {
                 self.titled = true;
-                text = format!(
-                    "{:<14} {:>5} {:>10} {:>8} {:<12} {:>12} {:>12} {:>12} {:>9} {:>9}  check\n",
-                    "op",
-                    "type",
-                    "bytes",
-                    "memory",
-                    "plan",
-                    "min us",
-                    "median us",
-                    "p99 us",
-                    "alg GB/s",
-                    "bus GB/s"
-                );
+                text = table.head() + "\n";
             }
-            text += &format!(
-                "{:<14} {:>5} {:>10} {:>8} {:<12} {:>12.2} {:>12.2} {:>12.2} {:>9.3} {:>9.3}  {}",
-                row.op,
-                row.dtype,
-                row.bytes,
-                row.buffers,
-                row.plan,
-                row.min_us,
-                row.median_us,
-                row.p99_us,
-                row.algbw_gbps,
-                row.busbw_gbps,
-                row.check
-            );
+            text += &table.row(&row.cells());
         }
         let print = || {
             let mut out = std::io::stdout().lock();

@@ -1,0 +1,187 @@
+//! Environments of launchers.
+
+use super::*;
+
+fn with(pairs: &[(&str, &str)]) -> Result<Identity, DiscoverError> {
+    discover(&|name| pairs.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string()), 7)
+}
+
+#[test]
+fn nothing_is_a_world_of_one() {
+    let alone = with(&[]).unwrap();
+    assert_eq!((alone.rank, alone.n_ranks, alone.meeting), (Rank(0), 1, Meeting::Alone));
+}
+
+#[test]
+fn our_launcher_tells_where_its_hub_is() {
+    let env = [
+        ("PHALANX_RANK", "1"),
+        ("PHALANX_SIZE", "2"),
+        ("PHALANX_LAUNCHER", "1"),
+        ("PHALANX_RENDEZVOUS", "10.0.0.1:5, [::1]:6"),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "9"),
+        ("SLURM_STEP_ID", "0"),
+    ];
+    let identity = with(&env).unwrap();
+    assert_eq!((identity.source, identity.rank), ("phalanx", Rank(1)), "DISC-1");
+    assert_eq!(identity.meeting, Meeting::Hub(vec!["10.0.0.1:5".into(), "[::1]:6".into()]));
+}
+
+#[test]
+fn every_known_launcher_is_understood() {
+    let open_mpi = with(&[
+        ("OMPI_COMM_WORLD_RANK", "3"),
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+        ("PMIX_NAMESPACE", "77"),
+    ]);
+    let place = Meeting::RankZero { host: None, job: "Open MPI 77".into() };
+    assert_eq!(open_mpi, Ok(Identity { source: "Open MPI", ..Identity::worker(Rank(3), 4, place) }));
+    let hydra = with(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")]).unwrap();
+    assert_eq!(hydra.meeting, Meeting::RankZero { host: None, job: "PMI parent 7".into() });
+    let torchrun = with(&[
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "a"),
+        ("MASTER_PORT", "29500"),
+    ]);
+    let place = Meeting::RankZero { host: Some("a".into()), job: "torchrun a 29500".into() };
+    assert_eq!(torchrun.unwrap().meeting, place);
+}
+
+#[test]
+fn ranks_started_by_hand_with_horovods_names_share_a_job_whatever_their_parents() {
+    let env = [
+        ("HOROVOD_RANK", "1"),
+        ("HOROVOD_SIZE", "2"),
+        ("HOROVOD_LOCAL_SIZE", "2"),
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.9"),
+        ("HOROVOD_GLOO_RENDEZVOUS_PORT", "7000"),
+    ];
+    let job = "horovodrun 10.0.0.9 7000".to_string();
+    assert_eq!(
+        with(&env).unwrap().meeting,
+        Meeting::RankZero { host: None, job: job.clone() },
+        "one host meets on loopback"
+    );
+    let spread = [env[0], env[1], env[3], env[4]];
+    assert_eq!(
+        with(&spread).unwrap().meeting,
+        Meeting::RankZero { host: Some("10.0.0.9".into()), job },
+        "several meet where the address says"
+    );
+}
+
+#[test]
+fn slurm_counts_only_inside_a_step() {
+    let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "batch")];
+    assert_eq!(with(&batch).unwrap().source, "nobody", "DISC-3");
+    let step = [
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_JOB_ID", "12"),
+        ("SLURM_STEP_NODELIST", "n[05-07,9],m"),
+    ];
+    let place = Meeting::RankZero { host: Some("n05".into()), job: "Slurm 12 0".into() };
+    assert_eq!(with(&step).unwrap().meeting, place);
+}
+
+#[test]
+fn half_set_and_contradicting_sources_show_both_sides() {
+    let half = with(&[("RANK", "1"), ("WORLD_SIZE", "2")]).unwrap_err().to_string();
+    assert!(half.contains("torchrun") && half.contains("LOCAL_RANK"), "DISC-2: {half}");
+    let both = with(&[
+        ("PHALANX_RANK", "0"),
+        ("PHALANX_SIZE", "2"),
+        ("OMPI_COMM_WORLD_RANK", "1"),
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+    ]);
+    let both = both.unwrap_err().to_string();
+    assert!(both.contains("phalanx says rank 0 of 2, Open MPI says rank 1 of 4"), "DISC-2: {both}");
+}
+
+#[test]
+fn roles_are_told_and_an_evaluator_is_alone() {
+    let ours = [
+        ("PHALANX_RANK", "1"),
+        ("PHALANX_SIZE", "2"),
+        ("PHALANX_LAUNCHER", "1"),
+        ("PHALANX_RENDEZVOUS", "h:1"),
+    ];
+    let role = |more: &[(&str, &str)]| with(&[ours.as_slice(), more].concat()).map_err(|e| e.to_string());
+    assert_eq!(role(&[]).unwrap().role, TaskRole::Worker);
+    assert_eq!(role(&[("PHALANX_ROLE", "server"), ("PHALANX_SERVERS", "1")]).unwrap().role, TaskRole::Server);
+    let evaluator = role(&[("PHALANX_ROLE", "evaluator")]).unwrap();
+    assert_eq!(
+        (evaluator.role, evaluator.n_ranks, evaluator.meeting),
+        (TaskRole::Evaluator, 1, Meeting::Alone),
+        "DISC-4"
+    );
+    let lone = with(&[("PHALANX_ROLE", "evaluator"), ("PHALANX_SIZE", "4")]).unwrap();
+    assert_eq!((lone.role, lone.n_ranks), (TaskRole::Evaluator, 1), "DISC-4");
+    assert_eq!(
+        role(&[("PHALANX_ROLE", "ps")]),
+        Err("PHALANX_ROLE=\"ps\" is not a role: write worker, server or evaluator".into())
+    );
+    assert!(
+        role(&[("PHALANX_SERVERS", "1")])
+            .unwrap_err()
+            .contains("the last 1 of 2 ranks are servers by PHALANX_SERVERS")
+    );
+    assert!(role(&[("PHALANX_SERVERS", "x")]).unwrap_err().contains("PHALANX_SERVERS"));
+    let first = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PHALANX_ROLE", "server")];
+    assert_eq!(with(&first), Err(DiscoverError::ServerFirst), "DISC-4");
+}
+
+#[test]
+fn a_cluster_meets_at_the_address_of_its_first_rank() {
+    let config =
+        |task: &str| format!(r#"{{"cluster":{{"worker":["a:1","b:2"],"ps":["c:3"]}},"task":{task}}}"#);
+    let place = Meeting::RankZero { host: Some("a:1".into()), job: "cluster  a:1,b:2 c:3".into() };
+    let ps = config(r#"{"type":"ps","index":0}"#);
+    let found = with(&[("TF_CONFIG", &ps)]).unwrap();
+    assert_eq!(
+        (found.rank, found.n_ranks, found.role, &found.meeting),
+        (Rank(2), 3, TaskRole::Server, &place)
+    );
+    let outer = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "9"), ("SLURM_STEP_ID", "0"), ("TF_CONFIG", &ps)];
+    assert_eq!(with(&outer).unwrap().source, "TF_CONFIG", "DISC-1");
+    let ours = [
+        ("PHALANX_RANK", "1"),
+        ("PHALANX_SIZE", "3"),
+        ("PHALANX_LAUNCHER", "1"),
+        ("PHALANX_RENDEZVOUS", "h:1"),
+        ("TF_CONFIG", &ps),
+    ];
+    let both = with(&ours).unwrap_err().to_string();
+    assert!(both.contains("TF_CONFIG says rank 2 of 3, phalanx says rank 1 of 3"), "DISC-2: {both}");
+    let evaluator = config(r#"{"type":"evaluator","index":0}"#);
+    let alone = with(&[("TF_CONFIG", &evaluator)]).unwrap();
+    assert_eq!(
+        (alone.role, alone.n_ranks, alone.meeting),
+        (TaskRole::Evaluator, 1, Meeting::Alone),
+        "DISC-4"
+    );
+    assert!(with(&[("TF_CONFIG", "")]).unwrap_err().to_string().starts_with("TF_CONFIG is set but empty"));
+    assert_eq!(with(&[("TF_CONFIG", "{}")]).unwrap().source, "nobody", "it says nothing of others");
+}
+
+#[test]
+fn nonsense_numbers_are_named() {
+    let error = with(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")]).unwrap_err();
+    assert_eq!(error.to_string(), "PMI_RANK=\"x\" is not a number");
+    let error = with(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]).unwrap_err();
+    assert!(error.to_string().contains("rank 2 of 2"));
+}
+
+#[test]
+fn the_first_host_of_a_list() {
+    for (list, first) in [("a,b", "a"), ("n[0-3]", "n0"), ("n[05-07,9]-ib,m", "n05-ib"), ("x", "x")] {
+        assert_eq!(first_host(list).as_deref(), Some(first));
+    }
+    assert_eq!(first_host(""), None);
+}
