@@ -167,7 +167,7 @@ fn lenet(b: &mut Builder, filters: [usize; 2], hidden: &[usize], act: Act) -> Ou
     Ok((x, b.fc(y, 10, Act::None)?))
 }
 
-/// So many convolutions of 3 x 3, and one layer.
+/// A number of convolutions of 3 x 3, and one layer.
 fn deep(b: &mut Builder, n: usize, width: usize) -> Outcome<(VarId, VarId)> {
     let x = b.feed("x", DType::F32, [BATCH, Dim::Fixed(3), Dim::Fixed(32), Dim::Fixed(32)])?;
     let mut y = x;

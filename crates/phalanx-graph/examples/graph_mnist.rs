@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// So many digits; which, is decided by the seed.
+/// A number of digits; the seed decides which.
 fn digits(n: usize, seed: u64) -> Result<(Tensor, Tensor), Box<dyn Error>> {
     /// Which of the seven segments each digit has: top, upper left and right, middle, lower left and right, bottom.
     const SEGMENTS: [u8; 10] = [0x77, 0x24, 0x5d, 0x6d, 0x2e, 0x6b, 0x7b, 0x25, 0x7f, 0x6f];

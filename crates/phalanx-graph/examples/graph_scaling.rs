@@ -43,7 +43,7 @@ const ROUNDS: usize = 9;
 /// Samples for each replica in a step.
 const EACH: usize = 64;
 
-/// So many replicas, and the most samples in a second that they have learned from.
+/// A number of replicas, and the most samples in a second that they have learned from.
 struct Side {
     exe: ParallelExecutor,
     store: Store,

@@ -141,7 +141,7 @@ fn functions_of_one_element() {
     }
 }
 
-/// A loop of so many rounds with a counter; the sum of what it carries in the end.
+/// A loop of `n` rounds with a counter; the sum of what it carries in the end.
 fn counted(
     n: &mut Net,
     rounds: usize,

@@ -130,7 +130,7 @@ fn nobody_waits_for_the_computations_of_another() {
     let mut program = b.finish().unwrap();
     Optimizer::new(Rule::Sgd, 0.1).minimize(&mut program, loss).unwrap();
     let mut hogwild = Hogwild::new(&program, "loss", setup(2, usize::MAX)).unwrap();
-    // Whoever comes first has much to do; the other gets little things until the first is back.
+    // The first replica has much to do; the other one gets little things until the first is back.
     let mut first: Option<ThreadId> = None;
     let mut large = Some(ones(30_000, 0.5));
     let mut n_small = 0;

@@ -33,6 +33,8 @@ pub enum RunError {
     UnknownState { var: String },
     #[error("the store has `{var}` as {wanted}, got {got}")]
     StateMisfit { var: String, wanted: Box<Sig>, got: Box<Sig> },
+    #[error("the store's `{var}` ends before byte {at} and those behind it")]
+    StateRange { var: String, at: usize },
     #[error("`{op}` at {site} failed: {why} (inputs: {inputs})")]
     Failed { op: &'static str, site: Site, inputs: String, why: KernelError },
     #[error("`{op}` at {site} panicked: {why} (inputs: {inputs})")]

@@ -113,6 +113,35 @@ impl Store {
         Ok(())
     }
 
+    /// Copies bytes of a variable's value, from `at` on, as many as `out` takes.
+    pub fn read_at(&mut self, name: &str, at: usize, out: &mut [u8]) -> Result<(), RunError> {
+        let entry = self.known(name)?;
+        let from = self.view(entry);
+        let bytes = &self.buffers_mut()[from].as_slice::<u8>();
+        let part = at.checked_add(out.len()).and_then(|end| bytes.get(at..end));
+        out.copy_from_slice(part.ok_or_else(|| RunError::StateRange { var: name.to_string(), at })?);
+        Ok(())
+    }
+
+    /// Replaces bytes of a variable's value, from `at` on, in all replicas.
+    pub fn write_at(&mut self, name: &str, at: usize, bytes: &[u8]) -> Result<(), RunError> {
+        let entry = self.known(name)?;
+        let copies = self.entries[entry].copies.clone();
+        for copy in copies {
+            let all = self.buffers_mut()[copy].as_slice::<u8>();
+            let part = at.checked_add(bytes.len()).and_then(|end| all.get_mut(at..end));
+            part.ok_or_else(|| RunError::StateRange { var: name.to_string(), at })?.copy_from_slice(bytes);
+        }
+        self.writes += 1;
+        let entry = &mut self.entries[entry];
+        (entry.is_set, entry.written) = (true, self.writes);
+        Ok(())
+    }
+
+    fn known(&self, name: &str) -> Result<usize, RunError> {
+        self.find(name).ok_or_else(|| RunError::UnknownState { var: name.to_string() })
+    }
+
     /// A run that no other process takes part in changes values.
     pub(in crate::exec) fn run_alone(&mut self) {
         self.writes += 1;
@@ -138,7 +167,7 @@ impl Store {
     }
 
     /// Makes room for the program's variables that are not there yet, and gives them their first values.
-    pub(in crate::exec) fn admit(&mut self, program: &Program) -> Result<(), RunError> {
+    pub fn admit(&mut self, program: &Program) -> Result<(), RunError> {
         for (_, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
             match self.names.get(&var.name) {
                 Some(&at) if self.entries[at].sig != var.sig => {

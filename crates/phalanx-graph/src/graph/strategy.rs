@@ -9,7 +9,7 @@ use std::{fmt, path::PathBuf};
 pub enum ReduceStrategy {
     /// Every replica has parameters of its own and updates them with the sum of all gradients.
     AllReduce,
-    /// The replicas of a process share their parameters; each byte is updated once, by whoever is idle.
+    /// The replicas of a process share their parameters; each byte is updated once, by an idle worker.
     Reduce,
     /// Replicas learn alone.
     NoReduce,
@@ -48,7 +48,7 @@ pub struct BuildStrategy {
     pub memory_optimize: bool,
     /// Outputs take the place of inputs that end there.
     pub enable_inplace: bool,
-    /// Each replica takes its share in so many pieces, one after another in the same memory; their gradients are added up
+    /// Each replica takes its share in this many pieces, one after another in the same memory; their gradients are added up
     /// before the update.
     pub accumulate: usize,
     /// Replicas learn each from batches of its own, at its own pace, and nobody waits for the others: for
@@ -91,7 +91,7 @@ impl Default for BuildStrategy {
 pub struct ExecutionStrategy {
     /// Workers, the caller's thread among them; 0 means one for each replica, but not more than there are cores.
     pub num_threads: usize,
-    /// After so many runs the memory of temporaries is given back; 0 means never.
+    /// The number of runs after which the memory of temporaries is given back; 0 means never.
     pub num_iteration_per_drop_scope: usize,
     /// How often `run` runs the program on what it is given.
     pub num_iteration_per_run: usize,

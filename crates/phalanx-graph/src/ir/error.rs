@@ -40,6 +40,8 @@ pub enum Misfit {
 pub enum GraphError {
     #[error("`{op}` at {site}: {why} (inputs: {inputs})")]
     Misfit { op: &'static str, site: Site, inputs: String, why: Misfit },
+    #[error("{text} ({site})")]
+    Layer { op: &'static str, text: String, site: Site },
     #[error("`{op}` at {site} gives {got} outputs, {wanted} were named")]
     Outputs { op: &'static str, site: Site, wanted: usize, got: usize },
     #[error("`{op}` at {site} writes `{var}`, which was declared as {wanted}; it gives {got}")]

@@ -161,7 +161,7 @@ impl<'a> MemoryView<'a> {
         MemoryView { arena, shared: None, store }
     }
 
-    /// Access that several workers have at once. Whoever makes one runs a schedule that was proved to keep MEMPLAN-2:
+    /// Access that several workers have at once. The caller runs a schedule that was proved to keep MEMPLAN-2:
     /// LOWER-1 says that every schedule is, before its first run.
     pub(crate) fn common(
         arena: &'a RawMemory,
@@ -385,7 +385,7 @@ impl<'a> Call<'a> {
         let apart = !self.spot(from.0).overlaps(self.spot(to.0));
         assert!(apart, "a variable is moved to another one");
         let (arena, begin, n) = self.part_of(from.0, from.1, false);
-        // SAFETY: as in `bytes_at`; an input is only read by everybody. What is written below lies elsewhere.
+        // SAFETY: as in `bytes_at`; all workers only read an input. What is written below lies elsewhere.
         let from = unsafe { arena.part(begin, n) };
         let (arena, begin, n) = self.part_of(to.0, to.1, true);
         // SAFETY: as in `bytes_at`, and apart from what is read, as was checked.

@@ -67,7 +67,7 @@ impl RawMemory {
 
     pub fn as_slice<T: Pod>(&mut self) -> &mut [T] {
         let n = self.bytes / size_of::<T>();
-        // SAFETY: `&mut self` excludes everybody else, and the whole buffer lies inside the words.
+        // SAFETY: `&mut self` excludes every other access, and the whole buffer lies inside the words.
         unsafe { self.part_mut(0, n) }
     }
 

@@ -6,9 +6,9 @@ use super::{number::Real, walk::Walk};
 
 /// Partial sums.
 const LANES: usize = 16;
-/// So many elements are added up at a time, in partial sums and a tree.
+/// Elements that are added up at a time, in partial sums and a tree.
 const BLOCK: usize = 8 * LANES;
-/// So many rows are added up at a time, column by column.
+/// Rows that are added up at a time, column by column.
 pub const DEEP: usize = 16;
 /// Columns that are added up at a time: their sums stay in the first cache.
 const TILE: usize = 1024;
@@ -82,7 +82,7 @@ pub fn total<T: Real, const K: usize>(x: [&[T]; K], f: impl Fn([T; K]) -> T) -> 
     total + last.wide()
 }
 
-/// So many elements of each slice.
+/// The first elements of each slice.
 #[inline(always)]
 fn side_by_side<T, const K: usize>(x: [&[T]; K], at: usize, n: usize) -> [&[T]; K] {
     std::array::from_fn(
@@ -222,7 +222,7 @@ pub fn columns<T: Real>(x: &[T], n: usize, at: impl Fn(usize) -> usize, out: &mu
     );
 }
 
-/// Adds up columns, so many at a time, and rounds what they come to.
+/// Adds up columns, several at a time, and rounds their sums.
 #[inline(always)]
 fn in_tiles<T: Real>(
     out: &mut [T],
@@ -269,7 +269,7 @@ pub fn sums<T: Real>(walk: Walk<2>, x: &[T], out: &mut [T], end: impl Fn(f64) ->
     );
 }
 
-/// Where the walk ends with what is added up: so many places of `out`, each the sum of rows of `x`.
+/// Where the walk ends with what is added up: places of `out`, each the sum of rows of `x`.
 #[inline(always)]
 fn of_rows<T: Real>(
     x: &[T],

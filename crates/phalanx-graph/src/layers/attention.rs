@@ -1,10 +1,7 @@
-//! Attention with several heads, made of products and a softmax.
+//! Attention with several heads.
 
-use super::{Act, Builder, Made};
-use crate::{
-    ir::VarId,
-    op::{MASKED, MaskScores, Softmax},
-};
+use super::{Builder, Made, draft::AttentionLayer, written::LayerName};
+use crate::ir::VarId;
 
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionOptions {
@@ -29,35 +26,21 @@ impl Builder {
     #[track_caller]
     pub fn attend(&mut self, query: VarId, source: VarId, options: AttentionOptions) -> Made {
         let AttentionOptions { heads, causal, lengths, dropout } = options;
-        let (t, width) = (self.width("attend", query, 1)?, self.width("attend", query, 2)?);
-        let s = self.width("attend", source, 1)?;
-        let q = self.heads(query, heads, width, t)?;
-        let (k, v) = (self.heads(source, heads, width, s)?, self.heads(source, heads, width, s)?);
-        let scores = self.matmul(q, k, false, true)?;
-        let each = (width / heads.max(1)).max(1);
-        let mut scores = self.scale(scores, 1.0 / libm::sqrt(each as f64), 0.0)?;
-        if causal || lengths.is_some() {
-            let mut inputs = vec![scores];
-            inputs.extend(lengths);
-            scores = self.op1(MaskScores { causal, ragged: lengths.is_some(), value: MASKED }, &inputs)?;
-        }
-        let mut weights = self.op1(Softmax { log: false }, &[scores])?;
-        if dropout > 0.0 {
-            weights = self.dropout(weights, dropout)?;
-        }
-        let mixed = self.matmul(weights, v, false, false)?;
-        let mixed = self.transpose(mixed, &[0, 2, 1, 3])?;
-        let n = self.shape(query).dims()[0];
-        let mixed = self.reshape(mixed, [n, t.into(), width.into()])?;
-        self.fc(mixed, width, Act::None)
+        let dropout = (dropout > 0.0).then(|| (dropout, self.stream()));
+        let (heads, ragged) = (heads as i64, lengths.is_some());
+        let layer = AttentionLayer { heads, causal, mask: false, ragged, dropout };
+        let mut inputs = vec![query, source];
+        inputs.extend(lengths);
+        self.layer1(LayerName::same("attend"), layer, &inputs)
     }
 
-    /// A sequence times weights, `width` split into heads: `[n, heads, time, width / heads]`.
+    /// Attention of `[n, t, width]` to itself with several heads; the mask is added to the scores.
     #[track_caller]
-    fn heads(&mut self, x: VarId, heads: usize, width: usize, time: usize) -> Made {
-        let y = self.fc(x, width, Act::None)?;
-        let n = self.shape(x).dims()[0];
-        let y = self.reshape(y, [n, time.into(), heads.into(), (width / heads.max(1)).into()])?;
-        self.transpose(y, &[0, 2, 1, 3])
+    pub fn attention(&mut self, x: VarId, heads: usize, mask: Option<VarId>) -> Made {
+        let (heads, causal, ragged) = (heads as i64, false, false);
+        let layer = AttentionLayer { heads, causal, mask: mask.is_some(), ragged, dropout: None };
+        let mut inputs = vec![x, x];
+        inputs.extend(mask);
+        self.layer1(LayerName::same("attention"), layer, &inputs)
     }
 }

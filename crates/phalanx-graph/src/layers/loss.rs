@@ -1,9 +1,13 @@
 //! Losses and metrics. Losses are for each sample; take their `mean`.
 
-use super::{Builder, Made};
+use super::{
+    Builder, Made,
+    draft::{AccuracyLayer, HuberLayer},
+    written::LayerName,
+};
 use crate::{
     ir::{GraphError, VarId},
-    op::{Accuracy, CrossEntropy, Func, Reduction, SigmoidCrossEntropy, SoftmaxCrossEntropy, TopK},
+    op::{CrossEntropy, Func, Reduction, SigmoidCrossEntropy, SoftmaxCrossEntropy, TopK},
 };
 
 impl Builder {
@@ -40,12 +44,7 @@ impl Builder {
     #[track_caller]
     pub fn huber(&mut self, x: VarId, target: VarId, delta: f64) -> Made {
         let d = self.sub(x, target)?;
-        let size = self.map(Func::Abs, d)?;
-        let near = self.map(Func::Clip { low: 0.0, high: delta }, size)?;
-        let far = self.sub(size, near)?;
-        let near = self.map(Func::Square, near)?;
-        let (near, far) = (self.scale(near, 0.5, 0.0)?, self.scale(far, delta, 0.0)?);
-        self.add(near, far)
+        self.layer1(LayerName::same("huber"), HuberLayer { delta }, &[d])
     }
 
     /// The mean of the square error over everything.
@@ -64,7 +63,7 @@ impl Builder {
     /// Which part of the labels is among the k highest scores. NaN is above all numbers, and never right.
     #[track_caller]
     pub fn accuracy(&mut self, scores: VarId, labels: VarId, k: usize) -> Made {
-        let (top, best) = self.top_k(scores, k)?;
-        self.op1(Accuracy, &[best, labels, top])
+        let layer = AccuracyLayer { k };
+        self.layer1(LayerName::same("accuracy"), layer, &[scores, labels])
     }
 }

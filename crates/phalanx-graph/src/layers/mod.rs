@@ -3,9 +3,11 @@
 mod attention;
 mod choose;
 mod control;
+pub mod draft;
 mod loss;
 mod network;
 mod sequence;
+mod written;
 
 use crate::{
     ir::{GraphError, Init, Learn, Program, Role, Shape, Sig, Site, VarId, VarKind},
@@ -15,6 +17,9 @@ use crate::{
     },
 };
 use phalanx_core::DType;
+
+use draft::StackLayer;
+use written::LayerName;
 
 pub use attention::AttentionOptions;
 pub use control::{append_branch, append_loop};
@@ -30,6 +35,21 @@ pub enum Act {
     Sigmoid,
     Gelu,
     Softmax,
+}
+
+impl Act {
+    /// As activations are named; nothing if nothing follows.
+    fn name(self) -> Option<String> {
+        let name = match self {
+            Act::None => return None,
+            Act::Relu => "relu",
+            Act::Tanh => "tanh",
+            Act::Sigmoid => "sigmoid",
+            Act::Gelu => "gelu",
+            Act::Softmax => "softmax",
+        };
+        Some(name.to_string())
+    }
 }
 
 type Made = Result<VarId, GraphError>;
@@ -231,13 +251,8 @@ impl Builder {
     /// Equals along a new first axis after `axis` others.
     #[track_caller]
     pub fn stack(&mut self, xs: &[VarId], axis: usize) -> Made {
-        let mut raised = Vec::with_capacity(xs.len());
-        for &x in xs {
-            let mut shape = self.shape(x);
-            shape.0.insert(axis.min(shape.rank()), 1.into());
-            raised.push(self.reshape(x, shape)?);
-        }
-        self.concat(&raised, axis)
+        let layer = StackLayer { axis };
+        self.layer1(LayerName::same("stack"), layer, xs)
     }
 
     #[track_caller]

@@ -1,14 +1,18 @@
 //! Layers over sequences `[n, time, width]`. Where lengths `[n]` are given, what lies behind the end of a sequence
 //! influences nothing (SEQ-1).
 
-use super::{Builder, Made};
+use super::{
+    Builder, Made,
+    draft::{CrfDecodingLayer, CrfLayer, RecurrentLayer, RnnCell, SequencePoolLayer, SequenceSoftmaxLayer},
+    written::LayerName,
+};
 use crate::{
     ir::{GraphError, Init, VarId},
-    op::{
-        CrfDecoding, Gru, LinearChainCrf, Lstm, OpKind, SequenceExpand, SequenceMask, SequenceOp,
-        SequencePool,
-    },
+    op::{SequenceExpand, SequenceMask, SequenceOp},
 };
+
+/// Far beyond what memory holds, yet all gates together can be counted.
+const MOST_WIDE: usize = 1 << 60;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RnnOptions {
@@ -51,11 +55,8 @@ impl Builder {
         options: RnnOptions,
         first: Option<(VarId, VarId)>,
     ) -> Result<LstmStates, GraphError> {
-        let (x, w, b) = self.projected("lstm", x, options.width, 4)?;
-        let x = self.add(x, b)?;
-        let first = first.map(|(hidden, cell)| [hidden, cell]);
-        let op = Lstm { reverse: options.reverse, ragged: options.lengths.is_some() };
-        let out = self.recurrent(op, &[x, w], options, first)?;
+        let first = first.map_or([None; 2], |(hidden, cell)| [Some(hidden), Some(cell)]);
+        let out = self.recurrent(RnnCell::Lstm, x, options, first)?;
         Ok(LstmStates { all: out[0], hidden: out[1], cell: out[2] })
     }
 
@@ -68,67 +69,44 @@ impl Builder {
         options: RnnOptions,
         first: Option<VarId>,
     ) -> Result<GruStates, GraphError> {
-        let (x, w, b) = self.projected("gru", x, options.width, 3)?;
-        let op = Gru { reverse: options.reverse, ragged: options.lengths.is_some() };
-        let out = self.recurrent(op, &[x, w, b], options, first.map(|first| [first]))?;
+        let out = self.recurrent(RnnCell::Gru, x, options, [first, None])?;
         Ok(GruStates { all: out[0], last: out[1] })
     }
 
-    /// Inputs times their weights, and weights and bias of the state.
     #[track_caller]
-    fn projected(
+    fn recurrent(
         &mut self,
-        op: &'static str,
+        cell: RnnCell,
         x: VarId,
-        h: usize,
-        gates: usize,
-    ) -> Result<(VarId, VarId, VarId), GraphError> {
-        let width = self.width(op, x, 2)?;
-        let limit = 1.0 / libm::sqrt(h.max(1) as f64);
-        let init = Init::Uniform { low: -limit, high: limit };
-        let wide = gates.saturating_mul(h);
-        let w_ih = self.parameter(&format!("{op}.w_ih"), [wide, width], init)?;
-        let w_hh = self.parameter(&format!("{op}.w_hh"), [wide, h], init)?;
-        let b_ih = self.parameter(&format!("{op}.b_ih"), [wide], init)?;
-        let b_hh = self.parameter(&format!("{op}.b_hh"), [wide], init)?;
-        let x = self.matmul(x, w_ih, false, true)?;
-        Ok((self.add(x, b_ih)?, w_hh, b_hh))
-    }
-
-    /// The operation itself: of projected inputs and parameters, `N` first states (zeros unless given), and lengths.
-    #[track_caller]
-    fn recurrent<const N: usize>(
-        &mut self,
-        op: impl Into<OpKind>,
-        projected: &[VarId],
         options: RnnOptions,
-        first: Option<[VarId; N]>,
+        first: [Option<VarId>; 2],
     ) -> Result<Vec<VarId>, GraphError> {
-        let mut inputs = projected.to_vec();
-        match first {
-            Some(first) => inputs.extend(first),
-            None => {
-                for _ in 0..N {
-                    inputs.push(self.first_state(projected[0], options.width)?);
-                }
-            }
-        }
-        inputs.extend(options.lengths);
-        self.op(op, &inputs)
-    }
-
-    #[track_caller]
-    fn first_state(&mut self, x: VarId, h: usize) -> Made {
-        let (n, dtype) = (self.shape(x).dims()[0], self.program.sig(x).dtype);
-        self.fill(dtype, [n, h.into()], 0.0)
+        let (op, gates) = match cell {
+            RnnCell::Lstm => ("lstm", 4),
+            RnnCell::Gru => ("gru", 3),
+        };
+        let RnnOptions { width, reverse, lengths } = options;
+        let size = gates * width.min(MOST_WIDE) as i64;
+        let (is_given, ragged) = (first.map(|state| state.is_some()), lengths.is_some());
+        let layer =
+            RecurrentLayer { cell, size, projected: false, bias: true, reverse, first: is_given, ragged };
+        let inputs: Vec<VarId> = [Some(x)].into_iter().chain(first).chain([lengths]).flatten().collect();
+        self.layer(LayerName::same(op), layer, &inputs)
     }
 
     /// One row `[n, width]` from each sequence; zeros from an empty one.
     #[track_caller]
     pub fn sequence_pool(&mut self, x: VarId, op: SequenceOp, lengths: Option<VarId>) -> Made {
-        let mut inputs = vec![x];
-        inputs.extend(lengths);
-        self.op1(SequencePool { op, ragged: lengths.is_some() }, &inputs)
+        let layer = SequencePoolLayer { op, by_root: false, ragged: lengths.is_some() };
+        let inputs: Vec<VarId> = [x].into_iter().chain(lengths).collect();
+        self.layer1(LayerName::same("sequence_pool"), layer, &inputs)
+    }
+
+    /// Softmax over each sequence of numbers, `[n, time]` or `[n, time, 1]`; zeros behind the ends.
+    #[track_caller]
+    pub fn sequence_softmax(&mut self, x: VarId, lengths: VarId) -> Made {
+        let layer = SequenceSoftmaxLayer {};
+        self.layer1(LayerName::same("sequence_softmax"), layer, &[x, lengths])
     }
 
     /// Each row `[n, width]` over so much time; zeros behind the ends.
@@ -154,19 +132,19 @@ impl Builder {
         tags: VarId,
         lengths: Option<VarId>,
     ) -> Result<(VarId, VarId), GraphError> {
-        let n_tags = self.width("linear_chain_crf", scores, 2)?;
-        let init = Init::Uniform { low: -0.1, high: 0.1 };
-        let w = self.parameter("crf.w", [n_tags.saturating_add(2), n_tags], init)?;
-        let mut inputs = vec![scores, w, tags];
-        inputs.extend(lengths);
-        Ok((self.op1(LinearChainCrf { ragged: lengths.is_some() }, &inputs)?, w))
+        let begin = Init::Uniform { low: -0.1, high: 0.1 };
+        let layer = CrfLayer { begin, ragged: lengths.is_some() };
+        let inputs: Vec<VarId> = [scores, tags].into_iter().chain(lengths).collect();
+        let called = LayerName { op: "linear_chain_crf", as_name: "crf" };
+        let out = self.layer(called, layer, &inputs)?;
+        Ok((out[0], out[1]))
     }
 
     /// The likeliest tags `[n, time]` under the weights of a `linear_chain_crf`; 0 behind the ends.
     #[track_caller]
     pub fn crf_decoding(&mut self, scores: VarId, weights: VarId, lengths: Option<VarId>) -> Made {
-        let mut inputs = vec![scores, weights];
-        inputs.extend(lengths);
-        self.op1(CrfDecoding { ragged: lengths.is_some() }, &inputs)
+        let layer = CrfDecodingLayer { label: false, ragged: lengths.is_some() };
+        let inputs: Vec<VarId> = [scores, weights].into_iter().chain(lengths).collect();
+        self.layer1(LayerName::same("crf_decoding"), layer, &inputs)
     }
 }

@@ -61,7 +61,7 @@ pub struct Unknown {
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// So many nodes are named; of the others only the number is told.
+        /// The most nodes that are named; of the others only the number is told.
         const NAMED: usize = 4;
         let named: Vec<String> = self.nodes.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
         let more = if self.nodes.len() > NAMED { ", ..." } else { "" };

@@ -78,7 +78,7 @@ impl<'a> OnnxNode<'a> {
         Ok(tensor.map(Checked::new).transpose()?)
     }
 
-    /// So many sizes of windows, strides or paddings.
+    /// A number of sizes of windows, strides or paddings.
     pub fn sizes<const N: usize>(
         &self,
         name: &'static str,

@@ -67,7 +67,7 @@ impl Operator for Every {
 }
 
 /// From a sum, a gradient and a counter that was raised already: the sum with `1 / runs` of the gradient added to it; it
-/// begins anew after every so many runs.
+/// begins anew after a fixed number of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accumulate {
     pub runs: i64,

@@ -1,7 +1,8 @@
 //! Convolutions of images, as matrix products: with the image itself, moved (`taps`), or with its windows, unrolled
-//! (`windows`). Filters that see one channel each have loops of their own (`depthwise`).
+//! (`windows`, `runs`). Filters that see one channel each have loops of their own (`depthwise`).
 
 mod depthwise;
+mod runs;
 mod taps;
 mod windows;
 

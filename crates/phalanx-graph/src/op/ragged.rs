@@ -43,7 +43,7 @@ impl<'a> Ragged<'a> {
         (0..self.n).map(|s| self.len(s)).max().unwrap_or(0)
     }
 
-    /// Where a sample is after so many others of its own, from the front or from its end.
+    /// Where a sample is after a number of others of its own, from the front or from its end.
     #[inline(always)]
     pub fn at(&self, sample: usize, nth: usize, reverse: bool) -> Option<usize> {
         let after = self.len(sample).checked_sub(nth + 1)?;

@@ -55,7 +55,7 @@ pub enum Schedule {
         to: Option<f64>,
         then: Box<Schedule>,
     },
-    /// A cosine in stairs of `every` steps that comes down to 0 after so many of them, and goes up again behind that.
+    /// A cosine in stairs of `every` steps that comes down to 0 after `n` of them, and goes up again after that.
     CosineStairs {
         rate: f64,
         every: i64,

@@ -153,8 +153,11 @@ impl Operator for ReduceGrad {
                 let mean = self.reduce.op == Reduction::Mean;
                 let share = if mean { T::ONE / T::of(count as f64) } else { T::ONE };
                 walk.each(|[i, o]| {
-                    for k in 0..n {
-                        out[i + k] = y[o + k * step] * share;
+                    let out = &mut out[i..i + n];
+                    match step {
+                        0 => out.fill(y[o] * share),
+                        1 => out.iter_mut().zip(&y[o..o + n]).for_each(|(out, &y)| *out = y * share),
+                        _ => out.iter_mut().enumerate().for_each(|(k, out)| *out = y[o + k * step] * share),
                     }
                 });
                 return Ok(());

@@ -237,7 +237,7 @@ impl Sizes {
     }
 }
 
-/// A row of so many parts of `h` each.
+/// A row of `n` parts of `h` each.
 #[inline(always)]
 pub(super) fn parts<T, const N: usize>(row: &[T], h: usize) -> [&[T]; N] {
     std::array::from_fn(|i| &row[i * h..(i + 1) * h])

@@ -38,12 +38,14 @@ impl Operator for MergeRows {
         real!(call.dtype(0), T => {
             let (rows, values) = call.rows::<T>(0);
             let (out_rows, out) = call.rows_out::<T>(0);
-            out_rows.fill(-1);
-            out.fill(T::ZERO);
+            let mut used = 0;
             merge(rows, (values, width), order, |at, row, sum| {
                 out_rows[at] = row as i64;
                 sum(&mut out[at * width..][..width]);
+                used = at + 1;
             });
+            out_rows[used..].fill(-1);
+            out[used * width..].fill(T::ZERO);
         });
         Ok(())
     }

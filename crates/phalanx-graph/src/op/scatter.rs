@@ -3,7 +3,7 @@
 
 use crate::kernel::{DEEP, KernelError, Real, fast, widen};
 
-/// Bytes of scratch memory for so many rows of a table, and so many numbers with rows so wide.
+/// Bytes of scratch memory for the rows of a table, the numbers of rows, and the width of rows.
 pub(super) fn workspace(height: usize, n: usize, width: usize) -> usize {
     (height + height.min(n / DEEP) * width) * size_of::<u64>()
 }

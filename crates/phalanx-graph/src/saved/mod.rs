@@ -67,7 +67,7 @@ pub struct Saved {
     pub feeds: Vec<String>,
     /// What was named when it was saved.
     pub fetches: Vec<String>,
-    /// What whoever saved it has written beside; nobody here reads it.
+    /// What the saving program has written beside it; nothing here reads it.
     pub notes: String,
     values: Vec<(String, Tensor)>,
 }
@@ -86,7 +86,7 @@ pub fn save(program: &Program, store: &mut Store, fetches: &[&str]) -> Result<Ve
     written(program, store, feeds, fetches, "")
 }
 
-/// The same, if exactly these variables must be fed for it; whoever loads it gets them in this order, and the
+/// The same, if exactly these variables must be fed for it; a program that loads it gets them in this order, and the
 /// notes.
 pub fn save_as(
     program: &Program,

@@ -25,7 +25,7 @@ pub struct Model {
     pub name: &'static str,
     pub build: fn(DType) -> Result<Built, GraphError>,
     pub optimizer: Optimizer,
-    /// So many samples, a function of their number and the seed.
+    /// A number of samples, a function of their number and the seed.
     pub data: fn(DType, usize, u64) -> Vec<(&'static str, Tensor)>,
 }
 

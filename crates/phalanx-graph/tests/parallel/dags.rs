@@ -11,7 +11,7 @@ use phalanx_graph::{
 
 const WIDTH: usize = 5;
 
-/// A program of so many random operations on `[batch, WIDTH]`, with parameters between, that learns.
+/// A program of `n` random operations on `[batch, WIDTH]`, with parameters between, that learns.
 fn random(seed: u64, n: usize) -> Program {
     let dice = Stream::new(seed, 7, 0);
     let mut b = Builder::new();

@@ -63,7 +63,7 @@ pub fn on(replicas: usize) -> Setup {
     Setup { replicas: Some(replicas), ..Setup::default() }
 }
 
-/// Losses of so many steps and the store after them.
+/// Losses of a number of steps and the store after them.
 pub fn train(program: &Program, setup: Setup, steps: u64, batch: usize) -> (Vec<f32>, Store) {
     let mut exe = ParallelExecutor::new(program, Some("loss"), setup).unwrap();
     let mut store = Store::new(3);

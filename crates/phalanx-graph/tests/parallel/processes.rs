@@ -21,7 +21,7 @@ fn part(t: &Tensor, from: usize, n: usize) -> Tensor {
     }
 }
 
-/// Trains on so many processes; shares gives each its samples.
+/// Trains on several processes; `shares` gives each its samples.
 fn together(
     program: &Program,
     build: &BuildStrategy,

@@ -43,7 +43,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Nobody waits for who is gone: what was brought goes, and whoever was to be told of it notices.
+        // No process waits for one that is gone: what it brought is dropped, and the caller notices.
         let gone = self.board.under_way.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(gone);
     }

@@ -46,12 +46,12 @@ pub(super) struct HogwildState<'a> {
 }
 
 fn lock<'a, T>(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
-    // Whoever panics under a lock is caught there, so a poisoned one is whole.
+    // A panic under a lock is caught there, so a poisoned lock's data is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HogwildRun<'_> {
-    /// What a replica does: so many batches, or until somebody has failed or the reader has no more.
+    /// What a replica does: a number of batches, or until a replica has failed or the reader has no more.
     pub fn work(&self, number: usize, replica: &mut Replica, n_batches: usize) {
         for _ in 0..n_batches {
             if self.is_over.load(Ordering::Relaxed) {

@@ -101,7 +101,7 @@ pub(super) fn digest<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     hash
 }
 
-/// What will come of an exchange. Whoever has started it tells, if only by going away.
+/// What will come of an exchange. The thread that has started it tells, if only by going away.
 type Pending = Receiver<Result<Vec<Data>, CollectiveError>>;
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub(super) struct Accord {
     /// Known from the first run on (ACCORD-1).
     names: Option<Arc<Names>>,
     n_exchanges: usize,
-    /// The next exchange of this pass. Written by the worker that starts one, read between runs and by whoever starts the
+    /// The next exchange of this pass. Written by the worker that starts one, read between runs and by the thread that starts the
     /// next one, after the schedule has ordered both: relaxed.
     next: AtomicUsize,
     /// Passes of this run after the present one.
@@ -152,7 +152,7 @@ impl Accord {
         self.collective.processes() == 1
     }
 
-    /// Everybody says how it stands; fails alike on all processes if somebody refuses or has another program.
+    /// Every process says how it stands; fails alike on all processes if somebody refuses or has another program.
     pub(super) fn agree(&mut self, own: &Standing) -> Result<Vec<Standing>, RunError> {
         self.settle();
         let all = wait(&self.stand(own, false))?;
@@ -214,7 +214,7 @@ impl Accord {
         self.start("samples", Offer::Join(vec![words]))
     }
 
-    /// Everybody gets the bytes of the first process.
+    /// Every process gets the bytes of the first process.
     pub(super) fn broadcast(&mut self, what: &str, bytes: &mut [u8]) -> Result<(), CollectiveError> {
         let data = Data::U8(bytes.to_vec());
         let all = wait(&self.start(what, Offer::Broadcast { data, root: 0 }))?;
@@ -225,7 +225,7 @@ impl Accord {
         Ok(())
     }
 
-    /// The exchanges of the graph begin, and so many times more after this one.
+    /// The exchanges of the graph begin, and this many times more after this one.
     pub(super) fn begin_pass(&mut self, n_left: usize) {
         *self.next.get_mut() = 0;
         self.n_passes_left = n_left;
@@ -238,8 +238,8 @@ impl Accord {
         self.collective.start(&names.exchanges[exchange], offer, done);
     }
 
-    /// A run has failed after everybody agreed to it: nobody waits for this process in vain (ACCORD-2). Gives what the
-    /// caller is told. `is_known` says that an exchange did not fit, so that everybody knows already. This is the only
+    /// A run has failed after every process agreed to it: nobody waits for this process in vain (ACCORD-2). Gives what the
+    /// caller is told. `is_known` says that an exchange did not fit, so that every process knows already. This is the only
     /// place where a process gives up what others count on.
     pub(super) fn fail(&mut self, error: RunError, is_known: bool) -> RunError {
         let own = match &error {
@@ -279,7 +279,7 @@ impl Accord {
         (self.n_passes_left > 0 && self.n_exchanges > 0).then_some(0)
     }
 
-    /// ACCORD-3: everybody's reason, if it has one: a code, a length and a text.
+    /// ACCORD-3: every process's reason, if it has one: a code, a length and a text.
     fn reasons(&mut self, own: Option<&Refusal>) -> Pending {
         let (code, why) = own.map_or((0, ""), |own| (own.code(), own.text()));
         let mut bytes = vec![code];
@@ -301,7 +301,7 @@ impl Accord {
         first.unwrap_or_else(otherwise)
     }
 
-    /// Waits until everybody has come to where this process gave up: names are free again then.
+    /// Waits until every process has come to where this process gave up: names are free again then.
     fn settle(&mut self) {
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
         for pending in std::mem::take(left) {

@@ -81,7 +81,7 @@ impl Binding {
         !self.alike.as_ref().is_some_and(|token| Arc::ptr_eq(token, &store.state().0))
     }
 
-    /// Everybody begins with what the first process has: values, and what random numbers come from.
+    /// Every process begins with what the first process has: values, and what random numbers come from.
     pub(super) fn begin_alike(
         &mut self,
         graph: &Graph,

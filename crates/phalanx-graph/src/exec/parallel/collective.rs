@@ -6,7 +6,7 @@
 use phalanx_core::DType;
 use std::fmt;
 
-/// Processes that train together. Whoever calls [`Collective::start`] never waits for a network.
+/// Processes that train together. The caller of [`Collective::start`] never waits for a network.
 ///
 /// For the bits of one process with all replicas, sums are added up as [`tree`] does, and every process has the same
 /// number of replicas, a power of two.
@@ -41,11 +41,11 @@ pub trait Collective: Send + Sync + fmt::Debug {
 /// What a process brings to an exchange.
 #[derive(Debug)]
 pub enum Offer {
-    /// Everybody gets the sums of f32 or f64 elements, the same bits.
+    /// Every process gets the sums of f32 or f64 elements, the same bits.
     Sum(Data),
-    /// Everybody gets the elements of all processes, one process behind the other; of each list on its own.
+    /// Every process gets the elements of all processes, one process behind the other; of each list on its own.
     Join(Vec<Data>),
-    /// Everybody gets what the process `root` brings.
+    /// Every process gets what the process `root` brings.
     Broadcast { data: Data, root: usize },
     /// This process does not go on. It fits no other offer.
     Nothing,

@@ -18,7 +18,7 @@ pub enum Feed<'a> {
     Replicate(&'a Tensor),
 }
 
-/// The samples that each replica gets of so many (FEED-1).
+/// The samples that each replica gets of a batch (FEED-1).
 pub(super) fn share(samples: usize, n: usize, replica: usize) -> usize {
     samples / n + usize::from(replica < samples % n)
 }

@@ -236,7 +236,7 @@ impl JobSlot {
         }
     }
 
-    /// Waits until nobody is at work; whoever begins later does so because of a new job.
+    /// Waits until no worker is at work; one that begins later does so because of a new job.
     fn await_quiet(&self) {
         let mut state = lock(&self.state);
         while state.n_active > 0 {

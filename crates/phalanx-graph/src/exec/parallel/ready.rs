@@ -39,12 +39,12 @@ impl Ready {
         }
     }
 
-    /// Makes room so that queues never grow while so many tasks are done.
+    /// Makes room for `n` tasks, so that queues do not grow while they run.
     pub(super) fn reserve(&self, n_tasks: usize) {
         self.queues.iter().for_each(|queue| lock(queue).reserve(n_tasks));
     }
 
-    /// A run of so many tasks begins.
+    /// A run of `n` tasks begins.
     pub(super) fn begin(&self, n_tasks: usize) {
         self.n_left.store(n_tasks, Ordering::SeqCst);
     }
@@ -96,7 +96,7 @@ impl Ready {
         self.n_sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Ends the run for everybody: somebody has left it in the middle of something.
+    /// Ends the run for all workers: one of them has left it in the middle of something.
     pub(super) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.wake_all();

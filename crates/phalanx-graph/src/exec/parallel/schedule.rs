@@ -68,7 +68,7 @@ pub(super) struct Schedule {
     /// Where each task's successors begin.
     first: Vec<u32>,
     n_before: Vec<u32>,
-    /// What each still waits for. Whoever makes it zero sets it back at once: nobody else counts it down before the next
+    /// What each still waits for. The worker that makes it zero sets it back at once: no other one counts it down before the next
     /// run, so that runs need no preparation.
     waiting: Vec<AtomicU32>,
     pub roots: Vec<u32>,
@@ -81,9 +81,9 @@ impl Schedule {
         &self.successors[self.first[task] as usize..self.first[task + 1] as usize]
     }
 
-    /// Counts down what a task waits for; true for whoever was last.
+    /// Counts down what a task waits for; true for the last worker.
     pub(super) fn arrive(&self, task: usize) -> bool {
-        // Acquire and release: whoever starts the task sees what all before it have written.
+        // Acquire and release: the worker that starts the task sees what all before it have written.
         let was_last = self.waiting[task].fetch_sub(1, Ordering::AcqRel) == 1;
         if was_last {
             self.waiting[task].store(self.n_before[task], Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Drafting {
         before.sort_unstable();
         before.dedup();
         for access in accesses.iter().filter(|a| a.write && !a.bytes.is_empty()) {
-            // Whoever clashes with what is wholly overwritten clashes with this one, too.
+            // A task that clashes with what is wholly overwritten clashes with this one, too.
             let covered = |a: &Access| access.bytes.start <= a.bytes.start && a.bytes.end <= access.bytes.end;
             self.live.entry(access.region).or_default().retain(|(_, a)| !covered(a));
         }

@@ -96,7 +96,7 @@ impl Landing {
     }
 }
 
-/// An exchange on its way. It arrives once, if only because everybody has let go of it.
+/// An exchange on its way. It arrives once, if only because all its holders have let go of it.
 struct Arrival {
     landing: Landing,
     exchange: usize,

@@ -10,7 +10,7 @@ use std::ops::Range;
 const HEIGHT: usize = 384;
 /// Elements of the right operand that are packed at a time.
 const PACKED: usize = 64 * 1024;
-/// From so many elements on, the right operand is fetched while the panel before is at work.
+/// From this many elements on, the right operand is fetched while the panel before is at work.
 const FAR: usize = 256 * 1024;
 /// The widest tile of any instruction set.
 const WIDEST: usize = 32;
@@ -47,16 +47,8 @@ pub(super) fn scratch(size: Size) -> usize {
     depth * (height(size) + width(size))
 }
 
-/// Copies `k` runs of elements that lie `apart`, one after another; false if the last reaches beyond the end.
-fn copied<T: Copy, const N: usize>(from: &[T], apart: usize, k: usize, to: &mut [T]) -> bool {
-    if (k - 1) * apart + N > from.len() {
-        return false;
-    }
-    for (l, to) in to.as_chunks_mut::<N>().0.iter_mut().take(k).enumerate() {
-        to.copy_from_slice(&from[l * apart..l * apart + N]);
-    }
-    true
-}
+/// Slivers that are packed together from steps that lie apart: neighbours share cache lines.
+const ABREAST: usize = 4;
 
 /// One part of a product.
 struct At<'a> {
@@ -198,20 +190,51 @@ impl<T: Tiled + Turned + std::ops::AddAssign + Default> Nest<T> {
         }
     }
 
+    /// Packs a left operand whose rows lie side by side and whose steps lie apart, slivers of `N` rows. Returns how many slivers are
+    /// packed: all, or those before the end of the operand, where fewer than `N` rows may follow.
+    fn across<const N: usize>(
+        &self,
+        a: Mat<'_, T>,
+        rows: &Range<usize>,
+        steps: &Range<usize>,
+        to: &mut [T],
+    ) -> usize {
+        if a.lines != Lines::Even(1) || a.col == 1 {
+            return 0;
+        }
+        let k = steps.len();
+        let (mut begins, mut packed) = (self.slivers(rows).map(|sliver| rows.start + sliver.start), 0);
+        for to in to.chunks_mut(ABREAST * k * N) {
+            let (mut some, mut n) = ([0; ABREAST], 0);
+            for begin in begins.by_ref().take(ABREAST) {
+                some[n] = begin;
+                n += 1;
+            }
+            if n == 0 || (steps.end - 1) * a.col + some[n - 1] + N > a.data.len() {
+                break;
+            }
+            for l in 0..k {
+                let from = &a.data[(steps.start + l) * a.col..];
+                for (&begin, to) in some[..n].iter().zip(to.chunks_exact_mut(k * N)) {
+                    to[l * N..(l + 1) * N].copy_from_slice(&from[begin..begin + N]);
+                }
+            }
+            packed += n;
+        }
+        packed
+    }
+
     /// Packs rows of the left operand: sliver after sliver, in each step after step, its rows beside each other.
     fn left(&self, a: Mat<'_, T>, rows: &Range<usize>, steps: &Range<usize>, to: &mut [T]) {
         let (k, height) = (steps.len(), self.tiles.height);
-        for (sliver, to) in self.slivers(rows).zip(to.chunks_exact_mut(k * height)) {
+        let packed = match height {
+            12 => self.across::<12>(a, rows, steps, to),
+            8 => self.across::<8>(a, rows, steps, to),
+            _ => 0,
+        };
+        for (sliver, to) in self.slivers(rows).zip(to.chunks_exact_mut(k * height)).skip(packed) {
             // Rows that are missing at the end of a sliver are packed, but not used.
             let place = |r: usize| a.lines.at(rows.start + (sliver.start + r).min(sliver.end - 1));
-            if a.lines == Lines::Even(1) && a.col != 1 {
-                let from = a.data.get(place(0) + steps.start * a.col..).unwrap_or_default();
-                match height {
-                    12 if copied::<T, 12>(from, a.col, k, to) => continue,
-                    8 if copied::<T, 8>(from, a.col, k, to) => continue,
-                    _ => {}
-                }
-            }
             for quad in (0..sliver.len()).step_by(4) {
                 let at: [usize; 4] = std::array::from_fn(|i| place(quad + i));
                 let to = &mut to[quad..];

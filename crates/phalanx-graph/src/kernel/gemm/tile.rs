@@ -30,7 +30,7 @@ impl Starts {
         starts
     }
 
-    /// Whether so many columns of every row lie within so many elements.
+    /// Whether this number of columns of every row lies within the elements.
     pub(super) fn fits(&self, width: usize, n: usize) -> bool {
         self.reach + width <= n
     }
@@ -84,7 +84,7 @@ pub(super) enum Left<'a, T> {
 pub struct Tiles<T: 'static> {
     /// Columns of a vector.
     pub(super) lanes: usize,
-    /// The packed left operand has so many rows beside each other, used or not.
+    /// The number of rows that the packed left operand has beside each other, used or not.
     pub(super) height: usize,
     /// `[vectors - 1][rows - 1]`
     run: [&'static [Run<T>]; 2],
@@ -413,7 +413,7 @@ portable!(portable_f64, f64);
 
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx512f")
+    cfg!(feature = "avx512") && is_x86_feature_detected!("avx512f")
 }
 
 #[cfg(target_arch = "x86_64")]

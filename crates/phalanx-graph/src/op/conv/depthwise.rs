@@ -101,22 +101,18 @@ impl Depthwise {
                         // Columns between rows have no gradient.
                         let begin = chain.start.saturating_sub(oy * pitch).min(width);
                         let count = (chain.end - oy * pitch).min(width) - begin;
-                        let lines: [[&[T]; SIDE]; CHANNELS] = std::array::from_fn(
-                            #[inline(always)]
-                            |c| {
-                                std::array::from_fn(
-                                    #[inline(always)]
-                                    |ky| &padded[c * plane + (oy + ky) * pitch + begin..][..count + LANES],
-                                )
-                            },
-                        );
-                        let dy: [&[T]; CHANNELS] = std::array::from_fn(
-                            #[inline(always)]
-                            |c| &dy[c * n + oy * width + begin..][..count],
-                        );
+                        let (mut lines, mut gradients) =
+                            ([[&padded[..0]; SIDE]; CHANNELS], [&dy[..0]; CHANNELS]);
+                        for c in 0..CHANNELS {
+                            gradients[c] = &dy[c * n + oy * width + begin..][..count];
+                            for ky in 0..SIDE {
+                                lines[c][ky] =
+                                    &padded[c * plane + (oy + ky) * pitch + begin..][..count + LANES];
+                            }
+                        }
                         for x in 0..count {
                             for c in 0..CHANNELS {
-                                let dy = [dy[c][x]; LANES];
+                                let dy = [gradients[c][x]; LANES];
                                 for ky in 0..SIDE {
                                     let seen: &[T; LANES] =
                                         lines[c][ky][x..].first_chunk().expect("lines are long enough");
@@ -145,32 +141,42 @@ fn rows<T: Real, const SIDE: usize>(image: &[T], pitch: usize, f: &[T], (y, widt
     fast(
         #[inline(always)]
         || {
-            for (oy, y) in y.chunks_exact_mut(width).enumerate() {
-                let image = &image[oy * pitch..];
-                match width {
-                    BLOCK.. => row::<T, SIDE, BLOCK>(image, pitch, f, y),
-                    16.. => row::<T, SIDE, 16>(image, pitch, f, y),
-                    _ => row::<T, SIDE, 8>(image, pitch, f, y),
-                }
+            // A copy that no store to the output can be thought to change.
+            let mut filter = [[T::ZERO; SIDE]; SIDE];
+            for (to, f) in filter.iter_mut().zip(f.as_chunks::<SIDE>().0) {
+                *to = *f;
+            }
+            match width {
+                BLOCK.. => blocks::<T, SIDE, BLOCK>(image, pitch, &filter, (y, width)),
+                16.. => blocks::<T, SIDE, 16>(image, pitch, &filter, (y, width)),
+                _ => blocks::<T, SIDE, 8>(image, pitch, &filter, (y, width)),
             }
         },
     );
 }
 
-/// Blocks of a row. The last one ends with the row: columns that it shares with the one before are computed again.
+/// Rows in blocks. The last block ends with the row: columns that it shares with the one before are computed again.
 #[inline(always)]
-fn row<T: Real, const SIDE: usize, const N: usize>(image: &[T], pitch: usize, f: &[T], y: &mut [T]) {
-    for begin in (0..y.len()).step_by(N) {
-        let at = begin.min(y.len() - N);
-        let mut sums = [T::ZERO; N];
-        for (ky, f) in f.chunks_exact(SIDE).enumerate() {
-            let line = &image[at + ky * pitch..][..N + SIDE - 1];
-            for kx in 0..SIDE {
-                for (sum, &seen) in sums.iter_mut().zip(&line[kx..kx + N]) {
-                    *sum = f[kx].mul_add(seen, *sum);
+fn blocks<T: Real, const SIDE: usize, const N: usize>(
+    image: &[T],
+    pitch: usize,
+    filter: &[[T; SIDE]; SIDE],
+    (y, width): (&mut [T], usize),
+) {
+    for (oy, y) in y.chunks_exact_mut(width).enumerate() {
+        for begin in (0..width).step_by(N) {
+            let at = begin.min(width - N);
+            let mut sums = [T::ZERO; N];
+            for ky in 0..SIDE {
+                let line = &image[(oy + ky) * pitch + at..][..N + SIDE - 1];
+                for kx in 0..SIDE {
+                    let (f, seen) = (filter[ky][kx], &line[kx..kx + N]);
+                    for i in 0..N {
+                        sums[i] = f.mul_add(seen[i], sums[i]);
+                    }
                 }
             }
+            y[at..at + N].copy_from_slice(&sums);
         }
-        y[at..at + N].copy_from_slice(&sums);
     }
 }

@@ -6,7 +6,7 @@
 //! more of a filter's gradient than the places that see it.)
 
 use super::{Conv2d, Geometry, Wanted};
-use crate::kernel::{Mat, Real, Size, Taps};
+use crate::kernel::{Mat, Real, Size, Taps, fast};
 
 /// A convolution with stride 1.
 #[derive(Clone, Copy, Debug)]
@@ -165,10 +165,20 @@ impl Moved {
     pub(super) fn pad_into<T: Real>(&self, image: &[T], to: &mut [T]) {
         let Geometry { image: [h, w], conv, .. } = self.0;
         let (wp, plane) = (self.padded()[1], self.taps().plane);
-        for (i, row) in image.chunks_exact(w).enumerate() {
-            let at = i / h * plane + (i % h + conv.padding[0]) * wp + conv.padding[1];
-            to[at..at + w].copy_from_slice(row);
+        if h * w == 0 {
+            return;
         }
+        fast(
+            #[inline(always)]
+            || {
+                for (image, to) in image.chunks_exact(h * w).zip(to.chunks_mut(plane)) {
+                    let to = &mut to[conv.padding[0] * wp + conv.padding[1]..];
+                    for (row, to) in image.chunks_exact(w).zip(to.chunks_mut(wp)) {
+                        copy_row(row, &mut to[..w]);
+                    }
+                }
+            },
+        );
     }
 
     /// Where each row of the output lies, and where among the wide ones.
@@ -179,5 +189,19 @@ impl Moved {
                 f((o * oh + oy) * ow, o * self.wide() + oy * self.padded()[1]);
             }
         }
+    }
+}
+
+/// Copies a row in blocks, the last of which ends with it: rows are short, and a call for each would cost more than the copy.
+#[inline(always)]
+fn copy_row<T: Real>(from: &[T], to: &mut [T]) {
+    const N: usize = 8;
+    let n = from.len();
+    if !(N..=8 * N).contains(&n) {
+        return to.copy_from_slice(from);
+    }
+    for begin in (0..n).step_by(N) {
+        let at = begin.min(n - N);
+        to[at..at + N].copy_from_slice(&from[at..at + N]);
     }
 }

@@ -1,11 +1,14 @@
 //! Convolutions with windows that are written out, one below the other: any stride.
 
-use super::{Conv2d, Geometry, Wanted};
+use super::{Conv2d, Geometry, Wanted, runs::Runs};
 use crate::kernel::{Mat, Real, Size, fast};
 use std::ops::Range;
 
 /// Columns that a product should have at least, so that reading the filters is worth it.
 const COLUMNS: usize = 256;
+
+/// Channels whose views are visited together: they see the same rows and columns.
+const ABREAST: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows(pub Geometry);
@@ -31,7 +34,7 @@ impl Windows {
         (COLUMNS / self.0.window().1.max(1)).clamp(1, self.0.images.max(1))
     }
 
-    /// The products of so many columns: of the output, of the windows' gradient, of the filters' gradient.
+    /// The products of a number of columns: of the output, of the windows' gradient, of the filters' gradient.
     fn sizes(&self, columns: usize) -> [Size; 3] {
         let (k, o) = (self.0.window().0, self.0.o);
         [Size { m: o, n: columns, k }, Size { m: k, n: columns, k: o }, Size { m: o, n: k, k: columns }]
@@ -42,10 +45,21 @@ impl Windows {
         self.at_once() * self.0.window().1
     }
 
-    /// Elements of the windows, and of the outputs where these do not lie as the product wants them.
-    fn buffers(&self) -> [usize; 2] {
+    /// Elements of the windows, of the outputs where these do not lie as the product wants them, and of padded images.
+    fn buffers(&self) -> [usize; 3] {
         let wide = self.widest();
-        [self.0.window().0 * wide, if self.at_once() > 1 { self.0.o * wide } else { 0 }]
+        let outputs = if self.at_once() > 1 { self.0.o * wide } else { 0 };
+        let padded = if self.is_run() { Runs::new(&self.0).scratch(self.at_once()) } else { 0 };
+        [self.0.window().0 * wide, outputs, padded]
+    }
+
+    /// The buffers, and what is left for the product.
+    fn split<'a, T>(&self, scratch: &'a mut [T]) -> [&'a mut [T]; 4] {
+        let [n_windows, n_outputs, n_padded] = self.buffers();
+        let (windows, scratch) = scratch.split_at_mut(n_windows);
+        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
+        let (padded, scratch) = scratch.split_at_mut(n_padded);
+        [windows, outputs, padded, scratch]
     }
 
     pub(super) fn scratch(&self, wanted: Wanted) -> usize {
@@ -78,14 +92,10 @@ impl Windows {
 
     pub(super) fn forward<T: Real>(&self, x: &[T], f: &[T], y: &mut [T], scratch: &mut [T]) {
         let (k, n) = self.0.window();
-        let [n_windows, n_outputs] = self.buffers();
-        let (windows, scratch) = scratch.split_at_mut(n_windows);
-        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
+        let [windows, outputs, padded, scratch] = self.split(scratch);
         self.shares(|share| {
             let wide = share.n * n;
-            for i in 0..share.n {
-                self.unroll(&x[self.image(share, i).0], windows, (wide, i * n));
-            }
+            self.unroll_all(share, x, windows, padded);
             let f = Mat::new(&f[share.f..share.f + self.0.o * k], k);
             let (size, windows) = (self.sizes(wide)[0], Mat::new(windows, wide));
             if share.n == 1 {
@@ -119,50 +129,69 @@ impl Windows {
 
     pub(super) fn input_grad<T: Real>(&self, f: &[T], dy: &[T], dx: &mut [T], scratch: &mut [T]) {
         let (k, n) = self.0.window();
-        let [n_windows, n_outputs] = self.buffers();
-        let (windows, scratch) = scratch.split_at_mut(n_windows);
-        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
+        let [windows, outputs, padded, scratch] = self.split(scratch);
         self.shares(|share| {
             let wide = share.n * n;
             let f = Mat::new(&f[share.f..share.f + self.0.o * k], k).t();
             let dy = Mat::new(self.gathered(share, dy, outputs), wide);
             T::gemm(self.sizes(wide)[1], f, dy, windows, false, scratch);
-            for i in 0..share.n {
-                let dx = &mut dx[self.image(share, i).0];
-                dx.fill(T::ZERO);
-                self.roll(windows, dx, (wide, i * n));
-            }
+            self.roll_all(share, windows, dx, padded);
         });
     }
 
     /// Images in their order, some at a time.
     pub(super) fn filter_grad<T: Real>(&self, x: &[T], dy: &[T], df: &mut [T], scratch: &mut [T]) {
         let (k, n) = self.0.window();
-        let [n_windows, n_outputs] = self.buffers();
-        let (windows, scratch) = scratch.split_at_mut(n_windows);
-        let (outputs, scratch) = scratch.split_at_mut(n_outputs);
-        df.fill(T::ZERO);
+        let [windows, outputs, padded, scratch] = self.split(scratch);
+        if self.0.images == 0 {
+            df.fill(T::ZERO);
+        }
         self.shares(|share| {
-            let wide = share.n * n;
-            for i in 0..share.n {
-                self.unroll(&x[self.image(share, i).0], windows, (wide, i * n));
-            }
+            let (wide, is_first) = (share.n * n, share.x < self.0.conv.groups * self.0.volume());
+            self.unroll_all(share, x, windows, padded);
             let dy = Mat::new(self.gathered(share, dy, outputs), wide);
             let df = &mut df[share.f..share.f + self.0.o * k];
-            T::gemm(self.sizes(wide)[2], dy, Mat::new(windows, wide).t(), df, true, scratch);
+            T::gemm(self.sizes(wide)[2], dy, Mat::new(windows, wide).t(), df, !is_first, scratch);
         });
     }
 
-    /// Visits what each place of the kernel sees of each channel.
+    fn unroll_all<T: Real>(&self, share: Share, x: &[T], windows: &mut [T], padded: &mut [T]) {
+        let n = self.0.window().1;
+        if self.is_run() {
+            let image = |i| &x[self.image(share, i).0];
+            return Runs::new(&self.0).unroll(share.n, image, windows, padded);
+        }
+        for i in 0..share.n {
+            self.unroll(&x[self.image(share, i).0], windows, (share.n * n, i * n));
+        }
+    }
+
+    fn roll_all<T: Real>(&self, share: Share, windows: &[T], dx: &mut [T], padded: &mut [T]) {
+        let n = self.0.window().1;
+        if self.is_run() {
+            let begin = |i| self.image(share, i).0.start;
+            return Runs::new(&self.0).roll(share.n, windows, (dx, begin), padded);
+        }
+        for i in 0..share.n {
+            let dx = &mut dx[self.image(share, i).0];
+            dx.fill(T::ZERO);
+            self.roll(windows, dx, (share.n * n, i * n));
+        }
+    }
+
+    /// Visits what each place of the kernel sees of each channel: some channels at a time, in each the places in their order.
     #[inline(always)]
     fn views(&self, mut f: impl FnMut(View)) {
-        let Geometry { kernel: [kh, kw], image: [h, w], .. } = self.0;
-        for c in 0..self.0.c {
+        let Geometry { kernel: [kh, kw], image: [h, w], c: n_channels, .. } = self.0;
+        for first in (0..n_channels).step_by(ABREAST) {
             for ky in 0..kh {
+                let (rows, y) = self.seen(0, ky);
                 for kx in 0..kw {
-                    let (rows, y) = self.seen(0, ky);
                     let (cols, x) = self.seen(1, kx);
-                    f(View { row: (c * kh + ky) * kw + kx, first: (c * h + y) * w + x, rows, cols });
+                    for c in first..(first + ABREAST).min(n_channels) {
+                        let row = (c * kh + ky) * kw + kx;
+                        f(View { row, first: (c * h + y) * w + x, rows: rows.clone(), cols: cols.clone() });
+                    }
                 }
             }
         }
@@ -177,10 +206,8 @@ impl Windows {
         (begin..end.clamp(begin, self.0.out[side]), (begin * stride + at).saturating_sub(pad))
     }
 
-    /// Whether rows of the output are as long as those of the image, and look at all of it: then what a place of the kernel sees is
-    /// one run of memory, with some columns to leave out.
     fn is_run(&self) -> bool {
-        self.0.conv.stride == [1, 1] && self.0.out[1] == self.0.image[1]
+        Runs::can(&self.0)
     }
 
     /// Writes the windows of an image out; rows are so wide, and the image's begin at this column.
@@ -196,15 +223,9 @@ impl Windows {
                         if view.is_empty() {
                             return to.fill(T::ZERO);
                         }
-                        let View { first, rows, cols, .. } = view.clone();
+                        let View { first, rows, cols, .. } = view;
                         to[..rows.start * width].fill(T::ZERO);
                         to[rows.end * width..].fill(T::ZERO);
-                        if self.is_run() {
-                            let run = view.run(width);
-                            let from = &image[first..first + run.len()];
-                            to[run].copy_from_slice(from);
-                            return view.clear(to, width);
-                        }
                         for (i, oy) in rows.enumerate() {
                             let to = &mut to[oy * width..(oy + 1) * width];
                             to[..cols.start].fill(T::ZERO);
@@ -218,8 +239,8 @@ impl Windows {
         );
     }
 
-    /// Adds windows back to where they came from. What does not come from the image becomes zero.
-    fn roll<T: Real>(&self, windows: &mut [T], image: &mut [T], (wide, column): (usize, usize)) {
+    /// Adds windows back to where they came from.
+    fn roll<T: Real>(&self, windows: &[T], image: &mut [T], (wide, column): (usize, usize)) {
         let ([_, width], n, [down, across]) = (self.0.out, self.0.window().1, self.0.conv.stride);
         fast(
             #[inline(always)]
@@ -230,14 +251,8 @@ impl Windows {
                         if view.is_empty() {
                             return;
                         }
-                        let from = &mut windows[view.row * wide + column..][..n];
-                        let View { first, rows, cols, .. } = view.clone();
-                        if self.is_run() {
-                            view.clear(from, width);
-                            let run = view.run(width);
-                            let to = &mut image[first..first + run.len()];
-                            return to.iter_mut().zip(&from[run]).for_each(|(to, &v)| *to += v);
-                        }
+                        let from = &windows[view.row * wide + column..][..n];
+                        let View { first, rows, cols, .. } = view;
                         for (i, oy) in rows.enumerate() {
                             let from = &from[oy * width..][cols.clone()];
                             let to = &mut image[first + i * down * self.0.image[1]..];
@@ -264,24 +279,6 @@ struct View {
 impl View {
     fn is_empty(&self) -> bool {
         self.rows.is_empty() || self.cols.is_empty()
-    }
-
-    /// From the first place of an output that sees the image to the last, row after row.
-    #[inline(always)]
-    fn run(&self, width: usize) -> Range<usize> {
-        self.rows.start * width + self.cols.start..(self.rows.end - 1) * width + self.cols.end
-    }
-
-    /// Zeros for the columns that do not see the image.
-    #[inline(always)]
-    fn clear<T: Real>(&self, output: &mut [T], width: usize) {
-        if self.cols.len() == width {
-            return;
-        }
-        for row in output[self.rows.start * width..self.rows.end * width].chunks_exact_mut(width) {
-            row[..self.cols.start].fill(T::ZERO);
-            row[self.cols.end..].fill(T::ZERO);
-        }
     }
 }
 
@@ -311,6 +308,19 @@ fn pick<T: Real>(from: &[T], step: usize, to: &mut [T]) {
 fn put<T: Real>(from: &[T], step: usize, to: &mut [T]) {
     match step {
         1 => to.iter_mut().zip(from).for_each(|(to, &v)| *to += v),
+        // Blocks, as long as there are two elements for each of theirs.
+        2 => {
+            let n = from.len().min(to.len() / 2) / 4 * 4;
+            let blocks = from[..n].as_chunks::<4>().0.iter().zip(to[..2 * n].as_chunks_mut::<8>().0);
+            for (from, to) in blocks {
+                let mut sums = *to;
+                for i in 0..4 {
+                    sums[2 * i] += from[i];
+                }
+                *to = sums;
+            }
+            to[2 * n..].iter_mut().step_by(2).zip(&from[n..]).for_each(|(to, &v)| *to += v);
+        }
         _ => to.iter_mut().step_by(step).zip(from).for_each(|(to, &v)| *to += v),
     }
 }
