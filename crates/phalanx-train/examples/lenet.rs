@@ -33,7 +33,7 @@ struct Options {
     #[arg(long, default_value_t = 2)]
     replicas: usize,
     /// How often all digits are seen
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 10)]
     epochs: usize,
     /// Digits in a step, of all processes together
     #[arg(long, default_value_t = 32)]

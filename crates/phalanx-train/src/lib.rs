@@ -22,6 +22,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod data;
+pub mod events;
+pub mod session;
+
 mod ranks;
 
 pub use ranks::{Lent, Ranks};

@@ -2,6 +2,7 @@
 //! - RANKS-1: each exchange of an executor has one name for all runs, so that the engine soon runs it without negotiation.
 //! - RANKS-3: if a rank gives up a run, the run fails on all ranks and the engine keeps running (ACCORD-2); a lost rank is named.
 
+use crate::session::Peers;
 use phalanx_collective::{
     Communicator,
     engine::{Answer, Engine, EngineError, EngineTensor, Request},
@@ -43,6 +44,12 @@ impl Ranks {
     /// Those of a world that a launcher has started, or this process alone, with an engine of their own.
     pub fn from_env() -> Result<Ranks, EngineError> {
         Ok(Ranks::new(Arc::new(Engine::start(Communicator::from_env()?)?)))
+    }
+
+    /// The same ranks for a session, which has this number among the sessions of its process.
+    pub fn peers(self: &Arc<Ranks>, number: u64) -> Peers {
+        let ranks = self.clone();
+        Peers::new(Rank::at(self.index), self.n as u32, number, Box::new(move || (ranks.lend)()))
     }
 
     /// Rank `index` of `n`, with an engine that may have ended.

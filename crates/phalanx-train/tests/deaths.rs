@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Nothing here takes longer, however slow the machine: whoever needs more hangs.
+/// Nothing here takes longer, however slow the machine: a test that needs more hangs.
 const DEADLINE: Duration = Duration::from_secs(40);
 const ROLE: &str = "PHALANX_TEST_ROLE";
 const MARK: &str = "@said ";

@@ -3,12 +3,14 @@
 mod deaths;
 #[path = "../examples/material/digits.rs"]
 mod digits;
+mod events;
 mod examples;
 mod hogwild;
 #[path = "../examples/material/packed.rs"]
 mod packed;
 #[path = "../examples/material/plot.rs"]
 mod plot;
+mod session;
 #[path = "../examples/material/text.rs"]
 mod text;
 mod worlds;

@@ -21,7 +21,7 @@ const SAMPLES: usize = 12;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs every rank of a world on a thread; `hosts` says which host each has.
-fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+pub fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
     engines(hosts, |engine| run(Ranks::new(engine)))
 }
 
@@ -33,8 +33,7 @@ fn engines<T: Send>(hosts: &[u32], run: impl Fn(Arc<Engine>) -> T + Sync) -> Vec
     let address = hub.addresses()[0].to_string();
     let rank = |(rank, host): (usize, &u32)| {
         let meeting = Meeting::Hub(vec![address.clone()]);
-        let identity =
-            Identity { rank: Rank(rank as u32), n_ranks: hosts.len() as u32, source: "test", meeting };
+        let identity = Identity::worker(Rank(rank as u32), hosts.len() as u32, meeting);
         let mut config = Config::default();
         config.host_id = Some(format!("host{host}"));
         config.timeout = DEADLINE;
@@ -50,7 +49,7 @@ fn engines<T: Send>(hosts: &[u32], run: impl Fn(Arc<Engine>) -> T + Sync) -> Vec
 }
 
 /// A sparse embedding, dropout and dense layers.
-fn program() -> Program {
+pub fn program() -> Program {
     let mut b = Builder::new();
     let build = |b: &mut Builder| {
         let words = b.feed("words", DType::I64, [BATCH, Dim::Fixed(3)])?;
@@ -70,7 +69,7 @@ fn program() -> Program {
     program
 }
 
-fn samples(step: u64, of: std::ops::Range<usize>) -> (Tensor, Tensor) {
+pub fn samples(step: u64, of: std::ops::Range<usize>) -> (Tensor, Tensor) {
     let dice = Stream::new(3, step, 0);
     let words: Vec<i64> =
         (of.start * 3..of.end * 3).map(|i| (dice.bits(i as u64) % WORDS as u64) as i64).collect();
@@ -90,7 +89,7 @@ fn step(exe: &mut ParallelExecutor, store: &mut Store, batch: &(Tensor, Tensor))
     Ok(exe.run(store, &feeds, &[Fetch::mean("loss")])?[0].one().to_f64()[0])
 }
 
-fn contents(store: &mut Store) -> Vec<(String, Vec<u8>)> {
+pub fn contents(store: &mut Store) -> Vec<(String, Vec<u8>)> {
     let names: Vec<String> = store.names().map(str::to_string).collect();
     names.into_iter().map(|n| (n.clone(), store.get(&n).expect("listed").bytes().to_vec())).collect()
 }

@@ -51,7 +51,7 @@ impl Digits {
         self.pick_moved(which, |_| (0, 0))
     }
 
-    /// The same, each moved down and to the right by so many pixels: a network shall not learn where digits stand.
+    /// The same, each moved down and to the right by some pixels: a network shall not learn where digits stand.
     pub fn pick_moved(
         &self,
         which: &[usize],

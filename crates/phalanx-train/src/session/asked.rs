@@ -1,0 +1,70 @@
+//! SIGTERM, as a wish to end: the next step boundary sees it, saves and stops. A second SIGTERM ends the process at once.
+//!
+//! How a process reacts to a signal belongs to the process, not to a session: so there is one state for all of its sessions.
+//! Without a session, and after the first SIGTERM was seen, SIGTERM does what it always does.
+
+use signal_hook::{consts::SIGTERM, flag};
+use std::{
+    io,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+struct Signal {
+    /// SIGTERM came.
+    came: Arc<AtomicBool>,
+    /// SIGTERM ends the process.
+    ends: Arc<AtomicBool>,
+    n_listeners: AtomicUsize,
+}
+
+static SIGNAL: OnceLock<Signal> = OnceLock::new();
+
+/// As long as one lives, SIGTERM is a wish.
+#[derive(Debug)]
+pub struct TermListener(());
+
+impl TermListener {
+    pub fn new() -> io::Result<TermListener> {
+        let signal = match SIGNAL.get() {
+            Some(signal) => signal,
+            None => {
+                let (came, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+                let made = Signal { came, ends, n_listeners: AtomicUsize::new(0) };
+                // In this order: the first SIGTERM finds `ends` unset, and only then `came` is set.
+                flag::register_conditional_default(SIGTERM, made.ends.clone())?;
+                flag::register(SIGTERM, made.came.clone())?;
+                SIGNAL.get_or_init(|| made)
+            }
+        };
+        // SeqCst: sessions begin and end rarely, and this must not be subtle.
+        if signal.n_listeners.fetch_add(1, Ordering::SeqCst) == 0 {
+            signal.came.store(false, Ordering::SeqCst);
+            signal.ends.store(false, Ordering::SeqCst);
+        }
+        Ok(TermListener(()))
+    }
+
+    /// Whether SIGTERM came. Once this was seen, another one ends the process.
+    pub fn is_asked(&self) -> bool {
+        let Some(signal) = SIGNAL.get() else { return false };
+        // Relaxed: nothing else is read because of it.
+        let came = signal.came.load(Ordering::Relaxed);
+        if came {
+            signal.ends.store(true, Ordering::SeqCst);
+        }
+        came
+    }
+}
+
+impl Drop for TermListener {
+    fn drop(&mut self) {
+        if let Some(signal) = SIGNAL.get()
+            && signal.n_listeners.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            signal.ends.store(true, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What happens between two steps: ranks agree whether training goes on and whether this step is saved.
+//!
+//! Sessions of Rust and of Python use the same boundary; what a step is, they know alone.
+//! - BOUND-1: a session stops on all ranks after the same step, with the reason of the rank that wanted it.
+//! - BOUND-2: a failure of one rank's hook, and a save that failed, end the session on all ranks after the same step.
+//! - BOUND-3: SIGTERM at any rank saves the same step on all ranks and stops them.
+
+use super::{
+    asked::TermListener,
+    error::SessionError,
+    hook::HookAction,
+    peers::Peers,
+    vote::{Reason, Vote, spokesman},
+    writer::Writer,
+};
+use phalanx_core::Rank;
+use std::sync::Arc;
+
+/// What the hooks of one rank want after a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepWish {
+    pub stop: Option<Reason>,
+    pub fail: Option<Reason>,
+    pub save: bool,
+}
+
+impl StepWish {
+    /// Takes what ranks agree on from the actions of a hook, and gives back what its rank does alone. The first reason counts.
+    pub fn take(&mut self, by: &str, actions: Vec<HookAction>) -> Vec<HookAction> {
+        let mut rest = Vec::new();
+        for action in actions {
+            let reason = |why| Reason { by: by.to_string(), why };
+            match action {
+                HookAction::Stop { why } => {
+                    self.stop.get_or_insert_with(|| reason(why));
+                }
+                HookAction::Fail { why } => {
+                    self.fail.get_or_insert_with(|| reason(why));
+                }
+                HookAction::Save => self.save = true,
+                other => rest.push(other),
+            }
+        }
+        rest
+    }
+}
+
+/// Why a session has stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    pub step: u64,
+    pub rank: Rank,
+    pub reason: Reason,
+    /// The system wants the machine back; the training is not finished.
+    pub is_asked: bool,
+}
+
+/// What all ranks do after a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepVerdict {
+    /// This step is saved.
+    pub saves: bool,
+    pub stopped: Option<Stopped>,
+}
+
+/// Between the steps of one session.
+#[derive(Debug)]
+pub struct Boundary {
+    peers: Arc<Peers>,
+    listener: Option<TermListener>,
+    has_checkpoints: bool,
+}
+
+impl Boundary {
+    /// `listens`: SIGTERM is a wish to save and to stop.
+    pub fn new(peers: Arc<Peers>, has_checkpoints: bool, listens: bool) -> Result<Boundary, SessionError> {
+        let listener = listens.then(TermListener::new).transpose().map_err(SessionError::Signals)?;
+        Ok(Boundary { peers, listener, has_checkpoints })
+    }
+
+    /// From now on SIGTERM does what it always does: this session cannot act on it any more.
+    pub fn deafen(&mut self) {
+        self.listener = None;
+    }
+
+    /// Called by all ranks after each step.
+    pub fn cross(
+        &mut self,
+        step: u64,
+        mut wish: StepWish,
+        writer: Option<&mut Writer>,
+    ) -> Result<StepVerdict, SessionError> {
+        if let Some(Err(why)) = writer.map(Writer::look) {
+            wish.fail.get_or_insert(Reason { by: "the checkpoint".into(), why: why.to_string() });
+        }
+        let is_asked = self.listener.as_ref().is_some_and(TermListener::is_asked);
+        if is_asked {
+            wish.stop
+                .get_or_insert(Reason { by: "SIGTERM".into(), why: "the process was asked to end".into() });
+        }
+        let own = Vote {
+            fails: wish.fail.is_some(),
+            stops: wish.stop.is_some(),
+            is_asked,
+            saves: (wish.save || is_asked) && self.has_checkpoints,
+        };
+        let all = self.peers.vote(own)?;
+        if !all.needs_words() {
+            return Ok(StepVerdict { saves: all.saves, stopped: None });
+        }
+        let said = self.peers.reasons(own, wish.fail.as_ref().or(wish.stop.as_ref()))?;
+        let (rank, reason) = spokesman(&said).ok_or(SessionError::Ended)?;
+        let (rank, reason) = (Rank::at(rank), reason.clone());
+        if all.fails {
+            return Err(SessionError::Failed { step, rank, by: reason.by, why: reason.why });
+        }
+        let stopped = Stopped { step, rank, reason, is_asked: all.is_asked };
+        Ok(StepVerdict { saves: all.saves, stopped: Some(stopped) })
+    }
+}
