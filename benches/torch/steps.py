@@ -193,6 +193,7 @@ class Phalanx(Alone):
 MODES: dict[str, Callable[[], Alone]] = {
     "single": Alone,
     "ddp": Gloo,
+    "ddp-plain": Gloo,
     "phalanx": lambda: Phalanx(wraps_model=False),
     "phalanx-ddp": lambda: Phalanx(wraps_model=True),
 }

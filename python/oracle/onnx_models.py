@@ -23,7 +23,7 @@ STEPS = 5
 
 
 class Mlp(nn.Module):
-    """Scores only: the loss is added by whoever imports it."""
+    """Scores only: the program that imports it adds the loss."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ def install() -> None:
     """Reports an exception that ends this process to the launcher, too, from now on."""
     global _ours
     _ours = _ours or _folders()
-    # Once: whoever put himself in between since then calls ours.
+    # Once: a hook that was installed since then calls ours.
     if "main" not in _previous:
         _previous["main"] = sys.excepthook
         sys.excepthook = _at_exception
@@ -79,7 +79,7 @@ _previous: dict[str, Any] = {}
 
 def _at_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     try:
-        # Ctrl-C is no failure: whoever pressed it knows.
+        # Ctrl-C is not a failure: the user knows.
         if not issubclass(kind, KeyboardInterrupt):
             _tell("follows" if _follows(error) else "own", kind, error, trace)
     finally:

@@ -37,15 +37,26 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int]] | 
         raise ValueError("a process set with the same ranks is given twice")
     _stack.install()
     if _phalanx.init([s.ranks for s in sets], _stack.where):
-        atexit.unregister(_at_exit)
-        atexit.register(_at_exit)
-        sys.exit = _noted_exit
-        _register(sets)
+        _joined(sets)
     elif sets:
         raise ValueError("phalanx is already initialized; use add_process_set() for further process sets")
     if comm is not None and (not isinstance(comm, Sequence) or sorted(comm) != list(range(size()))):
         shutdown()
         raise ValueError(f"comm={comm!r} is not all ranks of the world; use process sets for parts of it")
+
+
+def join_as(task: _phalanx.Task) -> None:
+    """Joins the world as this task of a cluster, unless this process has joined one."""
+    _stack.install()
+    if _phalanx.init([], _stack.where, task):
+        _joined([])
+
+
+def _joined(sets: list[ProcessSet]) -> None:
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    sys.exit = _noted_exit
+    _register(sets)
 
 
 def shutdown() -> None:

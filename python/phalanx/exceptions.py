@@ -75,6 +75,14 @@ class StalledError(FailureError):
     """A tensor waited longer than ``PHALANX_STALL_ABORT``; ``ranks`` are the ranks that did not submit it."""
 
 
+class SessionError(PhalanxError):
+    """A session has stopped on all ranks because of an error of one of them: ``rank`` says which, ``cause`` why."""
+
+
+class CheckpointError(PhalanxError):
+    """A checkpoint cannot be saved or loaded, or does not fit; the message names the files or the tensors."""
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """Hosts were added or removed; this is not a failure. ``skip_sync``: the remaining ranks are already equal."""
 
@@ -84,6 +92,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 __all__ = [
+    "CheckpointError",
     "FailureError",
     "ForkedError",
     "HostsUpdatedInterrupt",
@@ -93,6 +102,7 @@ __all__ = [
     "PhalanxError",
     "RankLostError",
     "RecoveryError",
+    "SessionError",
     "ShutDownError",
     "StalledError",
     "UnsupportedError",

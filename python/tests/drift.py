@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 import phalanx.torch as hvd
-from phalanx.torch import _bucket
+from phalanx.torch import _bucket, _reducer
 
 LR = 0.5
 _P = ParamSpec("_P")
@@ -96,18 +96,21 @@ def trained(prepare: str) -> list[list[float]]:
 
 
 def each_way(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """What a rank does, with gradients in their buckets and with gradients that stay where they are: the results are the same."""
+    """What a rank does, with gradients in their buckets, with each alone in a bucket (BUCKET-5), and with gradients that stay where they
+    are: the results are the same."""
 
     @wraps(function)
-    def both(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        small = _bucket._SMALL
+    def all_ways(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        small, cap = _bucket._SMALL, _reducer._BUCKET_BYTES
         try:
             _bucket._SMALL = 0
             in_buckets = function(*args, **kwargs)
+            _reducer._BUCKET_BYTES = 1
+            alone = function(*args, **kwargs)
         finally:
-            _bucket._SMALL = small
+            _bucket._SMALL, _reducer._BUCKET_BYTES = small, cap
         apart = function(*args, **kwargs)
-        assert apart == in_buckets
+        assert apart == in_buckets == alone
         return apart
 
-    return both
+    return all_ways

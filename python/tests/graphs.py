@@ -63,7 +63,7 @@ def doubled() -> tuple[fluid.Variable, fluid.Variable]:
 
 
 def numbers(n: int, rows: int = 1) -> Callable[[], Iterator[list[Any]]]:
-    """Batches 0, 1, 2, … of so many rows."""
+    """Batches 0, 1, 2, … of this number of rows."""
     return lambda: ([np.full([rows, 1], i, "float32")] for i in range(n))
 
 

@@ -90,7 +90,7 @@ class Ranks:
 
 
 def launch(n: int, command: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """The launcher, running this command on so many ranks."""
+    """The launcher, running this command on this number of ranks."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
     env["OMP_NUM_THREADS"] = "1"
     env.update(options.pop("env", {}))

@@ -201,3 +201,25 @@ def test_the_seed_of_the_main_program_counts(world: World, devices: int) -> None
         mask(-1)
     with pytest.raises(AttributeError, match="random_seed can"):
         world.main.seed = 3  # type: ignore[attr-defined]
+
+
+def test_layers_within_a_layer_have_names_of_their_own(world: World) -> None:
+    x = layers.data("x", [5, 8])
+    out = [layers.attention(x, 2).name, layers.attention(x, 2, name="look").name]
+    assert out == ["fc_3.tmp_0.1", "look"]
+    wanted = [f"fc_{i}.{part}_0" for i in range(7) for part in "wb"] + ["look.w_0", "look.b_0"]
+    assert [p.name for p in world.main.all_parameters()] == wanted
+    made = [op.outputs[0] for op in world.main.global_block().ops]
+    assert made[:4] == ["fc_0.tmp_0", "fc_0.tmp_0.1", "reshape_0.tmp_0", "transpose_0.tmp_0"]
+    assert made[12:16] == ["matmul_0.tmp_0", "scale_0.tmp_0", "softmax_0.tmp_0", "matmul_1.tmp_0"]
+    assert made[-2:] == ["look.tmp_0", "look"]
+
+
+def test_a_layer_is_added_to_the_program_of_its_input(world: World) -> None:
+    other = another(world)
+    with fluid.program_guard(other):
+        gates = layers.data("gates", [5, 8])
+    # Its first states are constants, which have no input.
+    states, _ = layers.dynamic_lstm(gates, size=8)
+    assert states.program is other and not world.main.list_vars()
+    assert [op.type for op in other.global_block().ops] == ["add", "fill_constant", "fill_constant", "lstm"]

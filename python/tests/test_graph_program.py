@@ -16,7 +16,7 @@ __all__ = ["world"]
 
 
 def here() -> str:
-    """File and line of whoever calls this, one line above the call that is to blame."""
+    """File and line of the caller, one line above the call that is to blame."""
     frame = inspect.currentframe()
     assert frame is not None
     assert frame.f_back is not None

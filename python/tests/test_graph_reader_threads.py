@@ -17,8 +17,8 @@ import pytest
 from graphs import World, doubled, loader, numbers, world
 
 import phalanx.graph as fluid
+from phalanx._channel import Prefetch
 from phalanx.exceptions import ForkedError
-from phalanx.graph._channel import Prefetch
 
 __all__ = ["world"]
 

@@ -1,4 +1,4 @@
-"""Memory of results, as numpy, torch and others get it: whoever has it keeps it."""
+"""Memory of results, as numpy, torch and others get it: it lives as long as one of them has it."""
 
 from __future__ import annotations
 

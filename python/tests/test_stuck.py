@@ -36,7 +36,7 @@ pn.allreduce(numpy.ones(1), name="a")
 
 
 def job(folder: Path, n: int, script: str, begin: str = BEGIN, **env: str) -> tuple[int, list[str], str]:
-    """The code, the lines of stdout and stderr, and the path of a script that runs on so many ranks."""
+    """The code, the lines of stdout and stderr, and the path of a script that runs on this number of ranks."""
     path = folder / "script.py"
     path.write_text(begin + script)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -141,3 +141,35 @@ def calls_of_a_step(n_tensors: int) -> int:
 def test_groups_cost_as_much_as_they_have_members() -> None:
     few, many = (run_ranks(2, calls_of_a_step, count)[0] for count in (100, 400))
     assert many < 6 * few, (few, many)
+
+
+def alone_in_its_bucket() -> list[float]:
+    net = torch.nn.Linear(256, 256, bias=False)
+    with torch.no_grad():
+        net.weight.fill_(1.0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=LR), net.named_parameters(), op=hvd.Sum)
+    made: list[int] = []
+    net.weight.register_post_accumulate_grad_hook(lambda p: made.append(p.grad.data_ptr()))
+    x = torch.full((1, 256), float(hvd.rank() + 1))
+
+    def train(set_to_none: bool) -> bool:
+        """Whether the gradient is still in the memory in which the pass has made it."""
+        optimizer.zero_grad(set_to_none=set_to_none)
+        net(x).sum().backward()
+        assert net.weight.grad is not None
+        stays = net.weight.grad.data_ptr() == made[-1]
+        assert net.weight.grad.unique().tolist() == [sum(range(1, hvd.size() + 1))]
+        optimizer.step()
+        return stays
+
+    train(True)  # The first pass learns the order.
+    # Made anew: reduced where it is. One that stays moves to the bucket once, and is made there from then on.
+    assert [train(True), train(True)] == [True, True]
+    assert [train(False), train(False), train(False)] == [False, True, True]
+    assert train(True)
+    return net.weight.flatten().tolist()
+
+
+def test_a_gradient_alone_in_its_bucket_is_reduced_in_its_own_memory(n: int) -> None:
+    """BUCKET-5."""
+    alike(run_ranks(n, alone_in_its_bucket))

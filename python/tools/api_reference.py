@@ -20,6 +20,7 @@ MODULES = [
     ("phalanx.torch", "PyTorch"),
     ("phalanx.torch.elastic", "Recovery from failures, with PyTorch"),
     ("phalanx.numpy", "NumPy"),
+    ("phalanx.distributed", "Tasks of a cluster"),
     ("phalanx.graph", "Static programs, with Paddle's names"),
     ("phalanx.graph.layers", "Layers of static programs"),
     ("phalanx.graph.optimizer", "Optimizers of static programs"),
@@ -29,6 +30,9 @@ MODULES = [
     ("phalanx.graph.regularizer", "Decay of parameters"),
     ("phalanx.graph.clip", "Gradient clipping"),
     ("phalanx.graph.unique_name", "Generated names"),
+    ("phalanx.data", "Data sets and samplers"),
+    ("phalanx.distributed", "Sessions, hooks and evaluators, with TensorLayer's names"),
+    ("phalanx.summary", "Event files for TensorBoard"),
     ("phalanx.exceptions", "Errors"),
 ]
 HEAD = """\

@@ -8,7 +8,7 @@ use std::{ffi::OsString, io::Write, path::PathBuf, process::ExitCode};
 pub fn run_command(py: Python<'_>, exe: PathBuf, args: Vec<OsString>) -> u8 {
     py.detach(|| {
         let code = phalanx_launch::main(exe, args);
-        // Nobody else does it when Python ends the process; whoever closed the output does not want the rest.
+        // Nothing else does it when Python ends the process; a reader that closed the output does not want the rest.
         let _ = std::io::stdout().flush();
         (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
     })

@@ -75,7 +75,7 @@ pub fn copied(tensor: &EngineTensor) -> EngineTensor {
     copy
 }
 
-/// The tensor's memory, for whoever takes it out of the capsule; others may have it, too (ARRAY-1).
+/// The tensor's memory, for the library that takes it out of the capsule; others may have it, too (ARRAY-1).
 pub fn capsule(py: Python<'_>, memory: Arc<Mutex<EngineTensor>>) -> PyResult<Bound<'_, PyCapsule>> {
     let tensor = memory.lock().unwrap_or_else(PoisonError::into_inner);
     let mut shape: Vec<i64> = tensor.shape().iter().map(|d| *d as i64).collect();
@@ -111,7 +111,7 @@ pub fn capsule(py: Python<'_>, memory: Arc<Mutex<EngineTensor>>) -> PyResult<Bou
     unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, NAME, Some(unused)) }
 }
 
-/// Called once by whoever owns the memory then, on any thread, with the GIL or without.
+/// Called once by the library that owns the memory then, on any thread, with the GIL or without.
 unsafe extern "C" fn delete(managed: *mut DlManaged) {
     // SAFETY: `capsule` made it as a box of `Held`, whose first field this is.
     drop(unsafe { Box::from_raw(managed.cast::<Held>()) });

@@ -51,8 +51,17 @@ pub fn enter<T: Send + 'static>(
 
 /// Waits for what a thread gives, or for its panic.
 pub fn answer<T: Send>(py: Python<'_>, result: Receiver<std::thread::Result<T>>) -> PyResult<T> {
+    Ok(answer_until(py, result, None)?.expect("there is no other deadline"))
+}
+
+/// The same; `None` if there is no answer until then.
+pub fn answer_until<T: Send>(
+    py: Python<'_>,
+    result: Receiver<std::thread::Result<T>>,
+    until: Option<Instant>,
+) -> PyResult<Option<T>> {
     let mut result = Some(result);
-    let answer = wait(py, None, move |deadline| {
+    let answer = wait(py, until, move |deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         match result.as_ref()?.recv_timeout(left) {
             Ok(answer) => Some(answer),
@@ -63,7 +72,7 @@ pub fn answer<T: Send>(py: Python<'_>, result: Receiver<std::thread::Result<T>>)
             }
         }
     })?;
-    answer.expect("there is no other deadline").map_err(|panic| panicked(py, &*panic))
+    answer.transpose().map_err(|panic| panicked(py, &*panic))
 }
 
 /// Panics behind the gate, so that a test can see what Python makes of it.

@@ -21,7 +21,7 @@ impl<'py> FromPyObject<'_, 'py> for LentTensor {
             return Err(PyValueError::new_err(text));
         }
         // SAFETY: `python/phalanx` takes address, type and shape from a contiguous tensor or array and passes that very object as the owner, which
-        // keeps the memory; that nobody else uses it until the operation is done is the promise of whoever submits it, as with any
+        // keeps the memory; that nobody else uses it until the operation is done is the promise of the caller that submits it, as with any
         // asynchronous operation. Alignment was just checked; of the element types only bool has invalid values, and neither torch nor numpy makes them.
         let tensor = unsafe {
             EngineTensor::lent(std::ptr::with_exposed_provenance_mut(address), form, Box::new(owner))
@@ -33,4 +33,21 @@ impl<'py> FromPyObject<'_, 'py> for LentTensor {
 pub fn dtype(code: u8) -> PyResult<DType> {
     DType::from_code(code)
         .ok_or_else(|| PyValueError::new_err(format!("no element type has the code {code}")))
+}
+
+impl LentTensor {
+    /// Replaces bytes, from `at` on. The caller of Python lets nobody else use the tensor meanwhile.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), &'static str> {
+        let n = self.0.bytes().len();
+        if at.checked_add(bytes.len()).is_none_or(|end| end > n) {
+            return Err("the range is beyond its end");
+        }
+        if self.0.dtype() == DType::Bool && bytes.iter().any(|&byte| byte > 1) {
+            return Err("a byte is neither true nor false");
+        }
+        // SAFETY: the range was just checked against the tensor's bytes, which its keeper holds and which may be written; `bytes` cannot
+        // overlap them, because it is memory of Rust's. Every pattern is a value of the element types, and of bools it was checked.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.address().add(at), bytes.len()) };
+        Ok(())
+    }
 }

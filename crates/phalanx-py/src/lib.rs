@@ -11,13 +11,17 @@ mod command;
 mod digest;
 mod dlpack;
 mod error;
+mod events;
 mod gate;
 mod graph;
 mod lent;
 mod operation;
+mod sampler;
+mod session;
 mod stack;
 mod state;
 mod submit;
+mod task;
 mod world;
 
 use pyo3::prelude::*;
@@ -29,15 +33,19 @@ mod _phalanx {
         array::Array,
         command::run_command,
         digest::digests,
+        events::EventFile,
         gate::_panic,
         graph::{
-            GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_load,
-            graph_load_values, graph_save, graph_save_values,
+            GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_draft,
+            graph_load, graph_load_values, graph_save, graph_save_values,
         },
         operation::Operation,
+        sampler::{DataIndices, DataSampler},
+        session::{CheckpointFile, CheckpointFollower, SessionCore, SessionHook},
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
+        task::{Rotation, Task},
         world::{
             add_process_set, check_every, counters, fusion_bytes, is_homogeneous, is_strict, last_stall,
             place, process_sets, remove_process_set, start_timeline, stop_timeline, throughput_every, zeros,

@@ -66,7 +66,7 @@ fn leave() {
 pub fn close(py: Python<'_>) -> PyResult<()> {
     door().is_open = false;
     let until = Instant::now() + PATIENCE;
-    // Without the GIL, so that whoever awaits it gets it.
+    // Without the GIL, so that the thread that waits for it gets it.
     gate::wait(py, Some(until), |deadline| {
         let left = deadline.saturating_duration_since(Instant::now());
         let waited = LEFT.wait_timeout_while(door(), left, |door| door.n_inside > 0);

@@ -1,12 +1,12 @@
 //! The one engine of this process, and the communicator that outlives it (PY-3).
 
-use crate::{error, gate, graph::collective, stack};
+use crate::{error, gate, graph::collective, stack, task::Task};
 use phalanx_collective::{
     Communicator, Error,
     engine::{Engine, EngineError, EngineOptions, Whereabouts},
 };
 use phalanx_core::Config;
-use phalanx_net::{NetError, World};
+use phalanx_net::{NetError, World, task::TaskSpec};
 use phalanx_train::Ranks;
 use pyo3::prelude::*;
 use std::{
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// The engine while calls use it. Whoever is the last to let go of it hands it to `shutdown`, which sleeps until then; where nobody waits any more
+/// The engine while calls use it. The last call to let go of it hands it to `shutdown`, which sleeps until then; where no thread waits any more
 /// the engine ends there.
 #[derive(Debug)]
 pub struct Running {
@@ -29,7 +29,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The ranks of this engine, the same for everybody who asks.
+    /// The ranks of this engine, the same for every caller.
     pub fn ranks(self: &Arc<Running>) -> Arc<Ranks> {
         self.ranks.get_or_init(|| Arc::new(collective::of_engine(self))).clone()
     }
@@ -99,9 +99,15 @@ pub fn is_initialized() -> bool {
 
 /// Joins the world if this process has not, and starts its engine if it does not run. Reads the environment. Says whether it did anything.
 /// `whereabouts` gives (file, line, function) of where the program is, innermost first; another thread calls it when other ranks wait for this one.
+/// `task` says who this process is; without it the environment does.
 #[pyfunction]
-#[pyo3(signature = (process_sets = Vec::new(), whereabouts = None))]
-pub fn init(py: Python<'_>, process_sets: Vec<Vec<u32>>, whereabouts: Option<Py<PyAny>>) -> PyResult<bool> {
+#[pyo3(signature = (process_sets = Vec::new(), whereabouts = None, task = None))]
+pub fn init(
+    py: Python<'_>,
+    process_sets: Vec<Vec<u32>>,
+    whereabouts: Option<Py<PyAny>>,
+    task: Option<PyRef<'_, Task>>,
+) -> PyResult<bool> {
     let idle = {
         let mut state = lock();
         if state.owner != std::process::id() {
@@ -117,7 +123,8 @@ pub fn init(py: Python<'_>, process_sets: Vec<Vec<u32>>, whereabouts: Option<Py<
         state.idle.take()
     };
     let whereabouts = whereabouts.map(stack::whereabouts);
-    let started = gate::enter(py, "init", move || start(idle, process_sets, whereabouts));
+    let task = task.map(|task| task.spec.clone());
+    let started = gate::enter(py, "init", move || start(idle, task, process_sets, whereabouts));
     let mut state = lock();
     state.changing = false;
     match started? {
@@ -141,6 +148,7 @@ enum Refusal {
 
 fn start(
     idle: Option<Communicator>,
+    task: Option<TaskSpec>,
     process_sets: Vec<Vec<u32>>,
     whereabouts: Option<Whereabouts>,
 ) -> Result<Engine, Refusal> {
@@ -156,7 +164,9 @@ fn start(
             (communicator, EngineOptions::from_config(&config))
         }
         None => {
-            let communicator = Communicator::from_env().map_err(Refusal::World)?;
+            let world = World::from_env_as(task.as_ref(), phalanx_collective::BUILD);
+            let world = world.map_err(|why| Refusal::World(why.into()))?;
+            let communicator = Communicator::of_world(Arc::new(world)).map_err(Refusal::World)?;
             let options = EngineOptions::from_config(communicator.world().config());
             (communicator, options)
         }
@@ -179,7 +189,7 @@ pub fn shutdown(py: Python<'_>) -> PyResult<()> {
     };
     let ended = gate::enter(py, "shutdown", move || {
         drop(engine);
-        // It comes from whoever used it last, which may be this very thread.
+        // It comes from the thread that used it last, which may be this very one.
         Some(last.recv_timeout(PATIENCE).ok()?.shutdown())
     });
     let mut state = lock();

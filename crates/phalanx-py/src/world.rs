@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[pyfunction]
 pub fn place(py: Python<'_>) -> PyResult<(u32, u32, u32, u32, u32, u32)> {
     let engine = state::engine(py)?;
-    let (rank, topology) = (engine.rank(), engine.world().topology());
+    let (rank, topology) = (engine.rank(), engine.world().workers());
     let cross = topology.cross(rank);
     let cross_rank = cross.iter().position(|r| *r == rank).unwrap_or(0) as u32;
     let local_size = topology.neighbours(rank).len() as u32;
@@ -18,7 +18,7 @@ pub fn place(py: Python<'_>) -> PyResult<(u32, u32, u32, u32, u32, u32)> {
 /// Whether every host has equally many ranks.
 #[pyfunction]
 pub fn is_homogeneous(py: Python<'_>) -> PyResult<bool> {
-    Ok(state::engine(py)?.world().topology().even().is_some())
+    Ok(state::engine(py)?.world().workers().even().is_some())
 }
 
 /// Whether objects must not travel pickled: `PHALANX_STRICT`, which is the same on all ranks of a world.

@@ -133,7 +133,7 @@ def _nothing(program: Program, name: str, value: Any) -> Any:
 
 
 def in_pieces(program: Program, fed: Feeds, devices: int, pieces: int) -> Feeds:
-    """With what each device is given cut into so many pieces, which it takes one after the other."""
+    """With what each device is given cut into pieces, which it takes one after the other."""
     made: Feeds = []
     for name, kind, lent in fed:
         if kind == "each" and len(lent) == devices and pieces > 1:

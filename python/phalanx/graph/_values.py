@@ -101,7 +101,7 @@ def lend(array: Array) -> Lent:
 
 
 def receive(given: Given) -> Array:
-    """An array of its own memory. One number is an array of one, as in Paddle, whoever gives it."""
+    """An array of its own memory. One number is an array of one, as in Paddle."""
     dtype, shape, elements = given
     array: Array = np.ndarray(tuple(shape) or (1,), dtype=_NAMES[dtype], buffer=elements)
     return array

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from phalanx._channel import Prefetch
 from phalanx.graph import data_feeder
-from phalanx.graph._channel import Prefetch
 from phalanx.graph._forms import Group
 from phalanx.graph.compiler import count
 from phalanx.graph.data_feeder import Slot
@@ -38,6 +38,7 @@ from phalanx.graph.saving import (
 
 Reader = Callable[[], Iterable[Any]]
 Batches = Callable[[], Iterator[dict[str, Any]]]
+_ENDS = (StopIteration, EOFException)
 
 
 def grouped(batches: Iterable[dict[str, Any]], places: int, drop_last: bool) -> Iterator[Group]:
@@ -145,8 +146,8 @@ class GeneratorLoader:
         if not self.iterable:
             raise FeedError("the loader was made with iterable=False: call start(), and run without a feed")
         groups = partial(_groups, self._source(), self._places, self._drop_last, self._as_lists)
-        # The thread reads groups ahead, of which so many are `capacity` batches.
-        return Prefetch(groups, max(1, self.queue_capacity // self._places), self._timeout_s)
+        # The thread reads groups ahead: `capacity` batches in all.
+        return Prefetch(groups, max(1, self.queue_capacity // self._places), self._timeout_s, _ENDS)
 
     def __call__(self) -> Iterator[Any]:
         """An epoch."""
@@ -158,7 +159,7 @@ class GeneratorLoader:
             raise FeedError("the loader is iterable: write `for data in loader():`")
         if self._running is not None:
             raise FeedError("the loader is already running; call reset() before start()")
-        self._running = Prefetch(self._source(), self.queue_capacity, self._timeout_s)
+        self._running = Prefetch(self._source(), self.queue_capacity, self._timeout_s, _ENDS)
 
     def reset(self) -> None:
         """Ends the epoch, even if it is not complete."""

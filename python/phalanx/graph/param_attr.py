@@ -36,10 +36,8 @@ class ParamAttr:
         raise TypeError(f"expected a ParamAttr, a name or an initializer, not {type(given).__name__}")
 
 
-def parameter(
-    program: Program, given: Any, name: str, dtype: str, shape: Sequence[int], initializer: Initializer
-) -> Parameter:
-    """Declares a parameter, or finds the one that is shared."""
+def parameter(program: Program, given: Any, name: str, dtype: str, shape: Sequence[int], begin: Any) -> Parameter:
+    """Declares a parameter that begins like this unless an attribute says otherwise, or finds the one that is shared."""
     attr = ParamAttr._of(given)
     if attr.name is not None and program._graph.var(attr.name) is not None:
         shared = program.var(attr.name)
@@ -53,7 +51,7 @@ def parameter(
         _check_alike(shared, attr)
         return shared
     learn = {
-        "init": attr.initializer._form() if attr.initializer else _begin_of(attr.name) or initializer._form(),
+        "init": attr.initializer._form() if attr.initializer else _begin_of(attr.name) or begin,
         "trainable": attr.trainable,
         "rate": float(attr.learning_rate),
         "decay": None if attr.regularizer is None else float(attr.regularizer.regularization_coeff),

@@ -80,7 +80,9 @@ from phalanx.torch.functions import (
     broadcast_parameters,
 )
 from phalanx.torch.optimizer import DistributedOptimizer
+from phalanx.torch.session import Session
 from phalanx.torch.sync_batch_norm import SyncBatchNorm
+from phalanx.torch.trainer import Trainer
 
 __all__ = [
     "Adasum",
@@ -96,10 +98,12 @@ __all__ = [
     "ProcessSet",
     "Product",
     "RankLostError",
+    "Session",
     "ShutDownError",
     "StalledError",
     "Sum",
     "SyncBatchNorm",
+    "Trainer",
     "add_process_set",
     "allgather",
     "allgather_async",

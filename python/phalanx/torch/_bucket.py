@@ -2,7 +2,8 @@
 
 The buffer is a tensor that ranks of one host reduce in place. Large gradients are views of it: they are copied once, when the bucket
 is sent, and never back. Small gradients keep their own memory and get their results copied, because managing a view costs more than
-the copy.
+the copy. A large gradient alone in its bucket that is made anew in every pass is reduced in its own memory: copying it costs more than
+shared memory gains.
 
 From ``load`` to ``arrive`` the memory belongs to the engine.
 
@@ -10,13 +11,15 @@ From ``load`` to ``arrive`` the memory belongs to the engine.
   earlier step, the bucket allocates new memory and does not write to the old one.
 * BUCKET-3: a parameter whose gradient no rank has keeps its gradient.
 * BUCKET-4: a gradient that was given other memory is copied back into the bucket, so that its current values are reduced.
+* BUCKET-5: a gradient alone in its bucket travels in its own memory, and moves into the bucket when it stays for a second pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import attrgetter, is_not
+from operator import attrgetter, is_, is_not
 from sys import getrefcount
 
 import torch
@@ -26,7 +29,7 @@ from phalanx.torch._memory import CODES
 
 #: Gradients of buckets with fewer bytes a member stay where they are.
 _SMALL = 16 << 10
-#: Gradients begin at multiples of so many bytes, which vector instructions like.
+#: Gradients begin at multiples of this number of bytes, which vector instructions like.
 _ALIGN = 64
 
 
@@ -65,12 +68,15 @@ class Bucket:
         self._back: list[torch.Tensor | None] = []
         #: Places of the members that travel.
         self._places: Sequence[int] = ()
+        #: The gradient that travels in its own memory, and the last one that did (BUCKET-5).
+        self._lent: torch.Tensor | None = None
+        self._lent_before: Callable[[], torch.Tensor | None] = _nothing
         self._is_small = sum(p.numel() * p.element_size() for p in self.ps) < _SMALL * len(self.ps)
 
     def reset(self) -> None:
         """For the next pass."""
         self.n_missing, self.is_sent = len(self.ps), False
-        self._held, self._back = [], []
+        self._held, self._back, self._lent = [], [], None
 
     def load(self, places: Sequence[int] | None = None) -> torch.Tensor:
         """The memory with this rank's gradients; zeros for those that it does not have, and for places not in the list."""
@@ -78,6 +84,8 @@ class Bucket:
         grads = list(map(_GRAD, self.ps))
         if self._is_small:
             return self._load_small(grads, places)
+        if len(grads) == 1 and (places is None or len(places) == 1) and self._can_lend(grads[0]):
+            return self._lend(grads[0])
         if self._age != _world.age() or self._is_moved() or self._is_old_one_held(grads):
             self._renew()
         self._places = range(len(self.ps)) if places is None else places
@@ -103,6 +111,27 @@ class Bucket:
             with torch.no_grad():
                 _copy(to, fresh)
         return self._flat
+
+    def _can_lend(self, grad: torch.Tensor | None) -> bool:
+        """Whether a gradient that is alone here was made anew, in memory of its own that can be sent as it is (BUCKET-5)."""
+        p = self.ps[0]
+        return (
+            grad is not None
+            and not grad.is_sparse
+            and grad is not self._lent_before()
+            and not any(map(is_, self._views, repeat(grad)))
+            and grad.device.type == "cpu"
+            and grad.dtype == p.dtype
+            and grad.is_contiguous()
+            and not is_laid_out(p)
+        )
+
+    def _lend(self, grad: torch.Tensor | None) -> torch.Tensor:
+        assert grad is not None, "_can_lend() was asked"
+        self._places, self._lent, self._lent_before = range(1), grad, weakref.ref(grad)
+        # What was here of an earlier pass is not needed any more.
+        self._flat, self._views, self._addresses, self._age = torch.empty(0), [], [], -1
+        return grad.detach().view(-1)
 
     def _load_small(self, grads: list[torch.Tensor | None], places: Sequence[int] | None) -> torch.Tensor:
         if self._age != _world.age():
@@ -173,6 +202,8 @@ class Bucket:
         for p in self.ps:
             starts.append(n)
             n += -(-p.numel() // step) * step
+        # As long as a gradient in its own memory, which another rank may send.
+        n = starts[-1] + self.ps[-1].numel()
         if first.device.type == "cpu" and first.dtype in CODES:
             self._flat = torch.utils.dlpack.from_dlpack(_phalanx.zeros(CODES[first.dtype], n))
         else:
@@ -201,6 +232,12 @@ class Bucket:
         if self._is_small:
             self._arrive_small()
             return
+        if self._lent is not None:
+            if self.ps[0].grad is not self._lent:
+                # The program replaced it meanwhile, with what this rank alone has.
+                self.ps[0].grad = self._lent
+            self._lent = None
+            return
         for grad, view in self._held:
             with torch.no_grad():
                 grad.copy_(view)
@@ -210,6 +247,10 @@ class Bucket:
             wanted = stay.get(id(view), view)
             if p.grad is not wanted:
                 p.grad = wanted
+
+
+def _nothing() -> None:
+    return None
 
 
 def _are_all_there(grads: Sequence[torch.Tensor | None]) -> bool:

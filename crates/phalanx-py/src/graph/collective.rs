@@ -16,7 +16,7 @@ pub fn of_this_process(py: Python<'_>) -> PyResult<Option<Arc<Ranks>>> {
     Ok((engine.size() > 1).then(|| Running::ranks(&engine)))
 }
 
-/// The ranks of an engine. They hold it only while they use it: executors outlive `shutdown`, which waits for whoever does.
+/// The ranks of an engine. They hold it only while they use it: executors outlive `shutdown`, which waits for those that use it.
 pub fn of_engine(engine: &Arc<Running>) -> Ranks {
     let (index, n, weak) = (engine.rank().index(), engine.size() as usize, Arc::downgrade(engine));
     Ranks::of_lender(index, n, move || weak.upgrade().map(|engine| engine as Lent))

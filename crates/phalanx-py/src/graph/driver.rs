@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    time::Instant,
 };
 
 type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
@@ -13,7 +14,7 @@ type Job<T> = Box<dyn FnOnce(&mut T) + Send>;
 #[derive(Debug)]
 pub struct PendingResult<R>(Receiver<std::thread::Result<R>>);
 
-/// So many calls may wait for those before them.
+/// The most calls that may wait for those before them.
 const MOST_WAITING: usize = 64;
 
 /// The owner of a `T`. Its thread ends after the last call, once this is dropped; nobody waits for that.
@@ -69,5 +70,10 @@ impl<T: Send + 'static> Driver<T> {
 impl<R: Send> PendingResult<R> {
     pub fn wait(self, py: Python<'_>) -> PyResult<R> {
         gate::answer(py, self.0)
+    }
+
+    /// `None` if there is no answer until then; the call goes on alone.
+    pub fn wait_until(self, py: Python<'_>, until: Instant) -> PyResult<Option<R>> {
+        gate::answer_until(py, self.0, Some(until))
     }
 }

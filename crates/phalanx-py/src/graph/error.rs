@@ -52,6 +52,7 @@ pub fn of_program(py: Python<'_>, error: &GraphError) -> PyErr {
     use GraphError as E;
     let details = match error {
         E::Misfit { op, site, .. }
+        | E::Layer { op, site, .. }
         | E::Outputs { op, site, .. }
         | E::Dangling { op, site, .. }
         | E::NotInBody { op, site, .. } => Details::op(op).at(site),
@@ -85,6 +86,11 @@ pub fn of_program(py: Python<'_>, error: &GraphError) -> PyErr {
         _ => "ProgramError",
     };
     raise(py, class, error.to_string(), details)
+}
+
+/// A layer that cannot be made of its inputs.
+pub fn of_layer(py: Python<'_>, op: &str, var: Option<&String>, text: String) -> PyErr {
+    raise(py, "ProgramError", text, Details { var: var.cloned(), ..Details::op(op) })
 }
 
 /// A program and strategies from which no executor can be made.
@@ -211,14 +217,14 @@ fn explain(error: &RunError) -> (&'static str, Details) {
         E::Uninitialised { var, wanted, site } => {
             ("UninitialisedError", Details::var(var).at(site).with(wanted, &"nothing"))
         }
-        E::UnknownState { var } => ("StateError", Details::var(var)),
+        E::UnknownState { var } | E::StateRange { var, .. } => ("StateError", Details::var(var)),
         E::StateMisfit { var, wanted, got } => ("StateError", Details::var(var).with(wanted, got)),
         E::Failed { op, site, .. } | E::Panicked { op, site, .. } => ("OpError", Details::op(op).at(site)),
         E::NotFinite { op, site, var, value, .. } => {
             let details = Details { op: Some(op.to_string()), ..Details::var(var).at(site) };
             ("NotFiniteError", details.with(&"a finite number", value))
         }
-        // Whoever reads by loaders ends the epoch with the first rank that has none left.
+        // Ranks that read by loaders end the epoch with the first one that has none left.
         E::Collective(CollectiveError::Ended { .. }) => ("EOFException", Details::default()),
         E::Collective(CollectiveError::Values { var, .. }) => ("ProcessError", Details::var(var)),
         E::Collective(_) | E::Collectively { .. } | E::Elsewhere { .. } => {

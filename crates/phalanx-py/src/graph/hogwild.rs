@@ -25,7 +25,7 @@ use std::{
 enum Read {
     Batch(NamedFeeds),
     End,
-    /// Why, is told to whoever has begun the run.
+    /// The thread that has begun the run is told why.
     Failed,
 }
 

@@ -1,5 +1,5 @@
-//! Static training programs for Python. Layers are put together in `python/phalanx/graph`; what an operation means, how a program runs
-//! and what is wrong with it is decided in `phalanx-graph`.
+//! Static training programs for Python. What a layer consists of, what an operation means, how a program runs and what is wrong with it is
+//! decided in `phalanx-graph`; `python/phalanx/graph` has Paddle's names and signatures for it.
 //!
 //! - PYGRAPH-1: operations, kinds of variables and schedules cross as JSON, in the form in which a program is written down.
 //! - PYGRAPH-2: an error that names a place in the user's code names a line of Python.
@@ -11,10 +11,11 @@
 
 pub mod collective;
 mod control;
-mod driver;
+pub mod driver;
 mod error;
 mod form;
 mod hogwild;
+mod layer;
 mod optimizer;
 mod parallel;
 mod program;
@@ -26,8 +27,9 @@ mod strategy;
 mod tensor;
 
 pub use hogwild::GraphHogwild;
+pub use layer::graph_draft;
 pub use parallel::GraphParallelExecutor;
 pub use program::GraphProgram;
 pub use saving::{graph_load, graph_load_values, graph_save, graph_save_values};
 pub use sequential::GraphExecutor;
-pub use store::GraphStore;
+pub use store::{GraphStore, lock as store_lock};

@@ -23,6 +23,7 @@ pub fn place_error(mut error: GraphError, at: &Site) -> GraphError {
     use GraphError as E;
     match &mut error {
         E::Misfit { site, .. }
+        | E::Layer { site, .. }
         | E::Outputs { site, .. }
         | E::Output { site, .. }
         | E::Duplicate { site, .. }

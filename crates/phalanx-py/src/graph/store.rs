@@ -13,7 +13,7 @@ use std::{
     thread::ThreadId,
 };
 
-/// The store, and whoever uses it for now. A lock because executors run on threads of their own; a run holds it to its end.
+/// The store, and the executor that uses it for now. A lock because executors run on threads of their own; a run holds it to its end.
 pub type Shared = Arc<Mutex<Store>>;
 
 pub fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
@@ -60,7 +60,7 @@ impl GraphStore {
     }
 
     /// At once if nobody uses it, or else as soon as the run has ended that does. During a run that reads batches it is
-    /// refused: the run may wait for a batch of whoever asks.
+    /// refused: the run may wait for a batch of the asking thread.
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._layer import expand
 from phalanx.graph._operators import as_alike, at_once, check_compared, check_real, widened
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Variable, _program_of, append
@@ -87,34 +88,14 @@ def scale(
     return activate(append("Unary", form, [x], "scale", None if act else name), act, name)
 
 
-_ACTIVATIONS: dict[str, Callable[..., Variable]] = {
-    "relu": relu,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
-    "gelu": gelu,
-    "softplus": softplus,
-    "softsign": softsign,
-    "swish": swish,
-    "hard_sigmoid": hard_sigmoid,
-    "relu6": relu6,
-    "leaky_relu": leaky_relu,
-    "elu": elu,
-    "exp": exp,
-    "sqrt": sqrt,
-    "square": square,
-    "abs": abs,
-}
+def activation(act: Any) -> str | None:
+    """The name of an activation; the compiled module knows which there are."""
+    return act if act is None or isinstance(act, str) else repr(act)
 
 
 def activate(x: Variable, act: str | None, name: str | None = None) -> Variable:
     """Applies an activation after a layer."""
-    if act is None:
-        return x
-    if act == "softmax":
-        return softmax(x, name=name)
-    if act not in _ACTIVATIONS:
-        raise ProgramError(f"there is no activation {act!r}; choose one of softmax, {', '.join(_ACTIVATIONS)}", op=act)
-    return _ACTIVATIONS[act](x, name=name)
+    return x if act is None else expand(str(act), {"Activation": {"act": activation(act)}}, [x], name)
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
@@ -125,11 +106,6 @@ def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, a
     """
     _last(input, axis, "softmax")
     return append("BoundedSoftmax", None, [input], "softmax", name)
-
-
-def weights(input: Variable) -> Variable:
-    """Softmax over the last axis; masked elements have weight 0."""
-    return append("Softmax", {"log": False}, [input], "softmax")
 
 
 def log_softmax(input: Variable, axis: int = -1, name: str | None = None) -> Variable:

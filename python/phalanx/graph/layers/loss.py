@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
+from phalanx.graph._layer import expand
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic
 from phalanx.graph.program import Variable, append, append_all
@@ -91,9 +92,7 @@ def mse_loss(input: Variable, label: Variable) -> Variable:
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """Half the square up to ``delta``, linear beyond it."""
-    size = arithmetic.abs(input - label)
-    near = arithmetic.clip(size, 0.0, delta)
-    return arithmetic.square(near) * 0.5 + (size - near) * delta
+    return expand("huber_loss", {"Huber": {"delta": float(delta)}}, [input - label])
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
@@ -111,8 +110,7 @@ def argmax(x: Variable, axis: int = -1) -> Variable:
 
 def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = None) -> Variable:
     """The fraction of labels that are among the k highest scores. NaN ranks above all numbers and is never correct."""
-    scores, best = topk(input, k)
-    return append("Accuracy", None, [best, label, scores], "accuracy", name)
+    return expand("accuracy", {"Accuracy": {"k": int(k)}}, [input, label], name)
 
 
 __all__ = [

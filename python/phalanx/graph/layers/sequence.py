@@ -16,20 +16,16 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._layer import Layer, expand
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.initializer import Constant, Xavier
-from phalanx.graph.layers import arithmetic, shaping
-from phalanx.graph.layers.network import MASKED, Layer
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.program import Variable, alike, append, append_all
+from phalanx.graph.program import Variable, alike, append
 
 
-def _sequences(op: str, x: Variable, length: Variable | None = None) -> list[Variable]:
-    """The lengths of sequences ``[n, time, width]``, if there are any."""
+def _lengths(op: str, x: Variable, length: Variable | None = None) -> list[Variable]:
+    """The lengths of sequences, if there are any."""
     if not isinstance(x, Variable):
         raise TypeError(f"{op} takes a variable, got {type(x).__name__}")
-    if len(x.shape) != 3:
-        raise ProgramError(f"{op} takes sequences [n, time, width], got {x!r}", op=op, var=x.name)
     lengths = length if length is not None else x.lengths
     return [] if lengths is None else [lengths]
 
@@ -38,21 +34,6 @@ def _only(op: str, **given: tuple[Any, Any]) -> None:
     for name, (value, wanted) in given.items():
         if value != wanted:
             raise ProgramError(f"{op}: {name}={value!r} is not supported; pass {wanted!r} or leave it out", op=op)
-
-
-def _begin(given: Variable | None, x: Variable, width: int) -> Variable:
-    return given if given is not None else shaping.fill_constant([x.shape[0], width], x.dtype, 0.0)
-
-
-def _state_width(op: str, x: Variable, size: int, gates: int) -> int:
-    if size < gates or size % gates or x.shape[-1] != size:
-        raise ProgramError(
-            f"{op}: the input has {gates} gates side by side, as wide as size; got {x!r} and size={size}. "
-            f"Take fc(x, {gates} * width) before",
-            op=op,
-            var=x.name,
-        )
-    return size // gates
 
 
 def dynamic_lstm(
@@ -75,7 +56,7 @@ def dynamic_lstm(
     Gates are in PyTorch's order (i, f, g, o), weights are ``[size, size / 4]``, and there are no peepholes, which
     Paddle has by default. No gradient flows through the cell states.
     """
-    lengths = _sequences("dynamic_lstm", input)
+    lengths = _lengths("dynamic_lstm", input)
     _only(
         "dynamic_lstm",
         use_peepholes=(use_peepholes, False),
@@ -85,16 +66,26 @@ def dynamic_lstm(
         dtype=(dtype or input.dtype, input.dtype),
     )
     layer = Layer("lstm", input, name)
-    h = _state_width("dynamic_lstm", input, size, 4)
-    w = layer.parameter(param_attr, "w", [size, h], Xavier())
-    x = input
-    if bias_attr is not False:
-        b = layer.parameter(bias_attr, "b", [size], Constant(0.0))
-        x = layer.op("Binary", {"op": "Add", "axis": 2}, [x, b])
-    inputs = [x, w, _begin(h_0, x, h), _begin(c_0, x, h), *lengths]
-    form = {"reverse": is_reverse, "ragged": bool(lengths)}
-    out = append_all("Lstm", form, inputs, "lstm", name, layer.prefix)
-    return out[0], out[4]
+    states = [h_0, c_0]
+    form = _recurrent("Lstm", size, bias_attr, is_reverse, states, lengths)
+    inputs = [input, *(state for state in states if state is not None), *lengths]
+    out = layer.expand(form, inputs, {"w_hh": param_attr, "b_hh": bias_attr}, op="dynamic_lstm")
+    return out[0], out[3]
+
+
+def _recurrent(
+    cell: str, size: int, bias_attr: Any, is_reverse: bool, states: list[Variable | None], lengths: list[Variable]
+) -> Any:
+    form = {
+        "cell": cell,
+        "size": int(size),
+        "projected": True,
+        "bias": bias_attr is not False,
+        "reverse": bool(is_reverse),
+        "first": [state is not None for state in states],
+        "ragged": bool(lengths),
+    }
+    return {"Recurrent": form}
 
 
 def dynamic_gru(
@@ -114,7 +105,7 @@ def dynamic_gru(
     The equations are PyTorch's: gates in the order r, z, n, the reset gate acts on the product of state and weights
     (Paddle's on the state), and the update gate keeps the old state (``origin_mode=True``).
     """
-    lengths = _sequences("dynamic_gru", input)
+    lengths = _lengths("dynamic_gru", input)
     _only(
         "dynamic_gru",
         gate_activation=(gate_activation, "sigmoid"),
@@ -122,22 +113,14 @@ def dynamic_gru(
         origin_mode=(origin_mode, True),
     )
     layer = Layer("gru", input, name)
-    h = _state_width("dynamic_gru", input, 3 * size, 3)
-    w = layer.parameter(param_attr, "w", [3 * h, h], Xavier())
-    if bias_attr is not False:
-        b = layer.parameter(bias_attr, "b", [3 * h], Constant(0.0))
-    else:
-        b = shaping.fill_constant([3 * h], input.dtype, 0.0)
-    inputs = [input, w, b, _begin(h_0, input, h), *lengths]
-    return append_all("Gru", {"reverse": is_reverse, "ragged": bool(lengths)}, inputs, "gru", name, layer.prefix)[0]
+    form = _recurrent("Gru", 3 * size, bias_attr, is_reverse, [h_0, None], lengths)
+    inputs = [input, *([] if h_0 is None else [h_0]), *lengths]
+    return layer.expand(form, inputs, {"w_hh": param_attr, "b_hh": bias_attr}, op="dynamic_gru")[0]
 
 
-def _tags(op: str, scores: Variable, label: Variable) -> Variable:
-    """As ``[n, time]``."""
-    if len(label.shape) == 3 and label.shape[2] == 1:
-        label = shaping.dims_as(label, label.shape[:2])
+def _tagged(scores: Variable, label: Variable) -> None:
+    """Scores and tags belong together, element by element."""
     alike(scores.program, [v for v in (scores, label) if v.lod_level])
-    return label
 
 
 def linear_chain_crf(
@@ -147,12 +130,11 @@ def linear_chain_crf(
 
     The weights ``[tags + 2, tags]`` are those of Paddle: beginning, end, and from each tag to each.
     """
-    lengths = _sequences("linear_chain_crf", input, length)
+    lengths = _lengths("linear_chain_crf", input, length)
     layer = Layer("linear_chain_crf", input, name)
-    n_tags = layer.fixed(input, 2)
-    w = layer.parameter(param_attr, "w", [n_tags + 2, n_tags], Xavier())
-    inputs = [input, w, _tags("linear_chain_crf", input, label), *lengths]
-    return layer.op("LinearChainCrf", {"ragged": bool(lengths)}, inputs, last=True)
+    _tagged(input, label)
+    form = {"begin": "Xavier", "ragged": bool(lengths)}
+    return layer.expand({"Crf": form}, [input, label, *lengths], {"w": param_attr})[0]
 
 
 def crf_decoding(
@@ -162,7 +144,7 @@ def crf_decoding(
 
     ``param_attr`` names the weights of a :func:`linear_chain_crf`.
     """
-    lengths = _sequences("crf_decoding", input, length)
+    lengths = _lengths("crf_decoding", input, length)
     weights = ParamAttr._of(param_attr).name
     if weights is None or input.program._graph.var(weights) is None:
         raise ProgramError(
@@ -170,14 +152,11 @@ def crf_decoding(
             op="crf_decoding",
             var=weights,
         )
-    inputs = [input, input.program.var(weights), *lengths]
-    path = append("CrfDecoding", {"ragged": bool(lengths)}, inputs, "crf_decoding")
-    if label is None:
-        return path
-    right = arithmetic.cast(arithmetic.equal(path, _tags("crf_decoding", input, label)), "float32")
-    if lengths:
-        right = right * sequence_mask(lengths[0], input.shape[1])
-    return arithmetic.cast(right, "int64")
+    if label is not None:
+        _tagged(input, label)
+    labels = [] if label is None else [label]
+    form = {"label": bool(labels), "ragged": bool(lengths)}
+    return expand("crf_decoding", {"CrfDecoding": form}, [input, input.program.var(weights), *labels, *lengths])
 
 
 _POOLS = {"sum": "Sum", "average": "Mean", "sqrt": "Sum", "max": "Max", "first": "First", "last": "Last"}
@@ -194,18 +173,10 @@ def sequence_pool(
     if pool_type.lower() not in _POOLS:
         raise ProgramError(f"{op}: there is no pool_type {pool_type!r}; choose one of {', '.join(_POOLS)}", op=op)
     _only(op, pad_value=(float(pad_value), 0.0))
-    x = shaping.dims_as(input, [*input.shape, 1]) if len(input.shape) == 2 and input.lod_level else input
-    lengths = _sequences(op, x)
-    is_sqrt = pool_type.lower() == "sqrt"
-    form = {"op": _POOLS[pool_type.lower()], "ragged": bool(lengths)}
-    pooled = append("SequencePool", form, [x, *lengths], op, None if is_sqrt else name)
-    if not is_sqrt:
-        return pooled
-    if not lengths:
-        return arithmetic.scale(pooled, max(x.shape[1], 1) ** -0.5, name=name)
-    # An empty sequence has the sum zero, whatever it is divided by.
-    length = arithmetic.clip(arithmetic.cast(lengths[0], x.dtype), 1.0, float(max(x.shape[1], 1)))
-    return arithmetic.elementwise_mul(pooled, arithmetic.rsqrt(length), axis=0, name=name)
+    pool = pool_type.lower()
+    lengths = _lengths(op, input)
+    form = {"op": _POOLS[pool], "by_root": pool == "sqrt", "ragged": bool(lengths)}
+    return expand(op, {"SequencePool": form}, [input, *lengths], name)
 
 
 def sequence_first_step(input: Variable) -> Variable:
@@ -239,15 +210,7 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
         raise ProgramError(
             f"{op} takes sequences of numbers, declared with lod_level=1; got {input!r}", op=op, var=input.name
         )
-    scores = shaping.dims_as(input, [shape[0], 1, 1, shape[1]])
-    scores = append("MaskScores", {"causal": False, "ragged": True, "value": MASKED}, [scores, lengths], op)
-    weights = shaping.dims_as(arithmetic.weights(scores), shape[:2])
-    kept = arithmetic.elementwise_mul(weights, sequence_mask(lengths, shape[1], input.dtype))
-    out = (
-        shaping.assign(kept, name)
-        if len(shape) == 2
-        else append("Reshape", {"shape": shaping.dims(shape)}, [kept], op, name)
-    )
+    out = expand(op, {"SequenceSoftmax": {}}, [input, lengths], name)
     out.program._lengths[out.name] = lengths.name
     return out
 

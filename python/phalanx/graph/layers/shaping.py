@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.graph import _values, program, unique_name
+from phalanx.graph._layer import expand
 from phalanx.graph._operators import at_once
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Initializer, Xavier
@@ -56,7 +57,7 @@ def create_parameter(
     begin = default_initializer or (Constant(0.0) if is_bias else Xavier())
     given = ParamAttr(name=name, initializer=default_initializer) if attr is None and name is not None else attr
     fallback = name or f"{main._prefix('create_parameter')}.w_0"
-    return parameter(main, given, fallback, _values.name(_values.code(dtype)), shape, begin)
+    return parameter(main, given, fallback, _values.name(_values.code(dtype)), shape, begin._form())
 
 
 def create_global_var(
@@ -96,12 +97,6 @@ def ones(shape: Sequence[int], dtype: Any = "float32") -> Variable:
 def stream(of: Program) -> int:
     """A number for the next operation of a program that draws random ones."""
     return sum(kind in ("Dropout", "Random") for _, kind, *_ in of._graph.ops())
-
-
-def samples(x: Variable) -> tuple[int, int] | None:
-    """The axis of a variable that counts samples, and how many places of it each sample has."""
-    known = x.program._graph.var(x.name)
-    return next(((axis, -n) for axis, n in enumerate(known[1] if known else ()) if n < 0), None)
 
 
 def _random(shape: Sequence[int], dtype: Any, normal: bool, a: float, b: float) -> Variable:
@@ -157,11 +152,6 @@ def reshape(x: Variable, shape: Sequence[int], act: str | None = None, name: str
         wanted[wanted.index(None)] = -left if has_batch and not used_batch else left
     form = {"shape": dims([d for d in wanted if d is not None])}
     return activate(append("Reshape", form, [x], "reshape", None if act else name), act, name)
-
-
-def dims_as(x: Variable, shape: Sequence[int]) -> Variable:
-    """Under exactly this shape, in which ``-k`` stands for k times the batch."""
-    return append("Reshape", {"shape": dims(shape)}, [x], "reshape")
 
 
 def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
@@ -228,7 +218,7 @@ def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
     """Stacks along a new axis."""
     inputs = list(x)
     place = _axis(inputs[0], axis, "stack", 1) if inputs else 0
-    return concat([unsqueeze(each, [place]) for each in inputs], place)
+    return expand("stack", {"Stack": {"axis": place}}, inputs)
 
 
 def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:

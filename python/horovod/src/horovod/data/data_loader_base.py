@@ -113,7 +113,7 @@ class AsyncDataLoaderMixin:
                     if not self._put("batch", batch):
                         return
                 self._put("end")
-        except Exception as error:  # It belongs to whoever waits for the batch.
+        except Exception as error:  # It belongs to the thread that waits for the batch.
             self._put("error", error)
 
     def _debug(self, what: str) -> None:

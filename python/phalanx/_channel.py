@@ -14,7 +14,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from phalanx.exceptions import ForkedError
-from phalanx.graph.errors import EOFException
 
 # What no queue gives.
 _NEVER = object()
@@ -68,7 +67,7 @@ class Channel:
         except Empty:
             raise TimeoutError(f"the reader gave no batch for {timeout_s} s") from None
         if not is_item:
-            # For whoever asks again. The room behind the end is for nobody.
+            # For a reader that asks again. No element comes after the end.
             items.put((False, None))
         return is_item, item
 
@@ -98,14 +97,23 @@ class Prefetch(Iterator[Any]):
     A thread cannot be ended inside the user's code: if the reader blocks, the thread ends when the reader returns. It
     never keeps the process from ending.
 
+    ``ends`` are the errors that callers take for the end of the data; a reader that raises one has failed.
+
     >>> list(Prefetch(lambda: range(5), 2))
     [0, 1, 2, 3, 4]
     """
 
-    def __init__(self, make: Callable[[], Iterable[Any]], capacity: int, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Iterable[Any]],
+        capacity: int,
+        timeout_s: float | None = None,
+        ends: tuple[type[Exception], ...] = (StopIteration,),
+    ) -> None:
         channel = Channel(capacity)
         self._channel = channel
         self._timeout_s = timeout_s
+        self._ends = ends
         self._process = os.getpid()
         self._end = weakref.finalize(self, channel.close)
         self._has_failed = False
@@ -123,7 +131,7 @@ class Prefetch(Iterator[Any]):
         if item is None:
             raise StopIteration
         self._has_failed = True
-        if isinstance(item, (StopIteration, EOFException)):
+        if isinstance(item, self._ends):
             # It must not pass for the end of the data.
             raise RuntimeError(f"the reader raised {item!r}") from item
         raise item

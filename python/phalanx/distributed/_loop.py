@@ -1,0 +1,459 @@
+"""What sessions of static programs and of torch have in common: hooks, boundaries between steps, checkpoints, the end.
+
+* LOOP-1: every rank meets the others once after each step, and once when the session begins and when it ends.
+* LOOP-2: a hook that raises ends its step like any other; all ranks then stop together.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from os.path import abspath
+from types import TracebackType
+from typing import Any, TypeVar
+
+from phalanx import _phalanx, _world
+from phalanx.distributed.hooks import (
+    CheckpointSaverHook,
+    LoadCheckpoint,
+    ProfilerHook,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    StepCounterHook,
+    SummarySaverHook,
+)
+from phalanx.exceptions import PhalanxError, SessionError
+from phalanx.summary import FileWriter
+
+SAVE_SECS = 600
+KEEP = 5
+HEARD_SECS = 2.0
+LOGGER = logging.getLogger("phalanx.session")
+
+Self = TypeVar("Self", bound="Loop")
+#: Fetches that hooks have added, and what becomes of them.
+Step = Callable[[list[Any]], tuple[Any, list[Any], Callable[[], Mapping[str, float]]]]
+
+_counted = (-1, 0)
+
+
+def _number() -> int:
+    """Which session of this process this is; ranks count alike."""
+    global _counted
+    age, n = _counted
+    n = n + 1 if age == _world.age() else 1
+    _counted = (_world.age(), n)
+    return n
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Why a session has stopped. ``is_asked``: the system has asked the process to end, and the training is not finished."""
+
+    step: int
+    rank: int
+    by: str
+    why: str
+    is_asked: bool
+
+
+@dataclass
+class Options:
+    """What all sessions take."""
+
+    checkpoint_dir: str | PathLike[str] | None
+    hooks: Iterable[SessionRunHook] | None
+    chief_only_hooks: Iterable[SessionRunHook] | None
+    save_checkpoint_secs: float | None
+    save_summaries_steps: int | None
+    save_summaries_secs: float | None
+    stop_grace_period_secs: float
+    log_step_count_steps: int | None
+
+    def __post_init__(self) -> None:
+        self.hooks, self.chief_only_hooks = list(self.hooks or ()), list(self.chief_only_hooks or ())
+
+    def checked(self) -> Options:
+        """The same, if it makes sense."""
+        steps, secs = self.save_summaries_steps, self.save_summaries_secs
+        if steps is not None and secs is not None:
+            raise ValueError("give save_summaries_steps or save_summaries_secs, and not both")
+        if self.checkpoint_dir is None:
+            for name, value, default in (
+                ("save_summaries_steps", steps, None),
+                ("save_summaries_secs", secs, None),
+                ("save_checkpoint_secs", self.save_checkpoint_secs or SAVE_SECS, SAVE_SECS),
+            ):
+                if value != default:
+                    raise ValueError(f"{name} needs checkpoint_dir, where it is written")
+        for name, value in (("stop_grace_period_secs", self.stop_grace_period_secs),):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise ValueError(f"{name} must be a number from 0, not {value!r}")
+        for each in (*(self.hooks or ()), *(self.chief_only_hooks or ())):
+            if not isinstance(each, SessionRunHook):
+                raise TypeError(f"hooks are SessionRunHooks, not a {type(each).__name__}")
+        if any(isinstance(hook, LoadCheckpoint) for hook in self.chief_only_hooks or ()):
+            raise ValueError("LoadCheckpoint belongs into hooks, not into chief_only_hooks: all ranks take part")
+        return self
+
+    def everything(self) -> tuple[list[SessionRunHook], list[SessionRunHook]]:
+        """Hooks of all ranks and of the chief, with those that the other arguments ask for."""
+        every, chief = list(self.hooks or ()), list(self.chief_only_hooks or ())
+        steps, secs = self.save_summaries_steps, self.save_summaries_secs
+        has_summaries = bool(steps or secs)
+        if self.log_step_count_steps:
+            output = self.checkpoint_dir if has_summaries else None
+            chief.append(StepCounterHook(self.log_step_count_steps, output_dir=output))
+        if has_summaries:
+            chief.append(SummarySaverHook(steps or None, secs or None))
+        if self.checkpoint_dir is not None and self.save_checkpoint_secs:
+            chief.append(CheckpointSaverHook(self.checkpoint_dir, save_secs=self.save_checkpoint_secs))
+        return every, chief
+
+
+@dataclass
+class _Failure:
+    by: str
+    why: str
+    error: Exception | None = None
+
+
+class Loop:
+    """A training loop that resumes by itself and stops on all ranks after the same step."""
+
+    def __init__(self, options: Options) -> None:
+        options = options.checked()
+        if not _phalanx.is_initialized():
+            _world.init()
+        every, chief = options.everything()
+        self._dir = None if options.checkpoint_dir is None else fspath(options.checkpoint_dir)
+        self._grace = float(options.stop_grace_period_secs)
+        save_dir, keep, keep_every = _savers(self._dir, [*every, *chief])
+        is_chief = _phalanx.place()[0] == 0
+        hooks = [*every, *chief] if is_chief else every
+        self._hooks = [hook for hook in hooks if is_chief or not getattr(hook, "_only_chief", False)]
+        for hook in self._hooks:
+            if isinstance(hook, SummarySaverHook) and hook.output_dir is None and self._dir is None:
+                raise ValueError("SummarySaverHook needs output_dir, because the session has no checkpoint_dir")
+        self._step = 0
+        self._began = time.monotonic()
+        self._stop: tuple[str, str] | None = None
+        self._caller = "the program"
+        self._failure: _Failure | None = None
+        self._saves = self._is_closed = self._is_broken = False
+        self._stopped: Stopped | None = None
+        self._writers: dict[str, FileWriter] = {}
+        self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, True)
+        try:
+            self._create()
+        except BaseException as why:
+            self._abandon(why)
+            raise
+
+    def _create(self) -> None:
+        for hook in self._hooks:
+            self._call(hook, hook.begin)
+        self._step = self._restore(self._dir is not None)
+        self._began = time.monotonic()
+        for hook in self._hooks:
+            self._call(hook, hook.after_create_session, self, self)
+        self._cross()
+
+    # What a kind of session knows.
+
+    def _restore(self, resumes: bool) -> int:
+        """Takes the newest checkpoint, or what the chief begins with; the steps that are in it."""
+        raise NotImplementedError
+
+    def _save(self, about: str) -> None:
+        """Has the state saved."""
+        raise NotImplementedError
+
+    def _load(self, saver: Any, path: str, strict: bool) -> None:
+        """Loads parameters on all ranks."""
+        raise NotImplementedError
+
+    def _extra(self) -> dict[str, Any]:
+        """What is said of a checkpoint, besides its step."""
+        return {}
+
+    def _record(self, on: bool) -> None:
+        """Begins or ends the recording of steps."""
+        raise NotImplementedError
+
+    def _write_trace(self, folder: str) -> None:
+        """Writes the recording of the last step."""
+
+    def _leave_step(self, why: str, is_ended: bool) -> None:
+        """Tells ranks that wait for this one in a step that it makes no more."""
+
+    # What users call.
+
+    @property
+    def global_step(self) -> int:
+        """Steps of the whole training so far."""
+        return self._step
+
+    @property
+    def rank(self) -> int:
+        """This process's rank; rank 0 is the chief."""
+        return self._core.rank
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this rank restores, logs and writes summaries for all."""
+        return self._core.rank == 0
+
+    @property
+    def checkpoint_dir(self) -> str | None:
+        """Where the session resumes from and saves to."""
+        return self._dir
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why the session has stopped; the same on all ranks."""
+        return self._stopped
+
+    def should_stop(self) -> bool:
+        """Whether the session has stopped; the same on all ranks after each step."""
+        return self._stopped is not None or self._is_closed or self._is_broken
+
+    def request_stop(self, why: str = "it was requested") -> None:
+        """All ranks stop after this step, or after the next one of this rank."""
+        self._stop = self._stop or (self._caller, str(why))
+
+    def save(self) -> None:
+        """All ranks save after this step, or after the next one of this rank."""
+        self._saves = True
+
+    def close(self) -> None:
+        """Ends the session on all ranks: its last step is saved, and ``done`` tells evaluators that no more comes."""
+        if self._is_closed:
+            return
+        if self._is_broken:
+            self._release(wait=True)
+            return
+        if self._stopped is None:
+            self._leave_step("", True)
+        for hook in self._hooks:
+            self._call(hook, hook.end, self)
+        stopped, self._stop = self._stopped, None
+        self._cross(closing=True)
+        self._stopped = stopped
+        is_done = stopped is None or not stopped.is_asked
+        self._is_closed = True
+        try:
+            self._core.close(is_done, self._grace)
+        finally:
+            self._release()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self.close()
+            return False
+        if self._is_end_of_data(error):
+            self.close()
+            return True
+        self._abandon(error)
+        return False
+
+    def _is_end_of_data(self, error: BaseException) -> bool:
+        # Also those of readers and data sets: EOFException, OutOfRangeError.
+        return isinstance(error, EOFError) and not self.should_stop()
+
+    # One step.
+
+    def _run(self, args: SessionRunArgs, call: Step) -> Any:
+        if self.should_stop():
+            raise SessionError("the session has ended: look at should_stop() before each step")
+        context = SessionRunContext(self, args, self._step + 1)
+        asked = [self._call(hook, hook.before_run, context) for hook in self._hooks]
+        result, results, values = call([one.fetches if isinstance(one, SessionRunArgs) else None for one in asked])
+        self._step += 1
+        seen = _Lazy(values)
+        for hook, own in zip(self._hooks, results, strict=True):
+            self._call(hook, hook.after_run, context, SessionRunValues(own, seen))
+        self._cross()
+        return result
+
+    def _call(self, hook: SessionRunHook, method: Callable[..., Any], *args: Any) -> Any:
+        """Calls a hook; what it raises ends the session at the next boundary (LOOP-2)."""
+        self._caller = type(hook).__name__
+        try:
+            return method(*args)
+        except PhalanxError:
+            # Of an exchange between ranks, which failed on all of them.
+            raise
+        except Exception as why:
+            if self._failure is None:
+                self._failure = _Failure(type(hook).__name__, f"{type(why).__name__}: {why}", why)
+            return None
+        finally:
+            self._caller = "the program"
+
+    def _cross(self, closing: bool = False) -> None:
+        failure, stop, saves = self._failure, self._stop, self._saves
+        self._stop, self._saves = None, False
+        fail = None if failure is None else (failure.by, failure.why)
+        try:
+            saves, stopped = self._core.cross(self._step, stop, fail, saves)
+        except BaseException as why:
+            self._is_broken = True
+            if failure is not None and failure.error is not None and isinstance(why, SessionError):
+                raise _noted(failure.error, why) from None
+            raise
+        if saves and not (closing and self._core.newest() == self._step):
+            about = {"step": self._step, "epoch": 0, "seed": 0, "run": 0, "world": 0, **self._extra()}
+            self._save(json.dumps(about, allow_nan=False))
+        if stopped is not None:
+            self._stopped = Stopped(*stopped)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _act(self, hook: SessionRunHook, actions: Sequence[_phalanx.HookAction]) -> None:
+        by = type(hook).__name__
+        for kind, text, number in actions:
+            if kind == "stop":
+                self._stop = self._stop or (by, text)
+            elif kind == "fail":
+                self._failure = self._failure or _Failure(by, text)
+            elif kind == "save":
+                self._saves = True
+            elif kind == "log" and self.is_chief:
+                log(text)
+            elif kind == "summary" and self.is_chief:
+                folder = getattr(hook, "output_dir", None) or (
+                    self._dir if isinstance(hook, SummarySaverHook) else None
+                )
+                if folder is not None:
+                    self._writer(folder).add_scalar(text, number, self._step)
+            elif kind == "profile":
+                assert isinstance(hook, ProfilerHook), "nobody else records"
+                hook._is_on = bool(number)
+                self._record(hook._is_on)
+
+    def _writer(self, folder: str) -> FileWriter:
+        if folder not in self._writers:
+            self._writers[folder] = FileWriter(folder)
+        return self._writers[folder]
+
+    # The end.
+
+    def _abandon(self, error: BaseException) -> None:
+        """Ends the session without the others, which learn of it at the end of their step, or in it."""
+        if self._is_closed:
+            return
+        if not self._is_broken:
+            self._is_broken = True
+            why = f"{type(error).__name__}: {error}"
+            self._leave_step(why, False)
+            # Other ranks that are about to end a step hear of it, and say so; nobody waits for the others.
+            patience = min(self._grace, HEARD_SECS) if isinstance(error, Exception) else 0.0
+            self._core.leave(self._step, "the program", why, patience)
+            self._release()
+        else:
+            self._release(wait=isinstance(error, Exception))
+
+    def _release(self, wait: bool = False) -> None:
+        self._is_closed = True
+        if wait:
+            # All ranks have failed together, and what they are saving can still be written.
+            try:
+                self._core.close(False, self._grace)
+            except (PhalanxError, TimeoutError, OSError) as why:
+                log(f"the last checkpoint was not written: {why}")
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+class _Lazy(Mapping[str, float]):
+    """Numbers that are made when somebody looks at them: that may cost time, on another device for example."""
+
+    def __init__(self, make: Callable[[], Mapping[str, float]]) -> None:
+        self._make, self._made = make, None  # type: tuple[Callable[[], Mapping[str, float]], Mapping[str, float] | None]
+
+    def _values(self) -> Mapping[str, float]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, name: str) -> float:
+        return self._values()[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+
+def _savers(own: str | None, hooks: Sequence[SessionRunHook]) -> tuple[str | None, int, int | None]:
+    """Where the session saves and how much it keeps: what its directory and its hooks say."""
+    keep, keep_every = None, None
+    for hook in hooks:
+        if not isinstance(hook, CheckpointSaverHook):
+            continue
+        if own is not None and abspath(hook.checkpoint_dir) != abspath(own):
+            raise ValueError(
+                f"a session saves to one directory, but checkpoint_dir is {own!r} and CheckpointSaverHook has "
+                f"{hook.checkpoint_dir!r}"
+            )
+        own = own or hook.checkpoint_dir
+        keep = hook.keep if hook.keep is not None else keep
+        keep_every = hook.keep_every if hook.keep_every is not None else keep_every
+    for name, number in (("keep", keep), ("keep_every", keep_every)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} must be a whole number from 1, not {number!r}")
+    return own, KEEP if keep is None else keep, keep_every
+
+
+def join(task_spec: Any) -> None:
+    """Joins the world as the task that this process is."""
+    if task_spec is None:
+        return
+    if task_spec.is_evaluator():
+        raise ValueError("an evaluator does not train: call evaluate_continuously(), not a session")
+    if not _phalanx.is_initialized():
+        task_spec.create_server()
+
+
+def tell(found: _phalanx.RestoredFrom, is_chief: bool) -> int:
+    """Prints where a training goes on; the steps that it has."""
+    about, where, skipped, _ = found
+    step = json.loads(about)["step"]
+    if is_chief:
+        for one in skipped:
+            log(f"a checkpoint is not whole and was skipped: {one}")
+        log(f"training goes on after step {step}, from {where}")
+    return int(step)
+
+
+def _noted(error: Exception, why: SessionError) -> Exception:
+    if hasattr(error, "add_note"):
+        error.add_note(f"phalanx: {why}")
+    return error
+
+
+def log(line: str) -> None:
+    """A line for people: to the program's logging if it has set it up, else to the standard error output."""
+    if LOGGER.hasHandlers():
+        LOGGER.info(line)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+__all__ = ["Loop", "Options", "Stopped"]

@@ -1,0 +1,214 @@
+"""Sessions that train with torch: they resume by themselves and stop on all ranks after the same step.
+
+>>> import torch
+>>> import phalanx.torch as hvd
+>>> from phalanx.distributed import StopAtStepHook
+>>> model = torch.nn.Linear(2, 1)
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+>>> def step(x):
+...     optimizer.zero_grad()
+...     loss = model(x).square().mean()
+...     loss.backward()
+...     optimizer.step()
+...     return loss
+>>> with hvd.Session(model, optimizer, hooks=[StopAtStepHook(num_steps=3)]) as session:
+...     while not session.should_stop():
+...         loss = session.run(step, torch.ones(4, 2))
+>>> session.global_step
+3
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, TypeVar
+
+import torch
+
+from phalanx.data.sampler import Sampler
+from phalanx.distributed._loop import SAVE_SECS, Loop, Options, join, log, tell
+from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
+from phalanx.torch._state import (
+    InPlace,
+    filled,
+    has_values,
+    hollow,
+    model_state,
+    random_state,
+    set_random_state,
+    taken_over,
+)
+
+T = TypeVar("T")
+
+
+class Session(Loop):
+    """Trains a model with all ranks; :meth:`run` is one step, whatever it does.
+
+    ``optimizer`` may be torch's or a :class:`DistributedOptimizer`. ``state`` are other objects with ``state_dict()``
+    and ``load_state_dict()``: schedulers, a ``phalanx.data.Sampler``, a second optimizer. They consist of tensors,
+    numbers, texts, lists, tuples and dicts; nothing is pickled. All of this is the same on all ranks: the session
+    begins with what rank 0 has. Random numbers of torch, numpy and Python are each rank's own.
+
+    A checkpoint holds all of it, so resumed training has the bits of training that was not interrupted. Buffers that
+    ranks have apart, such as statistics of a ``BatchNorm`` that is not synchronized, are saved as one of the ranks
+    has them.
+
+    The other arguments are those of ``phalanx.distributed.DistributedSession``.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any = None,
+        state: Sequence[Any] = (),
+        *,
+        task_spec: Any = None,
+        checkpoint_dir: str | PathLike[str] | None = None,
+        hooks: Iterable[SessionRunHook] | None = None,
+        chief_only_hooks: Iterable[SessionRunHook] | None = None,
+        save_checkpoint_secs: float | None = SAVE_SECS,
+        save_summaries_steps: int | None = None,
+        save_summaries_secs: float | None = None,
+        stop_grace_period_secs: float = 120,
+        log_step_count_steps: int | None = 100,
+    ) -> None:
+        options = Options(
+            checkpoint_dir,
+            hooks,
+            chief_only_hooks,
+            save_checkpoint_secs,
+            save_summaries_steps,
+            save_summaries_secs,
+            stop_grace_period_secs,
+            log_step_count_steps,
+        )
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, not a {type(model).__name__}")
+        self._model = model
+        self._others = [("optimizer", optimizer)] if optimizer is not None else []
+        self._others += [(f"state.{i}", one) for i, one in enumerate(state)]
+        for name, one in self._others:
+            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                raise TypeError(f"{name} has no state_dict() and load_state_dict(): it is a {type(one).__name__}")
+        for hook in (*(options.hooks or ()), *(options.chief_only_hooks or ())):
+            if isinstance(hook, ProfilerHook):
+                raise TypeError("ProfilerHook records static programs: use torch.profiler")
+        options.checked()
+        join(task_spec)
+        super().__init__(options)
+
+    def run(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """One step: calls ``fn`` and returns its value.
+
+        Hooks see the value under the name ``loss`` if it is one number, and the numbers of a dict under their names.
+        """
+        if not callable(fn):
+            raise TypeError(f"run takes a function that makes one step, not a {type(fn).__name__}")
+
+        def step(extra: list[Any]) -> tuple[T, list[Any], Callable[[], Mapping[str, float]]]:
+            result = fn(*args, **kwargs)
+            values = _numbers(result) if any(one is not None for one in extra) else {}
+            results = [None if one is None else _chosen(one, values) for one in extra]
+            return result, results, lambda: values or _numbers(result)
+
+        made: T = self._run(SessionRunArgs(fn, args), step)
+        return made
+
+    # What the loop asks for.
+
+    def _forms(self) -> tuple[dict[str, Any], list[tuple[str, torch.Tensor]]]:
+        form, tensors = model_state(self._model)
+        forms = {"model": form}
+        for name, one in self._others:
+            forms[name] = hollow(one.state_dict(), name, tensors)
+        return forms, tensors
+
+    def _restore(self, resumes: bool) -> int:
+        form, tensors = model_state(self._model)
+        memory = InPlace(tensors)
+        opens = ["optimizer.", "state."]
+        if resumes:
+            own = random_state(self.rank)
+            private = InPlace(own, self.rank)
+            found, made = self._core.restore([*memory.lent, *private.lent], opens, None, "exact")
+            if found is not None:
+                memory.written()
+                set_random_state(own)
+                self._take(json.loads(found[0])["extra"], form, taken_over(made), dict(tensors))
+                return tell(found, self.is_chief)
+        if self._core.n_ranks == 1:
+            return 0
+        forms, every = self._forms()
+        lent = InPlace(every).lent if self.is_chief else memory.lent
+        about = json.dumps({**_NOTHING, "extra": {"torch": forms}}, allow_nan=False)
+        told, made = self._core.share(lent, opens, about)
+        if not self.is_chief:
+            memory.written()
+            self._take(json.loads(told)["extra"], form, taken_over(made), dict(tensors))
+        return 0
+
+    def _take(
+        self, extra: Any, form: Any, made: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]
+    ) -> None:
+        """Gives the objects what a checkpoint says of them, once the model's tensors are there."""
+        forms = extra["torch"]
+        if has_values(form):
+            self._model.load_state_dict(filled(forms["model"], tensors))
+        for name, one in self._others:
+            if name not in forms:
+                log(f"the checkpoint has no {name}, which begins anew")
+                continue
+            one.load_state_dict(filled(forms[name], made))
+
+    def _extra(self) -> dict[str, Any]:
+        forms, self._tensors = self._forms()
+        sampler = next((one.state_dict() for _, one in self._others if isinstance(one, Sampler)), None)
+        return {"sampler": sampler, "epoch": sampler["epoch"] if sampler else 0, "extra": {"torch": forms}}
+
+    def _save(self, about: str) -> None:
+        own = random_state(self.rank)
+        lent = [*InPlace(self._tensors).lent, *InPlace(own, self.rank).lent]
+        self._core.save(lent, about)
+        self._tensors = []
+
+    def _load(self, saver: Any, path: str, strict: bool) -> None:
+        if saver is not None:
+            raise TypeError("a Saver is for static programs: LoadCheckpoint(None, …) loads into the session's model")
+        _, tensors = model_state(self._model)
+        memory = InPlace(tensors)
+        found, _ = self._core.restore(memory.lent, [], path, "subset" if strict else "partial")
+        memory.written()
+        if found is not None and not strict and self.is_chief:
+            for left in found[3]:
+                log(f"{path}: left as it is: {left}")
+
+
+_NOTHING = {"step": 0, "epoch": 0, "seed": 0, "run": 0, "world": 0}
+
+
+def _numbers(result: Any) -> dict[str, float]:
+    each = result if isinstance(result, Mapping) else {"loss": result}
+    found = {str(name): _number(value) for name, value in each.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, torch.Tensor):
+        return float(value.detach()) if value.numel() == 1 else None
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        return None
+    return float(value) if getattr(value, "size", 1) == 1 else None
+
+
+def _chosen(names: Any, values: Mapping[str, float]) -> Any:
+    if isinstance(names, Mapping):
+        return {key: values.get(str(name)) for key, name in names.items()}
+    if isinstance(names, (list, tuple)):
+        return [values.get(str(name)) for name in names]
+    return values.get(str(names))
+
+
+__all__ = ["Session"]
