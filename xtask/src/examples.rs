@@ -11,8 +11,12 @@ const WORLDS: [u32; 2] = [1, 3];
 /// Packages whose examples are ranks.
 const COMMUNICATING: [&str; 2] = ["phalanx", "phalanx-train"];
 /// Examples that would train for long, and what makes them short.
-const SHORT: [(&str, &[&str]); 2] =
-    [("lenet", &["--epochs", "1", "--batch", "48"]), ("words", &["--steps", "20", "--words", "500"])];
+const SHORT: [(&str, &[&str]); 4] = [
+    ("checkpoint_bench", &["-", "8", "1"]),
+    ("lenet", &["--epochs", "1", "--batch", "48"]),
+    ("session_bench", &["-", "2"]),
+    ("words", &["--steps", "20", "--words", "500"]),
+];
 
 /// Runs each example as this profile built it; output is shown only for those that fail. Returns how many did well and the names of those that did not.
 pub fn run(shell: &Shell, profile: Profile) -> Result<(u64, Vec<String>), String> {

@@ -116,6 +116,10 @@ impl Shell {
     pub fn cargo(&self, args: &str) -> Command {
         let mut command = self.command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(args.split_whitespace());
+        if env::var_os("CI").is_some() {
+            // Nobody builds a second time there, and what a second build could use again takes time to write.
+            command.env("CARGO_INCREMENTAL", "0");
+        }
         command
     }
 

@@ -15,6 +15,7 @@ pub const HELP: &str = "\
 cargo xtask bench graph [OPTIONS] [PART OF A CASE'S NAME ...]
 
   --rounds 2         how often everything is repeated; of each case the best round counts
+  --avx2             both sides without AVX-512, to see what a CPU with AVX2 does
   --out FILE         the page to write; default docs/benchmarks-graph.md; - for none
 ";
 
@@ -25,9 +26,14 @@ const SCALING: f64 = 1.8;
 /// Nanoseconds that the scheduler may take for a task.
 const TASK_NS: f64 = 1000.0;
 
+/// What keeps PyTorch and its libraries from AVX-512.
+const AVX2: [(&str, &str); 3] =
+    [("ATEN_CPU_CAPABILITY", "avx2"), ("ONEDNN_MAX_CPU_ISA", "AVX2"), ("MKL_ENABLE_INSTRUCTIONS", "AVX2")];
+
 #[derive(Debug, PartialEq)]
 struct Options {
     rounds: usize,
+    avx2: bool,
     cases: Vec<String>,
     out: Option<String>,
 }
@@ -39,7 +45,9 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     };
     let command = format!("cargo xtask bench graph {}", args.join(" ")).trim_end().to_string();
     eprintln!("building ...");
-    let mut build = shell.cargo("build --release --package phalanx-graph --examples --quiet");
+    let features = if options.avx2 { "--no-default-features" } else { "" };
+    let mut build =
+        shell.cargo(&format!("build --release --package phalanx-graph --examples --quiet {features}"));
     shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
     let examples = shell.built(Profile::Release, "examples");
     let environment = python::environment(shell, Torch::Pinned).map_err(Missing::into_text)?;
@@ -56,6 +64,9 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     compare.arg("benches/graph/compare.py").arg(examples.join("graph_bench"));
     compare.arg(options.rounds.to_string()).args(&options.cases);
     compare.env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
+    if options.avx2 {
+        compare.envs(AVX2);
+    }
     let rows = shell.must(&mut compare, Output::Both, RUN_LIMIT)?.stdout;
     let tables = [times(&rows)?, memory(&rows)?, replicas(&scaling)?, tasks(&scaling)?];
     for table in &tables {
@@ -71,7 +82,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let out = Some("docs/benchmarks-graph.md".into());
-    let mut options = Options { rounds: 2, cases: Vec::new(), out };
+    let mut options = Options { rounds: 2, avx2: false, cases: Vec::new(), out };
     let mut args = args.iter();
     while let Some(flag) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
@@ -82,6 +93,7 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
                 let text = value()?;
                 options.rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
             }
+            "--avx2" => options.avx2 = true,
             "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
             other if other.starts_with('-') => return Err(bad(other)),
             case => options.cases.push(case.to_string()),
@@ -187,8 +199,8 @@ mod tests {
     #[test]
     fn options_are_read_and_nonsense_is_refused() {
         let parse = |line: &str| parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
-        let some = parse("--rounds 3 --out - block").unwrap().unwrap();
-        assert_eq!(some, Options { rounds: 3, cases: vec!["block".into()], out: None });
+        let some = parse("--rounds 3 --avx2 --out - block").unwrap().unwrap();
+        assert_eq!(some, Options { rounds: 3, avx2: true, cases: vec!["block".into()], out: None });
         assert!(parse("--rounds 0").is_err() && parse("--fast").is_err() && parse("--out").is_err());
         assert!(parse("--help").unwrap().is_none());
     }

@@ -12,6 +12,7 @@ mod ours;
 mod page;
 mod peers;
 mod row;
+mod session;
 mod table;
 mod torch;
 
@@ -27,6 +28,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     match args.split_first() {
         Some((first, rest)) if first == "torch" => return torch::run(shell, rest),
         Some((first, rest)) if first == "graph" => return graph::run(shell, rest),
+        Some((first, rest)) if first == "session" => return session::run(shell, rest),
         _ => {}
     }
     let Some(options) = Options::parse(args)? else {

@@ -28,11 +28,27 @@ pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]
         "# Training steps with PyTorch\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
          A step is zero_grad, forward, backward with the exchange of gradients, and the optimizer's step; its time is that of the slowest rank. Each \
          number is the median over the rounds of each round's median; rounds of all programs were interleaved. DDP is torch's \
-         DistributedDataParallel over Gloo with `gradient_as_bucket_view`. Efficiency is the time of one process alone over ours: two processes share \
+         DistributedDataParallel over Gloo with `gradient_as_bucket_view`, started by torchrun. `phalanx run` sets THP_MEM_ALLOC_ENABLE=1 for its ranks, so \
+         that torch takes large tensors in huge pages; here every program has that setting, and one column shows DDP without it. Efficiency is the time of one process alone over ours: two processes share \
          the machine's memory bandwidth. Extra memory is the most that a rank has during five steps beyond one process alone; pages that two ranks share \
          count as half for each, files do not count (`benches/torch/steps.py`).\n\n"
     );
     page + &measured(machine, &[], tables)
+}
+
+/// The page of sessions. `files` is what the benchmark of checkpoints has printed.
+pub fn session(command: &str, machine: &[(&'static str, String)], tables: &[Table], files: &str) -> String {
+    let page = format!(
+        "# Sessions and checkpoints\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         The bare loop and a session with every hook take turns, block by block, in one world \
+         (`crates/phalanx-train/examples/session_bench.rs`); of each the median block counts. The session may save, write events and answer \
+         SIGTERM; no save falls into the time that is measured. Saves and loads are those of `crates/phalanx-checkpoint/examples/checkpoint_bench.rs`, \
+         interleaved with plain copies, writes and reads of the same bytes.\n\n"
+    );
+    page + &measured(machine, &[], tables)
+        + "\n## Saving and loading\n\n```text\n"
+        + files.trim_end()
+        + "\n```\n"
 }
 
 /// The page of static programs.

@@ -1,4 +1,4 @@
-//! cargo-nextest in two steps: what is built is listed first, then run without cargo. Cargo would wait for whoever builds beside the tests.
+//! cargo-nextest in two steps: what is built is listed first, then run without cargo. Cargo would wait for builds beside the tests.
 
 use crate::{
     process::{Output, Shell},

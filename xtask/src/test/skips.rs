@@ -1,4 +1,4 @@
-//! What was not tested, and why. A test that skips itself says `skipped: ...` and passes; whoever counts it as passed believes too much.
+//! What was not tested, and why. A test that skips itself says `skipped: ...` and passes; it must not count as passed.
 
 use crate::process::Shell;
 use std::{

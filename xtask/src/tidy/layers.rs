@@ -1,21 +1,27 @@
-//! Which crate may know which: core <- net <- collective <- launch; core <- graph; graph and collective meet in train.
+//! Which crate may know which: core <- net <- collective <- launch; core <- graph; core <- checkpoint <- launch, train; graph and
+//! collective meet in train.
 
 use super::{Complaint, source::Source};
 
 /// Each crate and what of ours it may depend on. A new edge also needs a line in ARCHITECTURE.md.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-core", &[]),
+    ("phalanx-checkpoint", &["phalanx-core"]),
     ("phalanx-net", &["phalanx-core"]),
     ("phalanx-collective", &["phalanx-core", "phalanx-net"]),
-    ("phalanx-launch", &["phalanx-core", "phalanx-net", "phalanx-collective"]),
+    ("phalanx-launch", &["phalanx-core", "phalanx-checkpoint", "phalanx-net", "phalanx-collective"]),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("phalanx-graph", &["phalanx-core"]),
-    ("phalanx-train", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-graph"]),
+    (
+        "phalanx-train",
+        &["phalanx-core", "phalanx-checkpoint", "phalanx-net", "phalanx-collective", "phalanx-graph"],
+    ),
     ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-graph", "phalanx-train"]),
     (
         "phalanx-py",
         &[
             "phalanx-core",
+            "phalanx-checkpoint",
             "phalanx-net",
             "phalanx-collective",
             "phalanx-launch",
