@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from regression import WEIGHT, check_resumes, check_resumes_elsewhere, joint, samples, serial
 
 import phalanx.torch as hvd
 from phalanx import data
-
-
-def samples(n: int) -> data.Dataset[Any]:
-    x = np.arange(n * 3, dtype=np.float32).reshape(n, 3) / (n * 3)
-    return data.from_list([(row, row.sum() * 2) for row in x])
+from phalanx.data import DataError
+from phalanx.distributed import NanTensorHook, StopAtStepHook
+from phalanx.exceptions import PhalanxError, SessionError
 
 
 def build() -> tuple[torch.nn.Module, Any]:
-    torch.manual_seed(3)
-    model = torch.nn.Linear(3, 1)
+    model = torch.nn.Linear(3, 1, bias=False)
+    torch.nn.init.constant_(model.weight, WEIGHT)
 
     def loss(batch: Any) -> Any:
         x, y = batch
@@ -30,7 +30,12 @@ def build() -> tuple[torch.nn.Module, Any]:
     return model, loss
 
 
-def trained(n: int, options: dict[str, Any]) -> tuple[int, list[float], dict[str, float]]:
+def weight(trainer: hvd.Trainer) -> list[float]:
+    found: list[float] = trainer.training_network.weight.flatten().tolist()  # type: ignore[operator, union-attr]
+    return found
+
+
+def trained(n: int, options: dict[str, Any]) -> tuple[int, list[float], dict[str, float], list[float]]:
     seen: list[float] = []
     args = {"lr": 0.1, "momentum": 0.5}
     validation: dict[str, Any] = {}
@@ -53,49 +58,105 @@ def trained(n: int, options: dict[str, Any]) -> tuple[int, list[float], dict[str
     whole = [validate((np.stack([x]), np.array([y])))["error"].item() for x, y in samples(11)]
     assert trainer.validation_metrics["error"] == pytest.approx(np.mean(whole), rel=1e-5), "the value of one process"
     hvd.check_equal(trainer._optimizer)
-    return trainer.global_step, seen, trainer.validation_metrics
+    return trainer.global_step, seen, trainer.validation_metrics, weight(trainer)
 
 
-@pytest.mark.parametrize("samples_of_all", [13, 12, 1])
+@pytest.mark.parametrize("samples_of_all", [17, 15, 12, 1])
 def test_uneven_shards_end_together(n: int, samples_of_all: int) -> None:
-    """7 and 6 samples with two ranks; one sample leaves the others with none."""
+    """In the last step two ranks have 1 and 0, or 2 and 1 samples; one sample leaves the others with none."""
     ends = run_ranks(n, trained, samples_of_all, {"num_epochs": 2})
-    longest = -(-samples_of_all // n)
-    assert {steps for steps, _, _ in ends} == {2 * -(-longest // 2)}
-    assert all(metrics == ends[0][2] for _, _, metrics in ends)
+    batches = joint(samples_of_all, 2 * n, 2)
+    assert {end[0] for end in ends} == {len(batches)}
+    assert all(metrics == ends[0][2] for _, _, metrics, _ in ends)
+    learned = serial(batches, [0.1 * n] * len(batches), 0.5)
+    assert ends[0][3] == pytest.approx(learned, rel=1e-4), "what one process learns from all samples"
 
 
 def test_rates_follow_the_number_of_ranks(n: int) -> None:
     for scaling, factor in ((True, n), ("sqrt", n**0.5), (False, 1)):
-        for steps, rates, _ in run_ranks(n, trained, 12, {"num_epochs": 1, "scaling_learning_rate": scaling}):
+        for steps, rates, *_ in run_ranks(n, trained, 12, {"num_epochs": 1, "scaling_learning_rate": scaling}):
             assert rates == pytest.approx([0.1 * factor] * steps)
 
 
 def test_warm_up_rises_to_the_scaled_rate(n: int) -> None:
-    for _, rates, _ in run_ranks(n, trained, 24, {"num_epochs": 1, "warmup_steps": 2}):
+    for _, rates, *_ in run_ranks(n, trained, 24, {"num_epochs": 1, "warmup_steps": 2}):
         assert rates[:3] == pytest.approx([0.1, (0.1 + 0.1 * n) / 2, 0.1 * n])
 
 
 def test_iterations_are_divided_among_ranks(n: int) -> None:
-    assert {steps for steps, _, _ in run_ranks(n, trained, 40, {"num_epochs": None, "max_iteration": 4 * n})} == {4}
+    assert {end[0] for end in run_ranks(n, trained, 40, {"num_epochs": None, "max_iteration": 4 * n})} == {4}
 
 
-def resumed(folder: str, last: int) -> tuple[int, int, list[float]]:
+def resumed(folder: str, last: int, epochs: int, scaling: bool) -> tuple[int, int, list[float]]:
     trainer = hvd.Trainer(
-        samples(24), build, torch.optim.SGD, {"lr": 0.1}, 2, checkpoint_dir=folder, log_step_size=None,
-        max_iteration=last * hvd.size(), shuffle_buffer=8,
+        samples(23), build, torch.optim.SGD, {"lr": 0.1}, 2, checkpoint_dir=folder, log_step_size=None, num_epochs=epochs,
+        hooks=[StopAtStepHook(last_step=last)], scaling_learning_rate=scaling, shuffle_buffer=8 if scaling else None,
     )  # fmt: skip
     begun = trainer.global_step
     trainer.train_and_validate_to_end()
-    return begun, trainer.global_step, trainer.training_network.weight.flatten().tolist()  # type: ignore[union-attr]
+    return begun, trainer.global_step, weight(trainer)
 
 
-def test_a_trainer_goes_on_where_the_last_one_ended(n: int, tmp_path: Any) -> None:
-    whole = run_ranks(n, resumed, str(tmp_path / "whole"), 9)
-    run_ranks(n, resumed, str(tmp_path / "parts"), 4)
-    parts = run_ranks(n, resumed, str(tmp_path / "parts"), 9)
-    assert [one[:2] for one in parts] == [(4, 9)] * n
-    assert [one[2] for one in parts] == [one[2] for one in whole]
+def test_a_trainer_goes_on_where_the_last_one_ended(n: int, tmp_path: Path) -> None:
+    check_resumes(n, resumed, tmp_path)
+
+
+def test_another_number_of_ranks_goes_on_with_the_next_sample(tmp_path: Path) -> None:
+    # TRAIN-1
+    check_resumes_elsewhere(resumed, tmp_path, momentum=0.0)
+
+
+def watched() -> int:
+    """One sample, which rank 0 has; hooks of the other ranks see its loss."""
+    trainer = hvd.Trainer(samples(1), build, torch.optim.SGD, {"lr": 0.1}, num_epochs=2, hooks=[NanTensorHook()])
+    trainer.train_and_validate_to_end()
+    return trainer.global_step
+
+
+def test_ranks_without_samples_need_no_hooks_of_their_own() -> None:
+    assert run_ranks(3, watched) == [2, 2, 2]
+
+
+def bad_data() -> str:
+    """The second sample, which rank 1 has, cannot be read."""
+
+    def checked(pair: Any) -> Any:
+        if isinstance(pair, str):
+            raise KeyError("no pair")
+        return pair
+
+    mixed = data.Dataset([*samples(1), "no pair", *samples(4)]).map(checked)
+    trainer = hvd.Trainer(mixed, build, torch.optim.SGD, {"lr": 0.1}, 1, log_step_size=None)
+    try:
+        trainer.train_and_validate_to_end()
+    except (PhalanxError, DataError) as why:
+        return f"{type(why).__name__}: {why}"
+    return "nothing"
+
+
+def test_data_that_cannot_be_read_end_all_ranks() -> None:
+    assert all("no pair" in said for said in run_ranks(2, bad_data))
+
+
+def bad_validation() -> str:
+    def validate(batch: Any) -> Any:
+        return {"half": 0.5} if hvd.rank() == 0 else [0.5]
+
+    trainer = hvd.Trainer(
+        samples(4), build, torch.optim.SGD, {"lr": 0.1}, 1, log_step_size=None,
+        validation_dataset=samples(4), build_validation_func=validate,
+    )  # fmt: skip
+    try:
+        trainer.train_and_validate_to_end()
+    except (SessionError, TypeError) as why:
+        return f"{type(why).__name__}: {why}"
+    return "nothing"
+
+
+def test_a_validation_that_fails_is_told_to_all_ranks() -> None:
+    other, own = run_ranks(2, bad_validation)
+    assert own == "TypeError: validation must give numbers by name, not a list"
+    assert other == f"SessionError: validation failed on rank 1: {own}"
 
 
 def refused() -> list[str]:
@@ -106,6 +167,8 @@ def refused() -> list[str]:
         {"optimizer_args": {}},
         {"training_dataset": [1, 2]},
         {"warmup_steps": -1},
+        {"max_iteration": 0},
+        {"batch_size": 0},
     ):
         given: dict[str, Any] = {
             "training_dataset": samples(4),
@@ -126,5 +189,7 @@ def refused() -> list[str]:
 
 def test_what_cannot_act_is_refused() -> None:
     texts = run_ranks(1, refused)[0]
-    for text, word in zip(texts, ["sqrt", "or neither", "lr", "from_list", "warmup_steps"], strict=True):
+    for text, word in zip(
+        texts, ["sqrt", "or neither", "lr", "from_list", "warmup_steps", "max_iteration", "batch_size"], strict=True
+    ):
         assert word in text

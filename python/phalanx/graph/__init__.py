@@ -18,6 +18,9 @@ True
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from phalanx.graph import clip, core, errors, initializer, io, layers, optimizer, reader, regularizer, unique_name
 from phalanx.graph._feed import Fetch, PerDevice, Replicate
 from phalanx.graph.compiler import CompiledProgram
@@ -59,6 +62,17 @@ from phalanx.graph.saving import load, save
 from phalanx.graph.scope import Scope, global_scope, scope_guard
 from phalanx.graph.strategy import BuildStrategy, ExecutionStrategy
 
+if TYPE_CHECKING:
+    from phalanx.graph.trainer import Trainer
+
+
+def __getattr__(name: str) -> object:
+    """Imports the trainer when it is first used: it needs sessions, which need this package."""
+    if name == "Trainer":
+        return import_module("phalanx.graph.trainer").Trainer
+    raise AttributeError(f"module 'phalanx.graph' has no attribute {name!r}")
+
+
 __all__ = [
     "BuildStrategy",
     "CPUPlace",
@@ -90,6 +104,7 @@ __all__ = [
     "Scope",
     "StateError",
     "StrategyError",
+    "Trainer",
     "UninitialisedError",
     "Variable",
     "append_backward",
