@@ -35,6 +35,7 @@ NEED_TORCH = {
     "test_torch_drift_passes.py",
     "test_torch_drift_programs.py",
     "test_torch_optimizer.py",
+    "test_torch_trainer.py",
 }
 
 

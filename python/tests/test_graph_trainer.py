@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,7 +84,7 @@ def trained(n_samples: int, options: dict[str, Any]) -> tuple[int, list[float], 
 
 @pytest.mark.parametrize("n_samples", [17, 15, 12, 1])
 def test_ranks_learn_what_one_process_learns_from_all_samples(n: int, n_samples: int) -> None:
-    # TRAIN-1, TRAIN-2, TRAIN-3. In the last step of an epoch ranks have 1 and 0, or 2 and 1 samples; one sample leaves the others with none.
+    # TRAIN-1, TRAIN-2, TRAIN-3. In the last step two ranks have 1 and 0, or 2 and 1 samples; one sample leaves others with none.
     ends = run_ranks(n, trained, n_samples, {"num_epochs": 2})
     batches = joint(n_samples, 2 * n, 2)
     wanted = serial(batches, [0.1 * n] * len(batches), 0.5)
@@ -340,6 +342,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"build_training_func": no_batch}, "declare it as None"),
     ({"build_training_func": no_feeds}, "declares no feeds"),
     ({"build_training_func": lambda: None}, "must return the network, the loss"),
+    ({"build_training_func": lambda x, y: None}, "declare the feeds inside of it"),
     ({"build_training_func": 3}, "build_training_func must be a function"),
     ({"batch_size": 0}, "batch_size"),
     ({"prefetch_size": 0}, "prefetch_size"),
@@ -384,3 +387,15 @@ def test_rank_0_prints_what_it_is_to_print(caplog: pytest.LogCaptureFixture) -> 
     lines = [line for line in caplog.messages if "loss" in line and "twice" in line]
     assert len(lines) == 2, caplog.messages
     phalanx.shutdown()
+
+
+def test_four_workers_need_about_a_quarter_of_the_steps_of_one() -> None:
+    example = Path(__file__).parents[2] / "examples" / "scaling_digits.py"
+    run = subprocess.run([sys.executable, str(example), "--seeds", "1"], capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr
+    rows = [line.strip("| ").split(" | ") for line in run.stdout.splitlines()[3:]]
+    one, four, unscaled = rows
+    assert (one[0], four[0], unscaled[0]) == ("1", "4", "4"), run.stdout
+    assert 0.15 < float(four[4]) < 0.4, run.stdout
+    assert unscaled[3] == "not reached" or int(unscaled[3]) > 2 * int(four[3]), run.stdout
+    assert abs(float(one[6].strip("%")) - float(four[6].strip("%"))) < 2, run.stdout

@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ class Trainer(Training):
     def _build(self, recipe: Recipe) -> Any:
         self.program, self._startup, self.scope = Program(), Program(), Scope()
         with program_guard(self.program, self._startup), unique_name.guard(), scope_guard(self.scope):
-            made = recipe.training()
+            made = _called("build_training_func", recipe.training)
             if not isinstance(made, (tuple, list)) or len(made) not in (2, 3) or not isinstance(made[1], Variable):
                 raise TypeError(
                     "build_training_func must return the network, the loss and, if wanted, variables to print, "
@@ -179,7 +180,7 @@ class _Measures:
     def __init__(self, build: Callable[..., Any], trained: Program, scope: Scope) -> None:
         program = Program()
         with program_guard(program, Program()), unique_name.guard():
-            made = build()
+            made = _called("build_validation_func", build)
         if not isinstance(made, (tuple, list)) or len(made) != 2:
             raise TypeError(
                 f"build_validation_func must return the network and variables to measure, not {_shown(made)}"
@@ -202,6 +203,17 @@ class _Measures:
         """Means of a batch."""
         out = self._exe.run(self._program, self._feeds.of(batch), list(self._measured.values()), self._scope)
         return {name: float(np.mean(value, dtype=np.float64)) for name, value in zip(self._measured, out, strict=True)}
+
+
+def _called(what: str, build: Callable[..., Any]) -> Any:
+    """What it makes. TensorLayer's functions have a parameter for each part of a sample."""
+    try:
+        inspect.signature(build).bind()
+    except TypeError:
+        raise TypeError(
+            f"{what} is called without arguments: declare the feeds inside of it, with graph.data, in place of parameters"
+        ) from None
+    return build()
 
 
 def _check_shared(var: Variable, trained: Program) -> None:
