@@ -105,14 +105,25 @@ def described(text: str) -> str:
     return "\n".join([first, *(f"  {line}" if line else "" for line in rest)])
 
 
+def members(what: type) -> dict[str, Any]:
+    """What a class has of its own, and from classes that users do not see."""
+    found = dict(vars(what))
+    for base in what.__mro__[1:]:
+        if any(part.startswith("_") for part in base.__module__.split(".")):
+            found |= {name: value for name, value in vars(base).items() if name not in found}
+    return found
+
+
 def describe(name: str, what: object) -> str | None:
     """One entry of the page."""
     doc = inspect.getdoc(what)
+    if inspect.isclass(what) and what.__name__ != name:
+        return f"### {name}\n\nAnother name of `{what.__name__}`."
     if inspect.isclass(what):
         shown = [f"### class {name}{signature(what)}"]
         shown += [prose(doc)] if doc and "__doc__" in vars(what) else []
         shown += fields(what)
-        for method, value in vars(what).items():
+        for method, value in members(what).items():
             value = getattr(value, "__func__", value)
             is_public = not method.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
             inner = inspect.getdoc(value) if is_public else None
