@@ -4,14 +4,17 @@ use super::{build, next, short, show};
 use crate::process::Shell;
 use std::fs;
 
+/// Enough for 97 %.
+const EPOCHS: &str = "5";
+
 pub fn run(shell: &Shell) -> Result<(), String> {
     build(shell, "phalanx-train", &["lenet"])?;
     let folder = shell.target().join("demo");
     fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     let picture = short(shell, &folder.join("lenet.svg"));
-    let two = show(shell, "lenet", 2, &["--replicas", "2", "--plot", &picture])?;
+    let two = show(shell, "lenet", 2, &["--replicas", "2", "--epochs", EPOCHS, "--plot", &picture])?;
     eprintln!();
-    let one = show(shell, "lenet", 1, &["--replicas", "4"])?;
+    let one = show(shell, "lenet", 1, &["--replicas", "4", "--epochs", EPOCHS])?;
     let (two, one) = (digest(&two)?, digest(&one)?);
     if one != two {
         return Err(format!("two processes ended with the parameters {two}, one with {one}"));

@@ -7,7 +7,7 @@ use crate::{process::Shell, profile::Profile};
 pub type Steps = &'static [(&'static str, &'static str)];
 
 pub const AFTER_LENET: Steps = &[
-    ("{phalanx} run -np 4 -- {examples}/lenet --replicas 1", "four processes, the same bits"),
+    ("{phalanx} run -np 4 -- {examples}/lenet --replicas 1 --epochs 5", "four processes, the same bits"),
     ("cargo xtask demo torch", "PyTorch: two ranks against one process; downloads torch where there is none"),
     ("cargo xtask demo gradients", "four ranks reduce the gradients of a ResNet-50"),
     ("{phalanx} doctor", "what this machine has, and which problems a job would meet"),

@@ -165,7 +165,6 @@ impl ExactSizeIterator for Indices {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const EACH: [Ends; 3] = [Ends::Pad, Ends::Drop, Ends::Uneven];
 
@@ -185,50 +184,55 @@ mod tests {
         samples
     }
 
-    fn worlds() -> impl Strategy<Value = (u64, u32, u64)> {
-        (0..400u64, 1..9u32).prop_flat_map(|(n, world)| (Just(n), Just(world), 0..=n))
+    /// SAMPLE-2, for every world up to 8 ranks and positions all over small data sets.
+    #[test]
+    fn shares_are_disjoint_and_cover_what_is_left() {
+        for (n, world) in (0..60u64).flat_map(|n| (1..9u32).map(move |world| (n, world))) {
+            for consumed in [0, 1, n / 3, n / 2, n.saturating_sub(1), n].into_iter().filter(|c| *c <= n) {
+                check_shares(n, world, consumed);
+            }
+        }
+        check_shares(397, 7, 101);
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    fn check_shares(n: u64, world: u32, consumed: u64) {
+        let case = format!("n={n} world={world} consumed={consumed}");
+        let before = all(n, 1, Ends::Uneven, 0, consumed as usize);
+        let left: Vec<u64> = (0..n).filter(|sample| !before[0].contains(sample)).collect();
 
-        /// SAMPLE-2.
-        #[test]
-        fn shares_are_disjoint_and_cover_what_is_left((n, world, consumed) in worlds()) {
-            let before = all(n, 1, Ends::Uneven, 0, consumed as usize);
-            let mut left: Vec<u64> = (0..n).filter(|sample| !before[0].contains(sample)).collect();
-            left.sort_unstable();
+        let uneven = all(n, world, Ends::Uneven, consumed, usize::MAX);
+        assert_eq!(sorted(&uneven), left, "{case}");
+        let longest = uneven.iter().map(Vec::len).max().unwrap_or(0);
+        assert!(uneven.iter().all(|share| longest - share.len() <= 1), "{case}");
 
-            let uneven = all(n, world, Ends::Uneven, consumed, usize::MAX);
-            prop_assert_eq!(&sorted(&uneven), &left);
-            let longest = uneven.iter().map(Vec::len).max().unwrap_or(0);
-            prop_assert!(uneven.iter().all(|share| longest - share.len() <= 1));
+        let padded = all(n, world, Ends::Pad, consumed, usize::MAX);
+        assert!(padded.iter().all(|share| share.len() == longest), "{case}: {padded:?}");
+        assert!(left.iter().all(|sample| padded.concat().contains(sample)), "{case}");
 
-            let padded = all(n, world, Ends::Pad, consumed, usize::MAX);
-            prop_assert!(padded.iter().all(|share| share.len() == longest), "{:?}", padded);
-            prop_assert!(left.iter().all(|sample| padded.concat().contains(sample)));
+        let dropped = all(n, world, Ends::Drop, consumed, usize::MAX);
+        assert!(dropped.iter().all(|share| share.len() == left.len() / world as usize), "{case}");
+        let mut once = sorted(&dropped);
+        once.dedup();
+        assert_eq!(once.len(), dropped.concat().len(), "none comes twice: {case}");
+        assert!(once.iter().all(|sample| left.contains(sample)), "{case}");
+    }
 
-            let dropped = all(n, world, Ends::Drop, consumed, usize::MAX);
-            prop_assert!(dropped.iter().all(|share| share.len() == left.len() / world as usize));
-            let mut once = sorted(&dropped);
-            once.dedup();
-            prop_assert_eq!(once.len(), dropped.concat().len(), "none comes twice");
-            prop_assert!(once.iter().all(|sample| left.contains(sample)));
-        }
-
-        /// SAMPLE-1, SAMPLE-3: a second and a third world continue, and each sample counts once.
-        #[test]
-        fn another_world_continues((n, world, _) in worlds(), next in 1..9u32, last in 1..9u32, steps: (u8, u8)) {
-            let take = |world, consumed, steps: u8| {
-                let most = usize::from(steps % 32);
+    /// SAMPLE-1, SAMPLE-3: a second and a third world continue, and each sample counts once.
+    #[test]
+    fn another_world_continues() {
+        let worlds = |i: u64| [i % 8 + 1, i / 8 % 8 + 1, i / 64 % 8 + 1].map(|world| world as u32);
+        for i in 0..512 {
+            let ([first, second, third], n) = (worlds(i), i * 37 % 400);
+            let take = |world, consumed, most: usize| {
                 let shares = all(n, world, Ends::Uneven, consumed, most);
                 let indices = sampler(n, world, 0, Ends::Uneven).indices(consumed).expect("it is valid");
                 (shares, indices.consumed_after(most as u64))
             };
-            let (first, consumed) = take(world, 0, steps.0);
-            let (second, consumed) = take(next, consumed, steps.1);
-            let third = all(n, last, Ends::Uneven, consumed, usize::MAX);
-            prop_assert!(sorted(&[first, second, third].concat()).into_iter().eq(0..n));
+            let (before, consumed) = take(first, 0, (i % 32) as usize);
+            let (between, consumed) = take(second, consumed, (i / 5 % 32) as usize);
+            let after = all(n, third, Ends::Uneven, consumed, usize::MAX);
+            let counted = sorted(&[before, between, after].concat());
+            assert!(counted.into_iter().eq(0..n), "n={n}, worlds of {first}, {second}, {third}");
         }
     }
 

@@ -64,7 +64,6 @@ fn mixed(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn order(n: u64, seed: u64, epoch: u64) -> Vec<u64> {
@@ -72,21 +71,26 @@ mod tests {
         (0..n).map(|position| shuffle.at(position)).collect()
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-        /// SHUFFLE-1.
-        #[test]
-        fn every_sample_has_one_position(n in 1..3000u64, seed: u64, epoch: u64) {
+    /// SHUFFLE-1, for every small size and for larger ones with their own seeds.
+    #[test]
+    fn every_sample_has_one_position() {
+        for n in (1..200u64).chain((200..3000).step_by(97)) {
+            let (seed, epoch) = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15), n.rotate_right(7));
             let mut all = order(n, seed, epoch);
             all.sort_unstable();
-            prop_assert!(all.into_iter().eq(0..n));
+            assert!(all.into_iter().eq(0..n), "n={n} seed={seed} epoch={epoch}");
         }
+    }
 
-        #[test]
-        fn sizes_that_fit_in_no_memory_have_an_order(n in (1u64 << 40)..=u64::MAX, seed: u64, position: u64) {
-            let shuffle = Shuffle::new(n, seed, 0);
-            prop_assert!(shuffle.at(position % n) < n);
+    #[test]
+    fn sizes_that_fit_in_no_memory_have_an_order() {
+        for bits in 40..64u32 {
+            for n in [1u64 << bits, (1 << bits) + 1, u64::MAX >> (63 - bits)] {
+                let shuffle = Shuffle::new(n, u64::from(bits), 0);
+                for position in [0, 1, n / 3, n - 1] {
+                    assert!(shuffle.at(position) < n, "n={n} position={position}");
+                }
+            }
         }
     }
 
