@@ -7,6 +7,7 @@ use crate::{
     manifest::{Manifest, ShardRecord},
     shard::{self, ShardId, SliceBytes},
     share::TensorSlice,
+    stream::ReceivedShard,
     sweep::sweep,
 };
 use std::{
@@ -65,12 +66,29 @@ impl CheckpointDraft {
 
     /// Writes a shard from the state itself, which must not change meanwhile. It is on the disk when this returns.
     pub fn write_shard(&self, id: ShardId, slices: &[TensorSlice], part: &dyn Part) -> Result<ShardRecord> {
-        shard::write(&self.path, id, slices, &SliceBytes::Part(part))
+        self.seen(shard::write(&self.path, id, slices, &SliceBytes::Part(part)))
     }
 
     /// Writes a shard from a copy, for a thread beside the training. It is on the disk when this returns.
     pub fn write_copied(&self, id: ShardId, copied: &Copied) -> Result<ShardRecord> {
-        shard::write(&self.path, id, copied.slices(), &SliceBytes::Copied(copied))
+        self.seen(shard::write(&self.path, id, copied.slices(), &SliceBytes::Copied(copied)))
+    }
+
+    /// The file for a shard that another rank sends.
+    pub fn receive_shard(&self, index: u32, of: u32) -> Result<ReceivedShard> {
+        ReceivedShard::create(&self.path.join(layout::shard(index, of)))
+    }
+
+    /// Tells a directory that is another one than that of the rank that began the draft from one that cannot be written.
+    fn seen<T>(&self, written: Result<T>) -> Result<T> {
+        match written {
+            Err(CheckpointError::Io { cause, .. })
+                if cause.kind() == io::ErrorKind::NotFound && !self.is_own && !self.path.exists() =>
+            {
+                Err(CheckpointError::DraftNotVisible { path: self.path.clone() })
+            }
+            written => written,
+        }
     }
 
     /// Makes the checkpoint visible, once all ranks have written their shards. It replaces one of the same step.

@@ -5,6 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// What to do where ranks have directories of their own.
+const COMMON: &str =
+    "Save to a directory that is common to all hosts, or let rank 0 write all shards (shards=\"rank0\")";
+
 /// Why a checkpoint could not be saved, found or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
@@ -24,11 +28,14 @@ pub enum CheckpointError {
     Damaged { step: u64, damage: Vec<crate::Damage> },
 
     #[error(
-        "rank {rank}'s shard is not visible to the rank that commits: {} {}. Is the directory common to all hosts?",
+        "rank {rank}'s shard is not visible to the rank that commits: {} {}. {COMMON}",
         path.display(),
         found.map_or("does not exist".to_string(), |n| format!("has {n} bytes, not {bytes}"))
     )]
     ShardNotVisible { rank: u32, path: PathBuf, bytes: u64, found: Option<u64> },
+
+    #[error("the checkpoint that rank 0 has begun is not visible here: {} does not exist. {COMMON}", path.display())]
+    DraftNotVisible { path: PathBuf },
 
     #[error("the checkpoint of step {step} does not fit ({}): {}", path.display(), listed(misfits))]
     Unfit { step: u64, path: PathBuf, misfits: Vec<TensorMisfit> },
@@ -163,8 +170,8 @@ mod tests {
         assert_eq!(error.to_string(), says);
         let (path, bytes) = (PathBuf::from("d/shard"), 9);
         let error = CheckpointError::ShardNotVisible { rank: 3, path, bytes, found: None };
-        let says = "rank 3's shard is not visible to the rank that commits: d/shard does not exist. Is the directory common to \
-                    all hosts?";
+        let says = "rank 3's shard is not visible to the rank that commits: d/shard does not exist. Save to a directory that is \
+                    common to all hosts, or let rank 0 write all shards (shards=\"rank0\")";
         assert_eq!(error.to_string(), says);
     }
 }

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A save has verbs of its own, so that a caller with several ranks can agree between them: [`CheckpointDraft::begin`] on
-//! rank 0, [`CheckpointDraft::write_shard`] on each rank, [`CheckpointDraft::commit`] on rank 0. [`Checkpoints::save`] is
-//! all of it for one process.
+//! rank 0, [`CheckpointDraft::write_shard`] on each rank, [`CheckpointDraft::commit`] on rank 0. Where ranks have no common
+//! directory, a [`ShardStream`] is what a rank sends instead, and [`CheckpointDraft::receive_shard`] where rank 0 puts it.
+//! [`Checkpoints::save`] is all of it for one process.
 //!
 //! - CKPT-1: a save that is killed at any point leaves the old or the new checkpoint whole, and a later save collects
 //!   what it left behind.
@@ -39,6 +40,7 @@ mod part;
 mod saver;
 mod shard;
 mod share;
+mod stream;
 mod sweep;
 
 pub use checkpoint::{Checkpoint, Damage};
@@ -53,4 +55,5 @@ pub use manifest::{About, Manifest, ShardRecord, SliceRecord, TensorRecord};
 pub use part::{OwnedTensors, Part, PartError, Several};
 pub use shard::ShardId;
 pub use share::{TensorInfo, TensorSlice, share_out};
+pub use stream::{ReceivedShard, ShardStream};
 pub use sweep::{Swept, sweep};

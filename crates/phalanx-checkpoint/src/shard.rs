@@ -97,6 +97,45 @@ fn header(slices: &[&TensorSlice]) -> Result<(Vec<u8>, Vec<u64>)> {
     Ok((bytes, begins))
 }
 
+/// How slices stand in a file: in which order, behind which header.
+#[derive(Debug)]
+pub struct LaidOut {
+    /// Places among the slices that were given.
+    pub order: Vec<usize>,
+    pub header: Vec<u8>,
+    /// Where each slice begins in the file, in that order.
+    begins: Vec<u64>,
+    /// Of the whole file.
+    pub bytes: u64,
+}
+
+impl LaidOut {
+    pub fn new(slices: &[TensorSlice]) -> Result<LaidOut> {
+        let mut names = BTreeSet::new();
+        for slice in slices {
+            if !names.insert((slice.tensor.name.as_str(), slice.start)) {
+                let why = "two tensors have this name";
+                return Err(CheckpointError::Name { name: slice.tensor.name.clone(), why });
+            }
+        }
+        let mut order: Vec<usize> = (0..slices.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(slices[i].tensor.dtype.size()));
+        let ordered: Vec<&TensorSlice> = order.iter().map(|&i| &slices[i]).collect();
+        let (header, begins) = header(&ordered)?;
+        let bytes = header.len() as u64 + ordered.iter().map(|s| s.bytes()).sum::<u64>();
+        Ok(LaidOut { order, header, begins, bytes })
+    }
+
+    /// The record of these slices. `xxh3s` are their checksums in the order of the file; those of empty ones at the end may be missing.
+    pub fn record(&self, id: ShardId, slices: &[TensorSlice], blake3: String, xxh3s: &[u64]) -> ShardRecord {
+        let at = |i: usize| xxh3s.get(i).copied().unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(&[]));
+        let places = self.order.iter().zip(&self.begins).enumerate();
+        let records = places.map(|(i, (&from, &begin))| SliceRecord::new(&slices[from], begin, at(i)));
+        let (shard, of, rank) = (id.index, id.of, id.rank);
+        ShardRecord { shard, of, rank, bytes: self.bytes, blake3, slices: records.collect() }
+    }
+}
+
 /// Writes these slices into the directory of a draft; they are on the disk when it returns.
 pub fn write(
     draft: &Path,
@@ -104,17 +143,7 @@ pub fn write(
     slices: &[TensorSlice],
     origin: &SliceBytes<'_>,
 ) -> Result<ShardRecord> {
-    let mut names = BTreeSet::new();
-    for slice in slices {
-        if !names.insert((slice.tensor.name.as_str(), slice.start)) {
-            let why = "two tensors have this name";
-            return Err(CheckpointError::Name { name: slice.tensor.name.clone(), why });
-        }
-    }
-    let mut order: Vec<usize> = (0..slices.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(slices[i].tensor.dtype.size()));
-    let ordered: Vec<&TensorSlice> = order.iter().map(|&i| &slices[i]).collect();
-    let (header, begins) = header(&ordered)?;
+    let laid = LaidOut::new(slices)?;
     let path = draft.join(layout::shard(id.index, id.of));
     let mut file = File::create(&path).said("create", &path)?;
     let (blake3, xxh3s) = thread::scope(|scope| {
@@ -125,8 +154,8 @@ pub fn write(
         }
         let hasher = scope.spawn(move || hash(&pieces, &to_free));
         let mut out = Out { file: &mut file, path: &path, to_hash, free };
-        out.take(None, Piece::Buffer(header.clone()))?;
-        for (i, &from) in order.iter().enumerate() {
+        out.take(None, Piece::Buffer(laid.header.clone()))?;
+        for (i, &from) in laid.order.iter().enumerate() {
             match origin {
                 SliceBytes::Copied(copied) => out.lent(i, copied.bytes(from))?,
                 SliceBytes::Part(part) => out.read(i, &slices[from], *part)?,
@@ -136,11 +165,7 @@ pub fn write(
         file.sync_all().said("sync", &path)?;
         Ok(hasher.join().expect("hashing does not panic"))
     })?;
-    let bytes = header.len() as u64 + ordered.iter().map(|s| s.bytes()).sum::<u64>();
-    let at = |i: usize| xxh3s.get(i).copied().unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(&[]));
-    let records = ordered.iter().zip(&begins).enumerate();
-    let slices = records.map(|(i, (slice, &begin))| SliceRecord::new(slice, begin, at(i))).collect();
-    Ok(ShardRecord { shard: id.index, of: id.of, rank: id.rank, bytes, blake3, slices })
+    Ok(laid.record(id, slices, blake3, &xxh3s))
 }
 
 /// The file, and the way to the hashing thread.

@@ -3,7 +3,8 @@
 use crate::support::{TempDir, about, empty, filled, leftovers, small_infos, state, state_of};
 use phalanx_checkpoint::{
     CheckpointDraft, CheckpointError, Checkpoints, Copied, Flaw, Keep, Manifest, ManifestFault, OwnedTensors,
-    Part, PartError, Pointer, Several, ShardId, ShardRecord, Strictness, TensorInfo, TensorSlice, share_out,
+    Part, PartError, Pointer, Several, ShardId, ShardRecord, ShardStream, Strictness, TensorInfo,
+    TensorSlice, share_out,
 };
 use phalanx_core::DType;
 use safetensors::{Dtype, SafeTensors};
@@ -49,6 +50,7 @@ fn save_by_ranks(
             record,
             "from bytes that are read"
         );
+        sent_instead(&joined, id, &copied, &record);
         serde_json::to_string(&record).unwrap()
     });
     let records: Vec<String> = records.collect();
@@ -57,6 +59,24 @@ fn save_by_ranks(
     let manifest = Manifest::new(about, records.collect()).unwrap();
     assert_eq!(draft.commit(&manifest).unwrap().manifest(), &manifest);
     manifest
+}
+
+/// STREAM-1: what a rank sends in pieces of any length is the file that it would write, with the same record.
+fn sent_instead(draft: &CheckpointDraft, id: ShardId, copied: &Copied, record: &ShardRecord) {
+    let path = draft.path().join(format!("shard-{}-of-{}.safetensors", id.index, id.of));
+    let written = fs::read(&path).unwrap();
+    for n in [1000, 4096, written.len(), written.len() + 1] {
+        let mut stream = ShardStream::new(id, copied).unwrap();
+        assert_eq!(stream.bytes(), written.len() as u64);
+        let mut file = draft.receive_shard(id.index, id.of).unwrap();
+        for _ in 0..written.len().div_ceil(n) {
+            file.put(&stream.take(n)).unwrap();
+        }
+        assert!(stream.take(n).is_empty(), "all of it has gone");
+        file.end().unwrap();
+        assert_eq!(stream.record(), *record, "in pieces of {n} bytes");
+        assert!(fs::read(&path).unwrap() == written, "in pieces of {n} bytes");
+    }
 }
 
 #[test]
@@ -81,7 +101,7 @@ fn what_is_saved_is_loaded() {
     assert_eq!(leftovers(checkpoints.dir()), [""; 0]);
 }
 
-/// CKPT-4.
+/// CKPT-4 and STREAM-1.
 #[test]
 fn shards_of_any_number_of_ranks_give_the_same_bits() {
     let dir = TempDir::new();
@@ -290,7 +310,14 @@ fn a_shard_that_the_committing_rank_does_not_see_is_named() {
     assert!(error.contains("rank 5's shard is not visible") && error.contains("has 5 bytes, not"), "{error}");
     fs::remove_file(&lost).unwrap();
     let error = draft.commit(&manifest).unwrap_err().to_string();
-    assert!(error.contains("shard-1-of-2.safetensors does not exist. Is the directory common"), "{error}");
+    let says = "shard-1-of-2.safetensors does not exist. Save to a directory that is common to all hosts";
+    assert!(error.contains(says), "{error}");
+    // A rank whose directory is another one.
+    let elsewhere = TempDir::new();
+    let other = CheckpointDraft::join(elsewhere.path(), path.file_name().unwrap().to_str().unwrap()).unwrap();
+    let id = ShardId { index: 0, of: 2, rank: 4 };
+    let error = other.write_shard(id, &slices[0], &state(2)).unwrap_err().to_string();
+    assert!(error.starts_with("the checkpoint that rank 0 has begun is not visible here: "), "{error}");
     // The one that began the draft has removed it, and the old checkpoint is whole.
     assert!(!path.exists());
     assert_eq!(Checkpoints::open(dir.path()).latest().unwrap().checkpoint.unwrap().step(), 1);

@@ -10,6 +10,8 @@ mod hogwild;
 mod packed;
 #[path = "../examples/material/plot.rs"]
 mod plot;
+mod processes;
+mod sent;
 mod session;
 #[path = "../examples/material/text.rs"]
 mod text;

@@ -7,8 +7,8 @@ use phalanx_graph::{Feed, Fetch, Setup};
 use phalanx_train::{
     Ranks,
     session::{
-        Hook, HookAction, Period, Session, SessionError, SessionOptions, StateOrigin, StepInfo, StopAtStep,
-        StopAtTime, Wanted, Writer, restore, share,
+        Hook, HookAction, Period, Session, SessionError, SessionOptions, ShardWriters, StateOrigin, StepInfo,
+        StopAtStep, StopAtTime, Wanted, Writer, restore, share,
     },
 };
 use std::{
@@ -21,10 +21,10 @@ use std::{
 const SAMPLES: usize = 12;
 
 /// A directory that is there as long as this is.
-struct Scratch(PathBuf);
+pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("phalanx-session-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path); // Of a process that had this number before.
         fs::create_dir_all(&path).expect("temporary directories can be made");
@@ -38,19 +38,19 @@ impl Drop for Scratch {
     }
 }
 
-fn options(ranks: Ranks, replicas: usize) -> SessionOptions {
+pub fn options(ranks: Ranks, replicas: usize) -> SessionOptions {
     let setup = Setup { replicas: Some(replicas), ..Setup::default() };
     SessionOptions::new().ranks(Arc::new(ranks)).setup(setup).ignore_signals()
 }
 
 /// The number of this rank among how many.
-fn place(ranks: &Ranks) -> (usize, usize) {
+pub fn place(ranks: &Ranks) -> (usize, usize) {
     use phalanx_graph::Collective;
     (ranks.index(), ranks.processes())
 }
 
 /// One step on this rank's share of the samples.
-fn step(session: &mut Session, (me, n): (usize, usize)) -> Result<(), SessionError> {
+pub fn step(session: &mut Session, (me, n): (usize, usize)) -> Result<(), SessionError> {
     let share = SAMPLES / n;
     let (words, labels) = samples(session.global_step(), me * share..(me + 1) * share);
     let feeds = [("words", Feed::Split(&words)), ("label", Feed::Split(&labels))];
@@ -228,7 +228,9 @@ fn each_rank_gets_its_own_back_and_what_does_not_fit_on_one_is_refused_on_all() 
     world(&[0, 0, 0], |ranks| {
         let peers = Arc::new(Arc::new(ranks).peers(1));
         let mut writer =
-            Writer::start(&dir.0, Keep { last: 1, every: None }, peers.clone()).expect("it starts");
+            Writer::start(Some(&dir.0), Keep { last: 1, every: None }, ShardWriters::Each, peers.clone())
+                .expect("it starts")
+                .expect("there is a directory");
         let about = About { step: 6, world: 3, ..About::default() };
         writer.save(about, &parts(peers.rank.0, "all", 10)).expect("it is copied");
         writer.wait().expect("it is written");

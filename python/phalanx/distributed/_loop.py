@@ -34,6 +34,7 @@ from phalanx.summary import FileWriter
 
 SAVE_SECS = 600
 KEEP = 5
+SHARDS = ("each", "rank0")
 HEARD_SECS = 2.0
 LOGGER = logging.getLogger("phalanx.session")
 
@@ -76,6 +77,7 @@ class Options:
     save_summaries_secs: float | None
     stop_grace_period_secs: float
     log_step_count_steps: int | None
+    shards: str = "each"
 
     def __post_init__(self) -> None:
         self.hooks, self.chief_only_hooks = list(self.hooks or ()), list(self.chief_only_hooks or ())
@@ -96,6 +98,8 @@ class Options:
         for name, value in (("stop_grace_period_secs", self.stop_grace_period_secs),):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
                 raise ValueError(f"{name} must be a number from 0, not {value!r}")
+        if self.shards not in SHARDS:
+            raise ValueError(f'shards must be "each" or "rank0", not {self.shards!r}')
         for each in (*(self.hooks or ()), *(self.chief_only_hooks or ())):
             if not isinstance(each, SessionRunHook):
                 raise TypeError(f"hooks are SessionRunHooks, not a {type(each).__name__}")
@@ -136,6 +140,8 @@ class Loop:
         self._dir = None if options.checkpoint_dir is None else fspath(options.checkpoint_dir)
         self._grace = float(options.stop_grace_period_secs)
         save_dir, keep, keep_every = _savers(self._dir, [*every, *chief])
+        if save_dir is None and options.shards != "each":
+            raise ValueError("shards needs checkpoint_dir or a CheckpointSaverHook: without them nothing is saved")
         is_chief = _phalanx.place()[0] == 0
         hooks = [*every, *chief] if is_chief else every
         self._hooks = [hook for hook in hooks if is_chief or not getattr(hook, "_only_chief", False)]
@@ -150,7 +156,7 @@ class Loop:
         self._saves = self._is_closed = self._is_broken = False
         self._stopped: Stopped | None = None
         self._writers: dict[str, FileWriter] = {}
-        self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, True)
+        self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, options.shards == "rank0", True)
         try:
             self._create()
         except BaseException as why:

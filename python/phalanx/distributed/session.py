@@ -72,6 +72,8 @@ class DistributedSession(Loop):
     - ``config``: an ``ExecutionStrategy``.
     - ``stop_grace_period_secs``: how long :meth:`close` waits until the last checkpoint is written.
     - ``log_step_count_steps``: how often steps per second are printed; ``None``: never.
+    - ``shards``: ``"each"``: each rank writes its share of a checkpoint to a directory that all hosts see;
+      ``"rank0"``: ranks send their shares to rank 0, which writes all of it, so that only rank 0's directory counts.
 
     An exception inside of the ``with`` block ends the session at once, without the mark ``done``; the other ranks are
     told. The end of the data, an ``EOFError`` such as ``OutOfRangeError``, ends it on all ranks in good order.
@@ -90,6 +92,7 @@ class DistributedSession(Loop):
         config: ExecutionStrategy | None = None,
         stop_grace_period_secs: float = 120,
         log_step_count_steps: int | None = 100,
+        shards: str = "each",
     ) -> None:
         options = Options(
             checkpoint_dir,
@@ -100,6 +103,7 @@ class DistributedSession(Loop):
             save_summaries_secs,
             stop_grace_period_secs,
             log_step_count_steps,
+            shards,
         )
         if scaffold is not None and not isinstance(scaffold, Scaffold):
             raise TypeError(f"scaffold must be a Scaffold, not a {type(scaffold).__name__}")

@@ -74,6 +74,7 @@ class Session(Loop):
         save_summaries_secs: float | None = None,
         stop_grace_period_secs: float = 120,
         log_step_count_steps: int | None = 100,
+        shards: str = "each",
     ) -> None:
         options = Options(
             checkpoint_dir,
@@ -84,6 +85,7 @@ class Session(Loop):
             save_summaries_secs,
             stop_grace_period_secs,
             log_step_count_steps,
+            shards,
         )
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not a {type(model).__name__}")

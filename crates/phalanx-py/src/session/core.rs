@@ -11,8 +11,8 @@ use crate::{
 };
 use phalanx_checkpoint::{About, Keep, mark_done};
 use phalanx_train::session::{
-    Boundary, Peers, Reason, SessionError, StateOrigin, StepVerdict, StepWish, StorePart, Wanted, Writer,
-    restore, share,
+    Boundary, Peers, Reason, SessionError, ShardWriters, StateOrigin, StepVerdict, StepWish, StorePart,
+    Wanted, Writer, restore, share,
 };
 use pyo3::{
     exceptions::{PyTimeoutError, PyValueError},
@@ -55,15 +55,16 @@ type Restored = (Option<Told>, Vec<(String, Array)>);
 
 #[pymethods]
 impl SessionCore {
-    /// Session `number` of this process; ranks number theirs alike. `dir` is where it saves.
+    /// Session `number` of this process; ranks number theirs alike. `dir` is where it saves; `to_chief`: rank 0 writes all shards.
     #[new]
-    #[pyo3(signature = (number, dir, keep_last, keep_every, listens))]
+    #[pyo3(signature = (number, dir, keep_last, keep_every, to_chief, listens))]
     fn new(
         py: Python<'_>,
         number: u64,
         dir: Option<PathBuf>,
         keep_last: usize,
         keep_every: Option<u64>,
+        to_chief: bool,
         listens: bool,
     ) -> PyResult<SessionCore> {
         let engine = state::engine(py)?;
@@ -72,7 +73,8 @@ impl SessionCore {
         let driver = Driver::new("session", None)?;
         let made = driver.call(py, move |owned: &mut Owned| {
             let keep = Keep { last: keep_last, every: keep_every };
-            let writer = dir.as_deref().map(|dir| Writer::start(dir, keep, peers.clone())).transpose()?;
+            let shards = if to_chief { ShardWriters::chief() } else { ShardWriters::Each };
+            let writer = Writer::start(dir.as_deref(), keep, shards, peers.clone())?;
             let boundary = Boundary::new(peers.clone(), dir.is_some(), listens)?;
             *owned = Some(Parts { peers, boundary, writer, dir });
             Ok(())

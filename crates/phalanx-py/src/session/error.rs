@@ -15,6 +15,9 @@ pub fn of_session(py: Python<'_>, why: &SessionError) -> PyErr {
         SessionError::Save { rank, .. } | SessionError::Restore { rank, .. } => {
             raise(py, "CheckpointError", &text, &[("rank", Detail::Number(rank.0))])
         }
+        SessionError::Unlike { rank, .. } => {
+            raise(py, "SessionError", &text, &[("rank", Detail::Number(rank.0))])
+        }
         SessionError::Directory { .. } => raise(py, "CheckpointError", &text, &[("rank", Detail::Number(0))]),
         SessionError::Ranks { why, .. } => error::of_engine(py, why),
         SessionError::Engine(why) => error::of_engine(py, why),

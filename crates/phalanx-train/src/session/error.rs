@@ -35,6 +35,10 @@ pub enum SessionError {
     Run(RunError),
     #[error("rank 0 cannot use the directory for checkpoints: {why}")]
     Directory { why: String },
+    #[error(
+        "ranks do not save alike: {chief} on rank 0, {other} on rank {rank}. Give all ranks the same options"
+    )]
+    Unlike { rank: Rank, chief: String, other: String },
     #[error("rank {rank} cannot restore the training: {why}")]
     Restore { rank: Rank, why: String },
     #[error(transparent)]

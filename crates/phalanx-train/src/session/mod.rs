@@ -13,6 +13,7 @@ mod hook;
 mod options;
 mod peers;
 mod restore;
+mod sent;
 mod store_part;
 mod vote;
 mod writer;
@@ -26,6 +27,7 @@ pub use hook::{
 pub use options::SessionOptions;
 pub use peers::Peers;
 pub use restore::{StateOrigin, Wanted, restore, share};
+pub use sent::ShardWriters;
 pub use store_part::StorePart;
 pub use vote::Reason;
 pub use writer::Writer;
@@ -92,7 +94,7 @@ impl Session {
         let mut store = Store::new(options.seed);
         store.admit(&program).map_err(SessionError::Run)?;
         let dir = options.checkpoint_dir;
-        let writer = dir.as_deref().map(|dir| Writer::start(dir, options.keep, peers.clone())).transpose()?;
+        let writer = Writer::start(dir.as_deref(), options.keep, options.shards, peers.clone())?;
         let origin = match &dir {
             Some(dir) => {
                 let mut part = StorePart::new(&program, &mut store);

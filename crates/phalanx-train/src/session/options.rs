@@ -1,6 +1,6 @@
 //! What a session is made with.
 
-use super::{Hook, Period};
+use super::{Hook, Period, ShardWriters};
 use crate::Ranks;
 use phalanx_checkpoint::{Keep, Strictness};
 use phalanx_graph::Setup;
@@ -19,6 +19,7 @@ pub struct SessionOptions {
     pub(super) checkpoint_dir: Option<PathBuf>,
     pub(super) save: Option<Period>,
     pub(super) keep: Keep,
+    pub(super) shards: ShardWriters,
     pub(super) strictness: Strictness,
     pub(super) summaries: Option<PathBuf>,
     pub(super) hooks: Vec<Box<dyn Hook>>,
@@ -51,6 +52,7 @@ impl SessionOptions {
             checkpoint_dir: None,
             save: Some(Period::Time(SAVE_EVERY)),
             keep: Keep { last: KEEP_LAST, every: None },
+            shards: ShardWriters::Each,
             strictness: Strictness::Exact,
             summaries: None,
             hooks: Vec::new(),
@@ -92,6 +94,11 @@ impl SessionOptions {
     /// Which checkpoints stay.
     pub fn keep(self, keep: Keep) -> SessionOptions {
         SessionOptions { keep, ..self }
+    }
+
+    /// Who writes shards: where hosts have no common directory, [`ShardWriters::chief`] sends them to rank 0. The same on all ranks.
+    pub fn shards(self, shards: ShardWriters) -> SessionOptions {
+        SessionOptions { shards, ..self }
     }
 
     /// What happens to tensors that only the checkpoint or only the program has.

@@ -118,6 +118,30 @@ impl Peers {
         Ok(outcome.tensor().and_then(EngineTensor::into_vec::<u8>).unwrap_or_default())
     }
 
+    /// Sends bytes to the chief; what it says to all ranks meanwhile.
+    pub fn send_to_chief(&self, of: &str, bytes: Vec<u8>) -> Result<u8, SessionError> {
+        let mut splits = vec![0; self.n_ranks as usize];
+        splits[0] = bytes.len() as u64;
+        let outcome = self.run(of, Request::alltoall(EngineTensor::new(bytes), Some(splits)))?;
+        let said = outcome.tensor().and_then(EngineTensor::into_vec::<u8>).unwrap_or_default();
+        said.first().copied().ok_or(SessionError::Ended)
+    }
+
+    /// The chief's side of it: what each rank sends, in one piece, and how many bytes of it are whose.
+    pub fn receive_from_all(&self, of: &str, says: u8) -> Result<(Vec<u8>, Vec<usize>), SessionError> {
+        let mut splits = vec![1; self.n_ranks as usize];
+        splits[0] = 0;
+        let words = EngineTensor::new(vec![says; self.n_ranks as usize - 1]);
+        let outcome = self.run(of, Request::alltoall(words, Some(splits)))?;
+        let counts: Vec<usize> = outcome.received.iter().map(|&n| n as usize).collect();
+        let bytes = outcome.tensor().and_then(EngineTensor::into_vec::<u8>).unwrap_or_default();
+        if counts.len() != self.n_ranks as usize || counts.iter().sum::<usize>() != bytes.len() {
+            let why = format!("{counts:?} bytes were announced, and {} came", bytes.len());
+            return Err(SessionError::Words { of: of.to_string(), why });
+        }
+        Ok((bytes, counts))
+    }
+
     fn run(&self, of: &str, request: Request) -> Result<Outcome, SessionError> {
         let name = format!("{}.{of}", self.prefix);
         // The engine is given back before the wait: its owner may want to end it meanwhile, which ends the wait.

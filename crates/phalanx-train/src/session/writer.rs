@@ -1,15 +1,21 @@
 //! Saves checkpoints beside the training: a copy between two steps, then a thread that writes it while training goes on.
 //!
 //! Every rank has such a thread. They agree through the engine, under names of their own, so the steps of the training do not wait for them.
-//! A save waits for the one before it; so there is at most one copy of the state.
+//! A save waits for the one before it; so there is at most one copy of the state. `sent.rs` is how shards get to the chief where it writes all.
 //!
 //! - WRITE-2: a save succeeds on all ranks or fails on all of them, with the rank and the cause.
+//! - WRITE-3: ranks of which one saves otherwise than the chief, or not at all, do not begin.
 
-use super::{error::SessionError, peers::Peers};
+use super::{
+    error::SessionError,
+    peers::Peers,
+    sent::{Sending, ShardWriters},
+};
 use phalanx_checkpoint::{
     About, Checkpoint, CheckpointDraft, CheckpointError, Checkpoints, Copied, Keep, Manifest, Part, ShardId,
     ShardRecord, TensorInfo, TensorSlice, share_out,
 };
+use phalanx_core::Rank;
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -44,17 +50,30 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the directory on the chief, and starts the thread.
-    pub fn start(dir: &Path, keep: Keep, peers: Arc<Peers>) -> Result<Writer, SessionError> {
-        let made = match peers.is_chief() {
-            true => Checkpoints::create(dir).map(drop).map_err(|why| why.to_string()),
-            false => Ok(()),
+    /// Makes the directory on the chief, and starts the thread; nothing without a directory. Called by all ranks, which must save alike
+    /// (WRITE-3).
+    pub fn start(
+        dir: Option<&Path>,
+        keep: Keep,
+        shards: ShardWriters,
+        peers: Arc<Peers>,
+    ) -> Result<Option<Writer>, SessionError> {
+        let made = match dir.filter(|_| peers.is_chief()) {
+            Some(dir) => Checkpoints::create(dir).map(drop).map_err(|why| why.to_string()),
+            None => Ok(()),
         };
-        let told: Told<()> = peers.gather("save.directory", &made)?.swap_remove(0);
-        told.map_err(|why| SessionError::Directory { why })?;
+        let how = dir.map_or("without a directory for checkpoints".to_string(), |_| shards.to_string());
+        let mut told: Vec<(Told<()>, String)> = peers.gather("save.directory", &(made, how))?;
+        if let Some(at) = told.iter().position(|(_, other)| *other != told[0].1) {
+            let (rank, other) = (Rank::at(at), told.swap_remove(at).1);
+            return Err(SessionError::Unlike { rank, chief: told.swap_remove(0).1, other });
+        }
+        let (made, _) = told.swap_remove(0);
+        made.map_err(|why| SessionError::Directory { why })?;
+        let Some(dir) = dir else { return Ok(None) };
         let (jobs, todo) = channel::<Job>();
         let (done, ended) = channel();
-        let act = Act { dir: dir.to_path_buf(), keep, peers: peers.clone() };
+        let act = Act { dir: dir.to_path_buf(), keep, shards, peers: peers.clone() };
         let run = move || {
             while let Ok(job) = todo.recv() {
                 let result = act.save(&job);
@@ -66,7 +85,7 @@ impl Writer {
         let thread = thread::Builder::new().name("phalanx-save".into()).spawn(run);
         let thread = Some(thread.map_err(SessionError::Thread)?);
         let (jobs, under_way, spare, saved) = (Some(jobs), None, Copied::new(), None);
-        Ok(Writer { peers, jobs, ended, thread, under_way, spare, saved })
+        Ok(Some(Writer { peers, jobs, ended, thread, under_way, spare, saved }))
     }
 
     /// Copies this rank's share of the state, and has it written. Waits for the save before it.
@@ -139,11 +158,12 @@ fn own_slices(tensors: &[TensorInfo], rank: u32, n_ranks: u32) -> Vec<TensorSlic
 struct Act {
     dir: PathBuf,
     keep: Keep,
+    shards: ShardWriters,
     peers: Arc<Peers>,
 }
 
 /// What one rank did: what it made, or why not.
-type Told<T> = Result<T, String>;
+pub type Told<T> = Result<T, String>;
 
 impl Act {
     fn save(&self, job: &Job) -> Result<u64, SessionError> {
@@ -157,17 +177,15 @@ impl Act {
         let name: Option<Told<String>> = self.peers.gather("save.draft", &name)?.swap_remove(0);
         let name = name.unwrap_or_else(|| Err("rank 0 began no save".to_string()));
         let name = name.map_err(|why| self.failed(step, 0, why))?;
-        let draft = match begun {
-            Some(Ok(draft)) => Ok(draft),
-            Some(Err(why)) => Err(why),
-            None => CheckpointDraft::join(&self.dir, &name),
-        };
         let (rank, of) = (self.peers.rank.0, self.peers.n_ranks);
         let id = ShardId { index: rank, of, rank };
-        let written = draft.and_then(|draft| Ok((draft.write_copied(id, &job.copied)?, draft)));
-        let (own, draft) = match written {
-            Ok((record, draft)) => (Ok(record), Some(draft)),
-            Err(why) => (Err(why.to_string()), None),
+        let draft = begun.and_then(Result::ok);
+        let (own, draft) = match self.shards {
+            ShardWriters::Each => self.write(id, draft, &name, &job.copied),
+            ShardWriters::Chief { piece_bytes } => {
+                let sending = Sending { peers: &self.peers, step, id, copied: &job.copied, piece_bytes };
+                (sending.run(draft.as_ref())?, draft)
+            }
         };
         let told: Vec<Told<ShardRecord>> = self.peers.gather("save.shards", &own)?;
         let mut records = Vec::with_capacity(told.len());
@@ -181,6 +199,21 @@ impl Act {
             Some(Ok(())) => Ok(step),
             Some(Err(why)) => Err(self.failed(step, 0, why)),
             None => Err(SessionError::Ended),
+        }
+    }
+
+    /// Writes this rank's shard into the chief's draft.
+    fn write(
+        &self,
+        id: ShardId,
+        draft: Option<CheckpointDraft>,
+        name: &str,
+        copied: &Copied,
+    ) -> (Told<ShardRecord>, Option<CheckpointDraft>) {
+        let draft = draft.map_or_else(|| CheckpointDraft::join(&self.dir, name), Ok);
+        match draft.and_then(|draft| Ok((draft.write_copied(id, copied)?, draft))) {
+            Ok((record, draft)) => (Ok(record), Some(draft)),
+            Err(why) => (Err(why.to_string()), None),
         }
     }
 
@@ -201,6 +234,6 @@ impl Act {
     }
 
     fn failed(&self, step: u64, rank: u32, why: String) -> SessionError {
-        SessionError::Save { step, rank: phalanx_core::Rank(rank), why }
+        SessionError::Save { step, rank: Rank(rank), why }
     }
 }
