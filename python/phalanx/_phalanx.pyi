@@ -83,6 +83,7 @@ class SessionCore:
         dir: str | PathLike[str] | None,
         keep_last: int,
         keep_every: int | None,
+        to_chief: bool,
         listens: bool,
     ) -> SessionCore: ...
     @property
