@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import pytest
 from test_session_graph import Model, share
 
 import phalanx.graph as fluid
-from phalanx.distributed import CheckpointSaverHook, StopAtStepHook, evaluate_continuously
+from phalanx.distributed import CheckpointSaverHook, StopAtStepHook, TaskSpecDef, evaluate_continuously
 
 BESIDE = """
 import sys
@@ -82,3 +86,70 @@ def test_time_and_interrupts_end_it(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         evaluate_continuously(tmp_path / "nowhere", print)
     timer.join()
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+sys.path.insert(0, sys.argv[2])
+from phalanx.distributed import TaskSpec, evaluate_continuously
+from test_session_evaluator import trained
+
+spec = TaskSpec()
+if "last" in sys.argv:
+    spec = spec.use_last_worker_as_evaluator()
+
+def measure(checkpoint):
+    if checkpoint.step == 2:
+        # All that the earlier training has saved is evaluated, and its mark is still there.
+        assert (folder / "saved" / "done").exists()
+        (folder / "go").open("w").close()
+    return checkpoint.step
+
+if spec.is_evaluator():
+    given = spec if "last" in sys.argv else None
+    found = evaluate_continuously(folder / "saved", measure, newest_only=False, task_spec=given)
+    (folder / "results").write_text(repr(found))
+else:
+    spec.create_server()
+    (folder / "go").open().close()
+    trained(folder / "saved", 4)
+"""
+JOBS = {
+    "phalanx run": [sys.executable, "-m", "phalanx", "run", "-np", "1", "--evaluator"],
+    "phalanx run, last": [sys.executable, "-m", "phalanx", "run", "-np", "2"],
+    "torchrun, last": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "mpirun, last": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable],
+}
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_the_evaluator_of_a_job_waits_for_the_training_of_that_job(tmp_path: Path, kind: str) -> None:
+    # FOLLOW-3
+    if kind.startswith("mpirun") and shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+    if kind.startswith("torchrun") and find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    trained(tmp_path / "saved", 2)
+    assert (tmp_path / "saved" / "done").exists()
+    os.mkfifo(tmp_path / "go")
+    script = tmp_path / "again.py"
+    script.write_text(AGAIN)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "OMPI_", "PMIX_"))}
+    env |= {"OMP_NUM_THREADS": "1", "PHALANX_SECRET": secrets.token_hex(32)}
+    words = [*JOBS[kind], str(script), str(tmp_path), str(Path(__file__).parent), *kind.split(", ")[1:]]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "results").read_text() == "[(1, 1), (2, 2), (3, 3), (4, 4)]", done.stderr
+    assert "an earlier training has ended; the evaluator waits for the one of this job" in done.stderr
+
+
+def test_only_an_evaluator_waits_for_its_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(tmp_path, 1)
+    with caplog.at_level(logging.INFO):
+        assert evaluate_continuously(tmp_path, lambda c: c.step) == [(1, 1)]
+    assert "the training has ended (`done`); the evaluator does not wait for another one" in caplog.text
+    with pytest.raises(ValueError, match=r"worker 1 \(2 workers, 0 ps\)>, which is not an evaluator"):
+        evaluate_continuously(tmp_path, print, task_spec=TaskSpecDef("worker", 1, worker_hosts="a:1,b:1"))

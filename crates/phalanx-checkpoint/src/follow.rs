@@ -3,8 +3,14 @@
 //! - FOLLOW-1: every checkpoint that is whole when it is looked at is yielded once (or the newest only), in ascending order
 //!   of steps among those that are new, and all of them before the end.
 //! - FOLLOW-2: a checkpoint that is deleted while it is looked at is skipped.
+//! - FOLLOW-3: a follower that knows when its job began is not ended by the mark `done` of an earlier job: the training that
+//!   it follows has not removed that mark yet.
 
-use crate::{Checkpoint, CheckpointError, Checkpoints, Listed, Skipped, durable::replace_file, layout::DONE};
+mod done;
+
+pub use done::mark_done;
+
+use crate::{Checkpoint, CheckpointError, Checkpoints, Listed, Skipped};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::inotify::{self, CreateFlags, WatchFlags},
@@ -15,7 +21,7 @@ use std::{
     fs,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 type Result<T> = std::result::Result<T, CheckpointError>;
@@ -48,6 +54,8 @@ type Identity = (u64, u64, i128);
 pub struct Follow {
     checkpoints: Checkpoints,
     newest: Newest,
+    /// When the job began of which the followed training is a part.
+    job_began: Option<SystemTime>,
     /// Directories that need not be looked at again.
     seen: BTreeSet<Identity>,
     /// Digests of what was yielded: a copy with other times is not yielded again.
@@ -62,6 +70,7 @@ impl Follow {
         Follow {
             checkpoints: Checkpoints::open(dir),
             newest,
+            job_began: None,
             seen: BTreeSet::new(),
             yielded: BTreeSet::new(),
             skipped: Vec::new(),
@@ -70,13 +79,25 @@ impl Follow {
         }
     }
 
+    /// Follows the training of a job that began then, and that may not have reached the directory yet (FOLLOW-3).
+    #[must_use]
+    pub fn of_job(self, began: SystemTime) -> Follow {
+        Follow { job_began: Some(began), ..self }
+    }
+
+    /// When the training ended that left a mark here, and whether it is the followed one.
+    pub fn ended(&self) -> Option<(SystemTime, bool)> {
+        let ended = done::ended(self.checkpoints.dir())?;
+        Some((ended, self.job_began.is_none_or(|began| ended >= began)))
+    }
+
     /// The next checkpoint, as soon as there is one.
     pub fn next(&mut self, deadline: Instant) -> Result<Followed> {
         loop {
             // Watched before it is looked at, so that nothing is missed between the two; the mark is looked for before the
             // checkpoints, because it is written after the last of them.
             self.watch();
-            let is_done = self.checkpoints.dir().join(DONE).exists();
+            let is_done = self.ended().is_some_and(|(_, is_ours)| is_ours);
             if let Some(checkpoint) = self.look()? {
                 return Ok(Followed::Checkpoint(Box::new(checkpoint)));
             }
@@ -166,10 +187,4 @@ impl Follow {
             self.watch = None;
         }
     }
-}
-
-/// Says that training has ended; followers end once they have seen all. A training that begins removes the mark.
-pub fn mark_done(dir: impl AsRef<Path>) -> Result<()> {
-    let dir = dir.as_ref();
-    replace_file(dir, DONE, u64::MAX, b"")
 }

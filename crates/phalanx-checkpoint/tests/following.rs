@@ -4,7 +4,7 @@ use crate::support::{TempDir, about, empty, state};
 use phalanx_checkpoint::{Checkpoint, Checkpoints, Follow, Followed, Keep, Newest, Strictness, mark_done};
 use std::{
     fs, thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 fn deadline() -> Instant {
@@ -82,6 +82,35 @@ fn each_checkpoint_comes_once_or_only_the_newest() {
     assert!(matches!(each.next(Instant::now()).unwrap(), Followed::TimedOut));
     checkpoints.save(about(4), &state(4)).unwrap();
     assert_eq!((next(&mut each).step(), next(&mut only).step()), (4, 4));
+}
+
+/// FOLLOW-3.
+#[test]
+fn the_mark_of_an_earlier_training_does_not_end_a_follower_that_knows_its_job() {
+    let dir = TempDir::new();
+    let checkpoints = Checkpoints::create(dir.path()).unwrap();
+    checkpoints.save(about(1), &state(1)).unwrap();
+    mark_done(dir.path()).unwrap();
+    let job_began = SystemTime::now();
+    let mut ours = Follow::new(dir.path(), Newest::Each).of_job(job_began);
+    let mut any = Follow::new(dir.path(), Newest::Each);
+    assert!(ours.ended().is_some_and(|(at, is_ours)| at < job_began && !is_ours));
+    assert_eq!((next(&mut ours).step(), next(&mut any).step()), (1, 1));
+    assert!(matches!(any.next(deadline()).unwrap(), Followed::Done));
+    assert!(matches!(ours.next(Instant::now()).unwrap(), Followed::TimedOut), "the training has not begun");
+    let checkpoints = Checkpoints::create(dir.path()).unwrap();
+    assert_eq!(ours.ended(), None);
+    checkpoints.save(about(2), &state(2)).unwrap();
+    assert_eq!(next(&mut ours).step(), 2);
+    mark_done(dir.path()).unwrap();
+    assert!(matches!(ours.next(deadline()).unwrap(), Followed::Done));
+    // A mark without a time has that of its file.
+    fs::write(dir.path().join("done"), "").unwrap();
+    assert!(ours.ended().is_some_and(|(_, is_ours)| is_ours));
+    let later = SystemTime::now() + Duration::from_secs(3600);
+    let mut later = Follow::new(dir.path(), Newest::Only).of_job(later);
+    assert_eq!(next(&mut later).step(), 2);
+    assert!(matches!(later.next(Instant::now()).unwrap(), Followed::TimedOut));
 }
 
 #[test]

@@ -291,6 +291,7 @@ pub const RESERVED: &[&str] = &[
     "PHALANX_SECRET_FD",
     "PHALANX_SECRET_FILE",
     "PHALANX_LAUNCHER",
+    "PHALANX_JOB_BEGAN",
 ];
 
 impl Default for Config {

@@ -4,10 +4,14 @@ use crate::{error, gate};
 use phalanx_collective::Error;
 use phalanx_net::{
     World,
-    task::{ServerRotation, TaskError, TaskHosts, TaskSpec},
+    task::{ServerRotation, TaskError, TaskHosts, TaskSpec, job_began},
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
-use std::sync::Mutex;
+use std::{
+    os::unix::process::parent_id,
+    sync::Mutex,
+    time::{Duration, UNIX_EPOCH},
+};
 
 /// One task of a cluster.
 #[pyclass(frozen)]
@@ -41,6 +45,17 @@ impl Task {
     fn from_env(py: Python<'_>) -> PyResult<Option<Task>> {
         match TaskSpec::from_vars(&|name| std::env::var(name).ok()) {
             Ok(spec) => Ok(spec.map(|spec| Task { spec })),
+            Err(why) => Err(error::raise(py, "InitializationError", &why.to_string(), &[])),
+        }
+    }
+
+    /// When the job of this process began, in seconds since 1970, if that is known.
+    #[staticmethod]
+    fn job_began(py: Python<'_>) -> PyResult<Option<f64>> {
+        match job_began(&|name| std::env::var(name).ok(), parent_id()) {
+            Ok(time) => {
+                Ok(time.and_then(|t| t.duration_since(UNIX_EPOCH).as_ref().map(Duration::as_secs_f64).ok()))
+            }
             Err(why) => Err(error::raise(py, "InitializationError", &why.to_string(), &[])),
         }
     }

@@ -25,6 +25,7 @@ from typing import Any
 
 from phalanx import _phalanx
 from phalanx.distributed._loop import log
+from phalanx.distributed.task import TaskSpec, TaskSpecDef
 from phalanx.summary import FileWriter
 
 
@@ -84,6 +85,7 @@ def evaluate_continuously(
     newest_only: bool = True,
     max_time_secs: float | None = None,
     output_path: str | PathLike[str] | None = None,
+    task_spec: TaskSpecDef | None = None,
 ) -> list[tuple[int, Any]]:
     """Calls ``fn`` with each checkpoint as soon as it is written, until the training has ended; steps and what ``fn`` returned.
 
@@ -91,8 +93,24 @@ def evaluate_continuously(
     training goes on. What ``fn`` returns, a number or a dict of numbers, is written to ``output_path`` for
     TensorBoard, at the step of the checkpoint. A checkpoint that is deleted before it is loaded is skipped. The
     directory need not exist yet.
+
+    ``task_spec``: the evaluator that this process is, from ``use_last_worker_as_evaluator()``; ``None`` for what the
+    environment says. The evaluator of a job waits for the training of that job: a mark ``done`` that was written before
+    the job began does not end it. Without a job every mark does.
     """
-    follower = _phalanx.CheckpointFollower(checkpoint_dir, newest_only)
+    spec = TaskSpec() if task_spec is None else task_spec
+    if task_spec is not None and not task_spec.is_evaluator():
+        raise ValueError(
+            f"task_spec is {task_spec!r}, which is not an evaluator: call use_last_worker_as_evaluator() on all ranks, or "
+            "leave task_spec out to evaluate a training of another job"
+        )
+    job_began = _phalanx.Task.job_began() if spec is not None and spec.is_evaluator() else None
+    follower = _phalanx.CheckpointFollower(checkpoint_dir, newest_only, job_began)
+    ended = follower.ended()
+    if ended is False:
+        log(f"{checkpoint_dir}: an earlier training has ended; the evaluator waits for the one of this job")
+    elif ended:
+        log(f"{checkpoint_dir}: the training has ended (`done`); the evaluator does not wait for another one")
     until = None if max_time_secs is None else time.monotonic() + max_time_secs
     writer = None if output_path is None else FileWriter(output_path)
     results: list[tuple[int, Any]] = []

@@ -26,7 +26,10 @@ use crate::{
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
 use phalanx_core::Rank;
-use phalanx_net::secret::Secret;
+use phalanx_net::{
+    secret::Secret,
+    task::{JOB_BEGAN, job_began_value},
+};
 use std::{
     env, fs,
     io::{self, IsTerminal},
@@ -34,14 +37,14 @@ use std::{
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 type Env = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Checks everything that can be checked here, then starts the agents and tells each what it will start.
 pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
-    let started = Instant::now();
+    let (started, began) = (Instant::now(), SystemTime::now());
     let plan = plan(args)?;
     check_named_ranks(args, plan.n_ranks())?;
     let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
@@ -82,6 +85,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let (notices, news_of_input) = (ears.printer.clone(), ears.news.clone());
     let (n_waiting, discard) = (ears.n_waiting.clone(), ears.discard.clone());
     let ports = if args.tf_config { free_ports(plan.n_ranks())? } else { Vec::new() };
+    let began = (JOB_BEGAN.into(), job_began_value(began).into_bytes());
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
         let ears = Ears { repeat_for: args.verbose.then(|| plan.hosts()[host].name.clone()), ..ears.clone() };
@@ -96,7 +100,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
             secret: Hidden(*secret.expose()),
             cwd: cwd.as_os_str().as_bytes().to_vec(),
             argv: argv(args, &cwd, route, &exes),
-            env: env.into_iter().chain(extra.clone()).collect(),
+            env: env.into_iter().chain([began.clone()]).chain(extra.clone()).collect(),
             ranks: ranks(&plan, host, meeting.addresses(), args, &ports),
             bind: args.bind,
         })));

@@ -5,10 +5,12 @@
 //! - TASK-2: ranks are numbered the master first, then workers, then parameter servers; an evaluator has none.
 //! - TASK-3: what cannot be a task is an error of one line that names the variable and says what to write.
 
+mod began;
 mod error;
 mod rotation;
 mod sources;
 
+pub use began::{JOB_BEGAN, job_began, job_began_value};
 pub use error::TaskError;
 pub use rotation::ServerRotation;
 pub(crate) use sources::{Vars, of_cluster_vars};

@@ -19,7 +19,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 /// Names of what was loaded, and tensors that were made for it.
@@ -160,10 +160,24 @@ pub struct CheckpointFollower {
 
 #[pymethods]
 impl CheckpointFollower {
+    /// `job_began`: the followed training is of a job that began then, in seconds since 1970.
     #[new]
-    fn new(dir: PathBuf, newest_only: bool) -> CheckpointFollower {
+    #[pyo3(signature = (dir, newest_only, job_began = None))]
+    fn new(dir: PathBuf, newest_only: bool, job_began: Option<f64>) -> PyResult<CheckpointFollower> {
         let newest = if newest_only { Newest::Only } else { Newest::Each };
-        CheckpointFollower { follow: Mutex::new(Follow::new(dir, newest)) }
+        let mut follow = Follow::new(dir, newest);
+        if let Some(began) = job_began {
+            let time = Duration::try_from_secs_f64(began).ok().and_then(|time| UNIX_EPOCH.checked_add(time));
+            let time = time.ok_or_else(|| PyValueError::new_err("a job began after 1970"))?;
+            follow = follow.of_job(time);
+        }
+        Ok(CheckpointFollower { follow: Mutex::new(follow) })
+    }
+
+    /// Whether a training has left the mark `done` that ends this follower, or one of an earlier job; `None` without a mark.
+    fn ended(&self, py: Python<'_>) -> Option<bool> {
+        py.detach(|| self.follow.lock().unwrap_or_else(PoisonError::into_inner).ended())
+            .map(|(_, is_ours)| is_ours)
     }
 
     /// The next checkpoint; or none, and whether the training is done.
