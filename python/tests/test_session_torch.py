@@ -78,13 +78,13 @@ class Training:
 
 
 def train(
-    folder: str | None, last: int, dies_at: int = 0, batch: int = 2, save_steps: int = 2
+    folder: str | None, last: int, dies_at: int = 0, batch: int = 2, save_steps: int = 2, shards: str = "each"
 ) -> tuple[int, list[bytes], list[int], float]:
     made = Training()
     hooks: list[SessionRunHook] = [StopAtStepHook(last_step=last)]
     if folder is not None:
         hooks.append(CheckpointSaverHook(folder, save_steps=save_steps))
-    with made.session(folder, hooks=hooks) as session:
+    with made.session(folder, hooks=hooks, shards=shards) as session:
         began = session.global_step
         while not session.should_stop():
             indices = iter(made.sampler)
@@ -114,6 +114,56 @@ def test_from_four_ranks_to_two_in_the_middle_of_an_epoch(tmp_path: Path) -> Non
     assert [each[0] for each in two] == [3, 3]
     first, second = [s for each in four for s in each[2]], [s for each in two for s in each[2]]
     assert sorted(first + second) == list(range(40))
+
+
+def train_apart(folder: str, last: int, dies_at: int = 0) -> tuple[int, list[bytes], list[int], float]:
+    """With a directory of each rank's own, of which only rank 0's is used."""
+    return train(f"{folder}/{hvd.rank()}", last, dies_at, shards="rank0")
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_only_rank_0_needs_the_directory(tmp_path: Path, n: int) -> None:
+    # SENT-1, SESS-2: also what ranks have alone.
+    whole = run_ranks(n, train, None, 13)
+    assert run_ranks(n, train_apart, str(tmp_path), 13, 7, fresh=True) == [None] * n
+    saved = max((tmp_path / "0").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    assert len(list(saved.glob("shard-*.safetensors"))) == n
+    resumed = run_ranks(n, train_apart, str(tmp_path), 13)
+    for one, again in zip(whole, resumed, strict=True):
+        assert again[0] in (4, 6) and one[1] == again[1] and one[3] == again[3]
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def apart_or_not(folder: str, kind: str) -> str:
+    model = torch.nn.Linear(2, 1)
+    rank = hvd.rank()
+    own = None if (kind, rank) == ("none", 1) else f"{folder}/{rank}"
+    shards = "each" if kind != "mixed" or rank == 0 else "rank0"
+    options: dict[str, Any] = {"log_step_count_steps": None, "shards": shards}
+    try:
+        with hvd.Session(model, checkpoint_dir=own, **options) as session:
+            while not session.should_stop():
+                session.save()
+                session.run(lambda: None)
+    except (SessionError, CheckpointError) as why:
+        return f"{type(why).__name__} of rank {why.rank}: {why}"
+    raise AssertionError("it ended")
+
+
+def test_directories_and_options_that_differ_are_refused(tmp_path: Path) -> None:
+    # WRITE-2, WRITE-3
+    for kind, says in (
+        ("apart", 'is not visible here: .* or let rank 0 write all shards \\(shards="rank0"\\)'),
+        ("mixed", "of rank 1: ranks do not save alike: shards of each rank on rank 0, shards sent to rank 0 on rank 1"),
+        ("none", "of rank 1: ranks do not save alike: .*without a directory for checkpoints on rank 1"),
+    ):
+        first, second = run_ranks(2, apart_or_not, str(tmp_path / kind), kind)
+        assert first == second and re.search(says, first), first
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="shards must be .each. or .rank0., not .rank1."):
+        hvd.Session(model, checkpoint_dir=tmp_path, shards="rank1")
+    with pytest.raises(ValueError, match="shards needs checkpoint_dir"):
+        hvd.Session(model, shards="rank0")
 
 
 def taken_over() -> tuple[list[bytes], float]:
