@@ -104,6 +104,22 @@ fn merges_are_what_they_say_and_a_variable_may_be_fetched_twice() {
 }
 
 #[test]
+fn the_loss_of_no_samples_is_not_that_of_the_run_before() {
+    let mut exe = ParallelExecutor::new(&mlp(None), None, on(2)).unwrap();
+    let mut store = Store::new(0);
+    let fetch = [Fetch::mean("loss"), Fetch::first("loss"), Fetch::concat("loss"), Fetch::sum("loss")];
+    let mut out = Vec::new();
+    for n in [1, 0] {
+        let (x, y) = digits(n, 1);
+        let feeds = [("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+        exe.run_into(&mut store, &feeds, &fetch, &mut out).unwrap();
+    }
+    let values: Vec<f64> = out.iter().flat_map(|fetched| fetched.one().to_f64()).collect();
+    assert!(values[..values.len() - 1].iter().all(|value| value.is_nan()), "{values:?}");
+    assert_eq!(values.last(), Some(&0.0));
+}
+
+#[test]
 fn a_batch_in_the_second_axis_is_split_and_joined_there() {
     let mut b = Builder::new();
     let x = b.feed("x", DType::F32, [Dim::Fixed(2), BATCH]).unwrap();

@@ -9,7 +9,8 @@ use crate::{
 use phalanx_core::DType;
 
 /// How the values of replicas become one. What all replicas have alike (parameters, reduced gradients, rates) is given
-/// once by all of these but `Unmerged`.
+/// once by all of these but `Unmerged`. Where no replica of this process has samples, the sum of a scalar is zero, and its other merges
+/// are not a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// One after another along the batch, or along the first axis; scalars become a vector.
@@ -114,7 +115,7 @@ impl Merging<'_> {
         }
         let Fetched::One(out) = out else { unreachable!("made so above") };
         let Some((first, operand)) = have().next() else {
-            return out.reform(self.sig.dtype, &self.sig.shape.at(0));
+            return self.nothing(out);
         };
         match self.merge {
             _ if self.source.same || self.merge == Merge::First => {
@@ -124,6 +125,17 @@ impl Merging<'_> {
             Merge::Concat => self.concat(read, out),
             _ if self.sig.dtype == DType::F64 => self.add::<f64>(read, out),
             _ => self.add::<f32>(read, out),
+        }
+    }
+
+    /// The value of no samples: a sum is zero, anything else is not a number, where there is room for one. Not what an earlier run left.
+    fn nothing(&self, out: &mut Tensor) {
+        out.reform(self.sig.dtype, &self.sig.shape.at(0));
+        match (self.merge, self.sig.dtype) {
+            (Merge::Sum, _) => out.bytes_mut().fill(0),
+            (_, DType::F32) => bytemuck::cast_slice_mut(out.bytes_mut()).fill(f32::NAN),
+            (_, DType::F64) => bytemuck::cast_slice_mut(out.bytes_mut()).fill(f64::NAN),
+            (..) => out.bytes_mut().fill(0),
         }
     }
 
