@@ -13,6 +13,9 @@ use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
+/// What travels at a time: much more than an exchange costs, and it fits into a core's caches.
+const PIECE_BYTES: usize = 1 << 20;
+
 /// Where the values came from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StateOrigin {
@@ -157,14 +160,26 @@ fn hand_out(part: &mut dyn Part, peers: &Peers, told: &Told, bytes: Vec<u8>) -> 
         let tensor = info.name.clone();
         move |cause| SessionError::Checkpoint(CheckpointError::Part { tensor, action, cause })
     };
-    for info in &told.common {
-        let mut bytes = vec![0; info.bytes() as usize];
+    // Memory that goes round, so that no tensor is there twice.
+    let mut buffer = Vec::new();
+    for piece in pieces(&told.common, PIECE_BYTES) {
+        buffer.resize(piece.iter().map(|range| range.len).sum(), 0);
         if peers.is_chief() {
-            part.read(&info.name, 0, &mut bytes).map_err(failed(info, "read"))?;
+            let mut rest = buffer.as_mut_slice();
+            for range in &piece {
+                let (own, behind) = rest.split_at_mut(range.len);
+                part.read(&range.info.name, range.offset, own).map_err(failed(range.info, "read"))?;
+                rest = behind;
+            }
         }
-        let bytes = peers.from_chief(&format!("restore.{}", info.name), bytes)?;
+        buffer = peers.from_chief("restore.piece", buffer)?;
         if !peers.is_chief() {
-            part.write(&info.name, 0, &bytes).map_err(failed(info, "written"))?;
+            let mut rest = buffer.as_slice();
+            for range in &piece {
+                let (own, behind) = rest.split_at(range.len);
+                part.write(&range.info.name, range.offset, own).map_err(failed(range.info, "written"))?;
+                rest = behind;
+            }
         }
     }
     let n: u64 = told.private.iter().map(TensorInfo::bytes).sum();
@@ -185,6 +200,33 @@ fn hand_out(part: &mut dyn Part, peers: &Peers, told: &Told, bytes: Vec<u8>) -> 
     Ok(())
 }
 
+/// A range of a tensor's bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ByteRange<'a> {
+    info: &'a TensorInfo,
+    offset: u64,
+    len: usize,
+}
+
+/// The bytes of all tensors, cut into pieces of this size; only the last one is smaller. The same on all ranks.
+fn pieces(infos: &[TensorInfo], size: usize) -> Vec<Vec<ByteRange<'_>>> {
+    let (mut all, mut piece, mut room) = (Vec::new(), Vec::new(), size);
+    for info in infos {
+        let (mut offset, end) = (0, info.bytes());
+        while offset < end {
+            let len = room.min((end - offset) as usize);
+            piece.push(ByteRange { info, offset, len });
+            (offset, room) = (offset + len as u64, room - len);
+            if room == 0 {
+                all.push(std::mem::take(&mut piece));
+                room = size;
+            }
+        }
+    }
+    all.extend(Some(piece).filter(|piece| !piece.is_empty()));
+    all
+}
+
 /// Whether this rank has what the chief has. The chief's part was compared with the checkpoint.
 fn fit(part: &mut dyn Part, chief: &[TensorInfo]) -> Result<(), String> {
     part.make_room(chief);
@@ -197,5 +239,27 @@ fn fit(part: &mut dyn Part, chief: &[TensorInfo]) -> Result<(), String> {
         (Some(own), Some(chief)) => Err(format!("it has {own}, and rank 0 has {chief}")),
         (Some(own), None) => Err(format!("it has {own}, which rank 0 does not have")),
         (None, Some(chief)) => Err(format!("it does not have {chief}, which rank 0 has")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::DType;
+
+    #[test]
+    fn small_tensors_travel_together_and_large_ones_in_pieces() {
+        let infos = [("a", 3), ("none", 0), ("b", 9), ("c", 2)];
+        let infos = infos.map(|(name, n)| TensorInfo::new(name, DType::U8, [n]));
+        let cut = |size| -> Vec<Vec<(String, u64, usize)>> {
+            let named = |range: ByteRange<'_>| (range.info.name.clone(), range.offset, range.len);
+            pieces(&infos, size).into_iter().map(|piece| piece.into_iter().map(named).collect()).collect()
+        };
+        let at = |name: &str, offset, len| (name.to_string(), offset, len);
+        let fives =
+            [vec![at("a", 0, 3), at("b", 0, 2)], vec![at("b", 2, 5)], vec![at("b", 7, 2), at("c", 0, 2)]];
+        assert_eq!(cut(5), fives);
+        assert_eq!(cut(14), [vec![at("a", 0, 3), at("b", 0, 9), at("c", 0, 2)]]);
+        assert!(pieces(&infos[1..2], 5).is_empty());
     }
 }
