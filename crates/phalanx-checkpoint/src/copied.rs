@@ -21,6 +21,10 @@ impl Copied {
         let total: u64 = slices.iter().map(TensorSlice::bytes).sum();
         self.slices.clear();
         self.begins.clear();
+        if self.bytes.capacity() < total as usize {
+            // New memory is zero already: its pages are touched once, by the copy.
+            self.bytes = vec![0; total as usize];
+        }
         self.bytes.resize(total as usize, 0);
         let mut rest = self.bytes.as_mut_slice();
         let mut begin = 0;
