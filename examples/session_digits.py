@@ -1,17 +1,16 @@
 """Handwritten digits with a session: resumes by itself, saves, and is evaluated beside the training.
 
-phalanx run -np 2 python examples/session_digits.py
 phalanx run -np 2 --evaluator python examples/session_digits.py
+python examples/session_digits.py --evaluate
 
-Without an evaluator of its own, rank 0 evaluates the checkpoints at the end. Stop it with Ctrl-C or SIGTERM and start it again: it goes on
-where it was. A training that has made all steps makes no more.
+The evaluator reads unseen digits with each checkpoint. Stop the training with Ctrl-C or SIGTERM and start it again: it goes on where it
+was. A training that has made all steps makes no more. `crates/phalanx-train/examples/session_digits.rs` is the same in Rust.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import os
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from phalanx.distributed import (
     NanTensorHook,
     Scaffold,
     StopAtStepHook,
+    TaskSpec,
     evaluate_continuously,
 )
 
@@ -68,7 +68,7 @@ def lenet() -> tuple[fluid.Variable, fluid.Variable]:
 
 
 def evaluate(args: argparse.Namespace, program: fluid.Program, accuracy: fluid.Variable) -> None:
-    """Reads the unseen digits with each new checkpoint."""
+    """Reads the unseen digits with each checkpoint, until the training has ended."""
     images, labels = digits("t10k", args.data)
     exe = fluid.Executor(fluid.CPUPlace())
 
@@ -78,7 +78,7 @@ def evaluate(args: argparse.Namespace, program: fluid.Program, accuracy: fluid.V
         print(f"step {checkpoint.step}: accuracy {right.item():.1%} on {len(labels)} unseen digits", flush=True)
         return {"accuracy": right.item()}
 
-    evaluate_continuously(args.checkpoints, measure, output_path=args.checkpoints / "evaluation")
+    evaluate_continuously(args.checkpoints, measure, newest_only=False, output_path=args.checkpoints / "evaluation")
 
 
 def train(args: argparse.Namespace, loss: fluid.Variable) -> None:
@@ -87,11 +87,13 @@ def train(args: argparse.Namespace, loss: fluid.Variable) -> None:
     images, labels = digits("train", args.data)
     sampler = Sampler(len(images), seed=1)
     share = args.batch_size // phalanx.size()
+    # All of them stay, so that an evaluator that is slower than the training misses none.
+    keep = max(1, -(-args.steps // args.save_steps))
     hooks = [
         StopAtStepHook(last_step=args.steps),
         NanTensorHook(loss),
         LoggingTensorHook({"loss": loss}, every_n_iter=50),
-        CheckpointSaverHook(args.checkpoints, save_steps=args.save_steps),
+        CheckpointSaverHook(args.checkpoints, save_steps=args.save_steps, keep=keep),
     ]
     scaffold = Scaffold(loss=loss, devices=1, state=[sampler])
     with DistributedSession(checkpoint_dir=args.checkpoints, scaffold=scaffold, hooks=hooks) as session:
@@ -112,23 +114,25 @@ def train(args: argparse.Namespace, loss: fluid.Variable) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Trains a network to read digits, with a session.")
-    parser.add_argument("--steps", type=int, default=700, help="of the whole training")
-    parser.add_argument("--save-steps", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--steps", type=int, default=1000, help="of the whole training")
+    parser.add_argument("--save-steps", type=int, default=200, help="from one checkpoint to the next")
+    parser.add_argument("--batch-size", type=int, default=32, help="of all ranks together")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--checkpoints", type=Path, default=Path("session_digits"))
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument(
+        "--evaluate", action="store_true", help="the checkpoints that are there and come, instead of training"
+    )
     args = parser.parse_args()
 
     loss, accuracy = lenet()
     for_test = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adam(fluid.layers.smooth_cosine_decay(args.lr, args.steps)).minimize(loss)
-    if os.environ.get("PHALANX_ROLE") == "evaluator":
+    task = TaskSpec()
+    if args.evaluate or (task is not None and task.is_evaluator()):
         evaluate(args, for_test, accuracy)
-        return
-    train(args, loss)
-    if phalanx.rank() == 0 and (args.checkpoints / "done").exists():
-        evaluate(args, for_test, accuracy)
+    else:
+        train(args, loss)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,6 @@ def test_import_of_the_package_needs_neither_numpy_nor_torch() -> None:
         ("torch_synthetic_benchmark.py --model mlp --rounds 1 --steps 1 --warmup 1", "torch", "samples/s in all"),
         ("torch_sparse_embedding.py --steps 5 --words 500", "torch", "perplexity "),
         ("graph_lenet.py --epochs 1", "numpy", "unseen digits"),
-        ("session_digits.py", "numpy", "step 700: accuracy 97"),
     ],
 )
 def test_examples(example: str, needs: str, says: str, tmp_path: Path) -> None:

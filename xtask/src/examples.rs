@@ -18,10 +18,21 @@ const SHORT: [(&str, &[&str]); 4] = [
     ("words", &["--steps", "20", "--words", "500"]),
 ];
 
+/// Trained by two ranks, with an evaluator beside them.
+const EVALUATED: &str = "session_digits";
+/// The steps that it saves, and the least accuracy after the last one, in percent.
+const SAVED: [u64; 5] = [200, 400, 600, 800, 1000];
+const ACCURACY: f64 = 97.0;
+
 /// Runs each example as this profile built it; output is shown only for those that fail. Returns how many did well and the names of those that did not.
 pub fn run(shell: &Shell, profile: Profile) -> Result<(u64, Vec<String>), String> {
     let (mut n_passed, mut failed) = (0, Vec::new());
     for (package, name) in list(&shell.root)? {
+        if name == EVALUATED {
+            let outcome = run_evaluated(shell, profile);
+            tell(&format!("{name} (np=2, an evaluator)"), outcome, &mut n_passed, &mut failed);
+            continue;
+        }
         let worlds: &[u32] = if COMMUNICATING.contains(&package.as_str()) { &WORLDS } else { &[0] };
         for &n_ranks in worlds {
             if shell.interrupted() {
@@ -31,19 +42,55 @@ pub fn run(shell: &Shell, profile: Profile) -> Result<(u64, Vec<String>), String
                 0 => name.clone(),
                 n => format!("{name} (np={n})"),
             };
-            match run_one(shell, profile, &name, n_ranks) {
-                Ok(()) => {
-                    n_passed += 1;
-                    eprintln!("        example {what}: ok");
-                }
-                Err(why) => {
-                    eprintln!("        example {what}: FAILED\n{why}");
-                    failed.push(format!("example {what}"));
-                }
-            }
+            tell(&what, run_one(shell, profile, &name, n_ranks), &mut n_passed, &mut failed);
         }
     }
     Ok((n_passed, failed))
+}
+
+fn tell(what: &str, outcome: Result<(), String>, n_passed: &mut u64, failed: &mut Vec<String>) {
+    match outcome {
+        Ok(()) => {
+            *n_passed += 1;
+            eprintln!("        example {what}: ok");
+        }
+        Err(why) => {
+            eprintln!("        example {what}: FAILED\n{why}");
+            failed.push(format!("example {what}"));
+        }
+    }
+}
+
+/// How an evaluator ends does not change the exit code, so its results are looked at.
+fn run_evaluated(shell: &Shell, profile: Profile) -> Result<(), String> {
+    let folder = shell.target().join("example-checkpoints");
+    // What a killed run left would be resumed.
+    let _ = fs::remove_dir_all(&folder);
+    let mut command = shell.command(shell.built(profile, "phalanx"));
+    command.args(["run", "-np", "2", "--evaluator", "--timeout", "120", "--"]);
+    command.arg(shell.built(profile, "examples").join(EVALUATED)).arg("--checkpoints").arg(&folder);
+    let done = shell.must(&mut command, Output::Kept, RUN_LIMIT)?;
+    let _ = fs::remove_dir_all(&folder);
+    check_results(&done.text).map_err(|why| format!("{why}\n{}", done.text))
+}
+
+/// Every checkpoint has one result, and the last one is good.
+fn check_results(text: &str) -> Result<(), String> {
+    let results: Vec<(u64, f64)> = text.lines().filter_map(result).collect();
+    let steps: Vec<u64> = results.iter().map(|(step, _)| *step).collect();
+    if steps != SAVED {
+        return Err(format!("the steps {SAVED:?} were saved, and {steps:?} have results"));
+    }
+    match results.last() {
+        Some((_, accuracy)) if *accuracy > ACCURACY => Ok(()),
+        last => Err(format!("the accuracy must be more than {ACCURACY} %; the last result is {last:?}")),
+    }
+}
+
+/// Step and percent of `evaluator | step 200: accuracy 95.1% on 1000 unseen digits`.
+fn result(line: &str) -> Option<(u64, f64)> {
+    let (step, rest) = line.split_once("step ")?.1.split_once(": accuracy ")?;
+    Some((step.parse().ok()?, rest.split_once('%')?.0.parse().ok()?))
 }
 
 fn run_one(shell: &Shell, profile: Profile, name: &str, n_ranks: u32) -> Result<(), String> {
@@ -80,4 +127,28 @@ fn list(root: &Path) -> Result<Vec<(String, String)>, String> {
         }
     }
     if all.is_empty() { Err(format!("{} has no examples", crates.display())) } else { Ok(all) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_result_and_a_low_accuracy_are_failures() {
+        let text = |results: &[(u64, f64)]| -> String {
+            let line = |&(step, accuracy): &(u64, f64)| {
+                format!("evaluator | step {step}: accuracy {accuracy:.1}% on 1000 unseen digits\n")
+            };
+            std::iter::once("0 | step 1000: stopped by StopAtStepHook\n".to_string())
+                .chain(results.iter().map(line))
+                .collect()
+        };
+        let good = SAVED.map(|step| (step, 97.1));
+        assert_eq!(check_results(&text(&good)), Ok(()));
+        assert!(check_results(&text(&good[1..])).unwrap_err().contains("have results"));
+        assert!(check_results(&text(&[good.as_slice(), &good[4..]].concat())).is_err(), "one comes twice");
+        let low: Vec<(u64, f64)> = SAVED.map(|step| (step, 97.0)).into();
+        assert!(check_results(&text(&low)).unwrap_err().contains("more than 97"));
+        assert!(check_results("").is_err());
+    }
 }
