@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +210,87 @@ def test_a_server_that_joins_as_a_worker_is_told_what_to_do(tmp_path: Path) -> N
     path.write_text("import phalanx\nphalanx.init()\n")
     done = launcher(str(path), "run", "-np", "1", "--servers", "1")
     assert done.returncode != 0 and "this process is a server, rank 1 of its world" in done.stderr, done
+
+
+ROLES = """
+import os, sys
+from pathlib import Path
+import numpy
+import phalanx
+import phalanx.numpy as hvd
+from phalanx.distributed import TaskSpec
+
+def told(value):
+    os.environ["TF_CONFIG"] = value
+    try:
+        return str(TaskSpec())
+    except phalanx.InitializationError as why:
+        return str(why)
+    finally:
+        del os.environ["TF_CONFIG"]
+
+malformed = [told(value) for value in sys.argv[3:]]
+spec = TaskSpec()
+if sys.argv[2] == "last":
+    spec = spec.use_last_worker_as_evaluator()
+row = [spec.type, spec.num_workers, spec.shard_index, spec.is_master(), spec.is_worker(), spec.is_evaluator()]
+spec.create_server()
+if not spec.is_evaluator():
+    row += [hvd.rank(), hvd.size(), int(hvd.allreduce(numpy.ones(3, "float32"), op=hvd.Sum, name="x")[0])]
+Path(sys.argv[1], str(spec.index)).write_text(repr((row, phalanx.is_initialized(), malformed)))
+"""
+STARTS = {
+    "phalanx run": [sys.executable, "-m", "phalanx", "run", "-np"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
+    "mpirun": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"],
+}
+
+
+def rows(kind: str, n: int, folder: Path, *args: str) -> list[Any]:
+    """What each of n processes says of itself, that this launcher started."""
+    if kind == "mpirun" and shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+    if kind == "torchrun" and find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    (folder / "roles.py").write_text(ROLES)
+    (folder / "out").mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "OMPI_", "PMIX_"))}
+    env |= {"OMP_NUM_THREADS": "1", "PHALANX_SECRET": secrets.token_hex(32), "PHALANX_START_TIMEOUT": "30"}
+    python = [sys.executable] if kind == "mpirun" else []
+    words = [*STARTS[kind], str(n), *python, str(folder / "roles.py"), str(folder / "out"), *args]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [ast.literal_eval((folder / "out" / str(i)).read_text()) for i in range(n)]
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_the_golden_table_holds_under_launchers(kind: str, tmp_path: Path) -> None:
+    beyond = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}
+    other = {"cluster": {"worker": list("abcd")}, "task": {"type": "worker", "index": 3}}
+    values = ["{}", " ", "{", '{"task": {"type": "boss", "index": 0}}', json.dumps(beyond), json.dumps(other)]
+    for i, (row, is_joined, said) in enumerate(rows(kind, 3, tmp_path, "all", *values)):
+        assert (row, is_joined) == (["worker", 3, i, i == 0, True, False, i, 3, 3], True)
+        # A description of one process names no others, so the launcher's counts.
+        assert said[0] == f"<TaskSpecDef worker {i} (3 workers, 0 ps)>"
+        beginnings = ["is set but empty", "is not JSON", ': "boss" is not a type of task', ": there is no worker 1"]
+        for line, begins in zip(said[1:5], beginnings, strict=True):
+            assert line.startswith(f"TF_CONFIG {begins}" if begins[0] != ":" else f"TF_CONFIG{begins}"), line
+        assert said[5].startswith("two launchers disagree: TF_CONFIG says rank 3 of 4, "), said[5]
+        assert not any("\n" in line for line in said)
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_the_last_worker_of_a_launcher_does_not_join(kind: str, tmp_path: Path) -> None:
+    first, second, last = rows(kind, 3, tmp_path, "last")
+    assert first == (["worker", 2, 0, True, True, False, 0, 2, 2], True, [])
+    assert second == (["worker", 2, 1, False, True, False, 1, 2, 2], True, [])
+    assert last == (["worker", 2, 2, False, True, True], False, [])
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_one_worker_of_a_launcher_is_alone_and_cannot_be_the_evaluator(kind: str, tmp_path: Path) -> None:
+    assert rows(kind, 1, tmp_path, "all") == [(["worker", 1, 0, True, True, False, 0, 1, 1], True, [])]
+    (tmp_path / "out" / "0").rename(tmp_path / "0")
+    (tmp_path / "out").rmdir()
+    with pytest.raises(AssertionError, match="use_last_worker_as_evaluator: 1 worker is too few"):
+        rows(kind, 1, tmp_path, "last")

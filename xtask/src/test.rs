@@ -24,7 +24,7 @@ const BUILD: &str = "build --workspace --all-targets --profile test";
 
 pub fn run(shell: &Shell) -> Result<(), String> {
     let has_nextest = shell.works(&mut shell.cargo("nextest --version"));
-    notes(has_nextest);
+    notes(has_nextest, shell.works(shell.command("mpirun").arg("--version")));
     let lines = Mutex::new(Lines::default());
     // A lock for a list: each stage adds its line when it ends, on either thread.
     let add = |name, verdict: Verdict| lines.lock().expect("adding a line does not fail").add(name, verdict);
@@ -126,7 +126,7 @@ fn with_colour(mut command: Command) -> Command {
 }
 
 /// What this machine cannot do, and what that means.
-fn notes(has_nextest: bool) {
+fn notes(has_nextest: bool, has_mpirun: bool) {
     if !has_nextest {
         eprintln!(
             "note: cargo-nextest is not installed; `cargo test` runs the tests, without a deadline for each. \
@@ -135,6 +135,9 @@ fn notes(has_nextest: bool) {
     }
     if !rustix::process::geteuid().is_root() {
         eprintln!("note: not root; tests between network namespaces skip themselves and say so.");
+    }
+    if !has_mpirun {
+        eprintln!("note: mpirun is not installed (Debian: openmpi-bin); tests under it skip themselves.");
     }
     eprintln!(
         "note: cargo fetches the crates of Cargo.lock if they are not here yet; packages for the Python tests go into the user's cache, and are announced."
