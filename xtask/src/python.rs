@@ -20,6 +20,9 @@ const LIGHT: &[&str] = &["cloudpickle==3.1.2", "maturin>=1.9,<2", "numpy", "pyte
 /// What most of them need. Pinned: a new torch is a change of its own.
 const HEAVY: &[&str] = &["torch==2.15.0"];
 const HEAVY_SIZE: &str = "about 5 GB on disk, 3 GB to download";
+/// Reads the event files that tests write.
+const READERS: &[&str] = &["tensorboard==2.21.0"];
+const READERS_SIZE: &str = "about 80 MB on disk, 27 MB to download";
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(14 * 60);
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -91,6 +94,11 @@ pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> 
     let shared = cache.join(format!("python-{version}"));
     install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
     install(shell, &shared, lint::PACKAGES, "").map_err(Missing::Failed)?;
+    if torch == Torch::Pinned
+        && let Err(why) = install(shell, &shared, READERS, READERS_SIZE)
+    {
+        eprintln!("note: tensorboard cannot be installed ({why}); tests that need it skip themselves");
+    }
     let found = if torch == Torch::Any { installed_torch(shell) } else { None };
     let has_torch = found.is_some()
         || torch == Torch::IfThere && is_installed(&shared, HEAVY)
