@@ -36,19 +36,20 @@ pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]
     page + &measured(machine, &[], tables)
 }
 
-/// The page of sessions. `files` is what the benchmark of checkpoints has printed.
-pub fn session(command: &str, machine: &[(&'static str, String)], tables: &[Table], files: &str) -> String {
+/// The page of sessions.
+pub fn session(command: &str, machine: &[(&'static str, String)], tables: &[Table]) -> String {
     let page = format!(
         "# Sessions and checkpoints\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
          The bare loop and a session with every hook take turns, block by block, in one world \
-         (`crates/phalanx-train/examples/session_bench.rs`); of each the median block counts. The session may save, write events and answer \
-         SIGTERM; no save falls into the time that is measured. Saves and loads are those of `crates/phalanx-checkpoint/examples/checkpoint_bench.rs`, \
-         interleaved with plain copies, writes and reads of the same bytes.\n\n"
+         (`crates/phalanx-train/examples/session_bench.rs`); what a session adds is the median difference of two blocks that follow each other. The session may save, write events and answer \
+         SIGTERM; no save falls into the time that is measured. A checkpoint is seen when a follower has opened it; the time begins when its manifest \
+         is written.\n\nSaves of two ranks are those of `benches/session/saves.py`: a session, `torch.save` on rank 0 and \
+         `torch.distributed.checkpoint` over Gloo on loopback save the same tensors in turns; each time ends when the last rank is done and the files are on the disk. A \
+         session saves while training goes on: what training waits for is a table of its own. Files of one process are those of \
+         `crates/phalanx-checkpoint/examples/checkpoint_bench.rs`, interleaved with plain copies, writes and reads of the same bytes. Every \
+         number is the median over the rounds.\n\n"
     );
     page + &measured(machine, &[], tables)
-        + "\n## Saving and loading\n\n```text\n"
-        + files.trim_end()
-        + "\n```\n"
 }
 
 /// The page of static programs.
