@@ -1,9 +1,11 @@
 //! Single changed bits, anywhere.
 
-use crate::support::{Chance, TempDir, about, empty, state};
+use crate::support::{Chance, TempDir, about, empty, state, state_of};
 use phalanx_checkpoint::{
-    CheckpointDraft, CheckpointError, Checkpoints, Manifest, Part, Pointer, ShardId, Strictness, share_out,
+    CheckpointDraft, CheckpointError, Checkpoints, Manifest, Part, Pointer, ShardId, Strictness, TensorInfo,
+    TensorSlice, share_out,
 };
+use phalanx_core::DType;
 use std::{fs, path::PathBuf};
 
 const N_FLIPS: usize = 10_000;
@@ -76,4 +78,37 @@ fn every_changed_bit_is_found_named_and_the_older_checkpoint_is_taken() {
     assert!(n_tensors_named > N_FLIPS / 5, "{n_tensors_named}");
     let restored = checkpoints.load_newest(&mut empty(), Strictness::Exact).unwrap().unwrap();
     assert_eq!((restored.checkpoint.step(), restored.pointer), (2, Pointer::Right));
+}
+
+/// CKPT-2: also where the rank that loads wants nothing of the shard.
+#[test]
+fn a_changed_bit_in_a_shard_of_another_rank_is_found_and_the_older_checkpoint_is_taken() {
+    let dir = TempDir::new();
+    let checkpoints = Checkpoints::create(dir.path()).unwrap();
+    checkpoints.save(about(1), &state(1)).unwrap();
+    let draft = CheckpointDraft::begin(dir.path(), 2).unwrap();
+    let others = state_of(&[TensorInfo::new("random.1", DType::U8, [16]).owned_by(1)], 9);
+    let parts: [&dyn Part; 2] = [&state(2), &others];
+    let records = (0..2).zip(parts).map(|(index, part)| {
+        let slices: Vec<TensorSlice> = part.tensors().into_iter().map(TensorSlice::whole).collect();
+        draft.write_shard(ShardId { index, of: 2, rank: index }, &slices, part).unwrap()
+    });
+    let manifest = Manifest::new(about(2), records.collect()).unwrap();
+    draft.commit(&manifest).unwrap();
+    let restored = checkpoints.load_newest(&mut empty(), Strictness::Exact).unwrap().unwrap();
+    assert_eq!(restored.checkpoint.step(), 2);
+
+    let path = dir.path().join("checkpoint-2/shard-1-of-2.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    for strictness in [Strictness::Exact, Strictness::Subset, Strictness::Partial] {
+        let mut got = empty();
+        let restored = checkpoints.load_newest(&mut got, strictness).unwrap().unwrap();
+        assert_eq!(restored.checkpoint.step(), 1, "{strictness:?}");
+        assert!(got == state(1), "{strictness:?}");
+        let [skipped] = restored.skipped.as_slice() else { panic!("{:?}", restored.skipped) };
+        let CheckpointError::Damaged { step: 2, damage } = &skipped.why else { panic!("{skipped}") };
+        assert_eq!((&damage[0].path, damage[0].tensors.join(" ").as_str()), (&path, "random.1"));
+    }
 }
