@@ -40,7 +40,9 @@ fn fate(kind: Transient, step: u64, life: Life, newest: Option<u64>, has_success
         Transient::Gone => Fate::Remove,
         Transient::Draft | Transient::File if is_abandoned => Fate::Remove,
         Transient::Replaced if is_abandoned && has_successor => Fate::Remove,
-        Transient::Replaced if is_abandoned => Fate::Restore,
+        // After a restart the machine that died may have another name. Its checkpoint is worth more than a saver elsewhere that might be
+        // between two renames: that one fails, and saves again.
+        Transient::Replaced if life != Life::Lives && !has_successor => Fate::Restore,
         Transient::Draft | Transient::File | Transient::Replaced => Fate::Stay,
     }
 }
@@ -112,6 +114,10 @@ mod tests {
             (Replaced, Lives, Some(9), false, Stay),
             (Replaced, Dead, Some(9), false, Restore),
             (Replaced, Dead, Some(9), true, Remove),
+            (Replaced, Elsewhere, None, false, Restore),
+            (Replaced, Elsewhere, Some(4), false, Restore),
+            (Replaced, Elsewhere, Some(5), true, Stay),
+            (Replaced, Elsewhere, Some(6), true, Remove),
             (Gone, Lives, None, false, Remove),
         ] {
             assert_eq!(fate(kind, 5, life, newest, has_successor), wanted, "{kind:?} {life:?} {newest:?}");
