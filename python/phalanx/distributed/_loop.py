@@ -2,6 +2,7 @@
 
 * LOOP-1: every rank meets the others once after each step, and once when the session begins and when it ends.
 * LOOP-2: a hook that raises ends its step like any other; all ranks then stop together.
+* LOOP-3: the session of a parameter server serves until the workers have left, and makes no steps.
 """
 
 from __future__ import annotations
@@ -134,11 +135,10 @@ class Loop:
 
     def __init__(self, options: Options) -> None:
         options = options.checked()
+        self._set_out(options)
         if not _phalanx.is_initialized():
             _world.init()
         every, chief = options.everything()
-        self._dir = None if options.checkpoint_dir is None else fspath(options.checkpoint_dir)
-        self._grace = float(options.stop_grace_period_secs)
         save_dir, keep, keep_every = _savers(self._dir, [*every, *chief])
         if save_dir is None and options.shards != "each":
             raise ValueError("shards needs checkpoint_dir or a CheckpointSaverHook: without them nothing is saved")
@@ -148,20 +148,27 @@ class Loop:
         for hook in self._hooks:
             if isinstance(hook, SummarySaverHook) and hook.output_dir is None and self._dir is None:
                 raise ValueError("SummarySaverHook needs output_dir, because the session has no checkpoint_dir")
-        self._step = 0
-        self._began = time.monotonic()
-        self._stop: tuple[str, str] | None = None
-        self._caller = "the program"
-        self._failure: _Failure | None = None
-        self._saves = self._is_closed = self._is_broken = False
-        self._stopped: Stopped | None = None
-        self._writers: dict[str, FileWriter] = {}
         self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, options.shards == "rank0", True)
+        self._rank = self._core.rank
         try:
             self._create()
         except BaseException as why:
             self._abandon(why)
             raise
+
+    def _set_out(self, options: Options, is_over: bool = False) -> None:
+        """What a session has before it meets other ranks; ``is_over``: it never does (LOOP-3)."""
+        self._dir = None if options.checkpoint_dir is None else fspath(options.checkpoint_dir)
+        self._grace = float(options.stop_grace_period_secs)
+        self._rank: int | None = None
+        self._step = 0
+        self._began = time.monotonic()
+        self._stop: tuple[str, str] | None = None
+        self._caller = "the program"
+        self._failure: _Failure | None = None
+        self._is_closed, self._saves, self._is_broken = is_over, False, False
+        self._stopped: Stopped | None = None
+        self._writers: dict[str, FileWriter] = {}
 
     def _create(self) -> None:
         for hook in self._hooks:
@@ -209,13 +216,15 @@ class Loop:
 
     @property
     def rank(self) -> int:
-        """This process's rank; rank 0 is the chief."""
-        return self._core.rank
+        """This process's rank; rank 0 is the chief. A parameter server has none."""
+        if self._rank is None:
+            raise SessionError("a parameter server is no rank of the session: it has served until the workers had ended")
+        return self._rank
 
     @property
     def is_chief(self) -> bool:
         """Whether this rank restores, logs and writes summaries for all."""
-        return self._core.rank == 0
+        return self._rank == 0
 
     @property
     def checkpoint_dir(self) -> str | None:
@@ -427,14 +436,16 @@ def _savers(own: str | None, hooks: Sequence[SessionRunHook]) -> tuple[str | Non
     return own, KEEP if keep is None else keep, keep_every
 
 
-def join(task_spec: Any) -> None:
-    """Joins the world as the task that this process is."""
+def join(task_spec: Any) -> bool:
+    """Joins the world as the task that this process is. ``False``: it is a parameter server, and has served (LOOP-3)."""
     if task_spec is None:
-        return
+        return True
     if task_spec.is_evaluator():
         raise ValueError("an evaluator does not train: call evaluate_continuously(), not a session")
-    if not _phalanx.is_initialized():
+    is_ps: bool = task_spec.is_ps()
+    if not (task_spec._has_served if is_ps else _phalanx.is_initialized()):
         task_spec.create_server()
+    return not is_ps
 
 
 def tell(found: _phalanx.RestoredFrom, is_chief: bool) -> int:

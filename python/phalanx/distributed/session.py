@@ -60,7 +60,8 @@ class Scaffold:
 class DistributedSession(Loop):
     """Trains a static program with all ranks: resumes by itself, saves beside the training, stops on all ranks after one step.
 
-    - ``task_spec``: who this process is; ``None`` for the world of ``phalanx run``, or this process alone.
+    - ``task_spec``: who this process is; ``None`` for the world of ``phalanx run``, or this process alone. A parameter
+      server serves until the workers have ended; its session makes no steps.
     - ``checkpoint_dir``: the newest whole checkpoint in it is taken over, and the session saves there. Without it
       nothing is saved.
     - ``scaffold``: what is trained. Variables that the scope does not have are initialized by the startup program.
@@ -110,7 +111,9 @@ class DistributedSession(Loop):
         if config is not None and not isinstance(config, ExecutionStrategy):
             raise TypeError(f"config must be an ExecutionStrategy, not a {type(config).__name__}")
         options.checked()
-        join(task_spec)
+        if not join(task_spec):
+            self._set_out(options, is_over=True)
+            return
         made = scaffold or Scaffold()
         self._program = _program(made.program)
         self._scope = global_scope()

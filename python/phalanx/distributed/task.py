@@ -45,6 +45,9 @@ class TaskSpecDef:
     (1, 3, 1, False)
     """
 
+    #: A parameter server serves once; a session of it does not do so again.
+    _has_served = False
+
     def __init__(
         self,
         task_type: str = "master",
@@ -163,6 +166,7 @@ class TaskSpecDef:
         """
         if self.is_ps():
             self._task.serve()
+            self._has_served = True
         elif not self.is_evaluator():
             _world.join_as(self._task)
 

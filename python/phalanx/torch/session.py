@@ -99,7 +99,9 @@ class Session(Loop):
             if isinstance(hook, ProfilerHook):
                 raise TypeError("ProfilerHook records static programs: use torch.profiler")
         options.checked()
-        join(task_spec)
+        if not join(task_spec):
+            self._set_out(options, is_over=True)
+            return
         super().__init__(options)
 
     def run(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
