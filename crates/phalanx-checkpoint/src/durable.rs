@@ -91,7 +91,11 @@ pub fn put_in_place(draft: &Path, place: &Path, step: u64) -> Result<()> {
         renamed => renamed.said("create", place).map(|()| None)?,
     };
     sync_dir(&dir)?;
-    old.map_or(Ok(()), |old| remove_later(&dir, &old, step))
+    // The new checkpoint is there: an old one that stays is no reason to say that it is not. Its name is one that `sweep` knows.
+    if let Some(Err(error)) = old.map(|old| remove_later(&dir, &old, step)) {
+        tracing::warn!(%error, "a replaced checkpoint could not be removed");
+    }
+    Ok(())
 }
 
 /// The same on a file system that cannot exchange two names; returns where the old checkpoint is now. Between the two

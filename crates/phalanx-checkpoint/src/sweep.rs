@@ -47,7 +47,8 @@ fn fate(kind: Transient, step: u64, life: Life, newest: Option<u64>, has_success
     }
 }
 
-/// Removes the drafts of dead savers. The one rank that commits calls this.
+/// Removes the drafts of dead savers. The one rank that commits calls this. What cannot be removed stays; a checkpoint that cannot come
+/// back is an error.
 pub fn sweep(dir: &Path) -> Result<Swept, CheckpointError> {
     let names = names(dir)?;
     let newest = names.iter().filter_map(|name| layout::step_of(name)).max();
@@ -60,8 +61,13 @@ pub fn sweep(dir: &Path) -> Result<Swept, CheckpointError> {
             Fate::Remove => {
                 let removed =
                     if kind == Transient::File { fs::remove_file(&path) } else { fs::remove_dir_all(&path) };
-                not_found_is_fine(removed).said("remove", &path)?;
-                swept.removed.push(path);
+                // What is left costs space and nothing else; the next save tries again.
+                match not_found_is_fine(removed) {
+                    Ok(()) => swept.removed.push(path),
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "what a killed save left could not be removed");
+                    }
+                }
             }
             Fate::Restore => {
                 not_found_is_fine(fs::rename(&path, &place)).said("restore", &place)?;
@@ -100,6 +106,7 @@ fn not_found_is_fine(result: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::saver::Saver;
 
     /// SWEEP-1.
     #[test]
@@ -122,5 +129,25 @@ mod tests {
         ] {
             assert_eq!(fate(kind, 5, life, newest, has_successor), wanted, "{kind:?} {life:?} {newest:?}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_told_and_the_rest_is_collected() {
+        let dir = std::env::temp_dir().join(format!("phalanx-sweep-{}", std::process::id()));
+        let dead = Saver { started: 1, ..Saver::own() };
+        let at = |kind, n| dir.join(layout::transient(kind, 5, dead, n));
+        // A directory where a file should be, and a file where a directory should be.
+        fs::create_dir_all(at(Transient::File, 0)).unwrap();
+        fs::write(at(Transient::Gone, 0), "x").unwrap();
+        fs::create_dir_all(at(Transient::Gone, 1)).unwrap();
+        let swept = sweep(&dir).unwrap();
+        assert_eq!(swept.removed, [at(Transient::Gone, 1)]);
+        assert!(at(Transient::File, 0).exists() && at(Transient::Gone, 0).exists());
+        // A checkpoint that cannot come back is an error: training would begin anew without it.
+        fs::create_dir_all(at(Transient::Replaced, 0)).unwrap();
+        std::os::unix::fs::symlink(dir.join("nowhere"), dir.join(layout::checkpoint(5))).unwrap();
+        let error = sweep(&dir).unwrap_err();
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(error.to_string().contains("restore"), "{error}");
     }
 }
