@@ -126,17 +126,18 @@ impl Checkpoint {
         let mut bytes = Vec::new();
         for slice in &tensor.slices {
             let shard = &self.manifest.shards[slice.shard as usize];
+            let damaged = |flaw| {
+                let damage = vec![self.damage(slice.shard, flaw)];
+                CheckpointError::Damaged { step: self.step(), damage }
+            };
+            // The file first: it has the length that the manifest claims, so the memory is worth it.
+            let file = self.open_shard(shard).map_err(damaged)?;
             let begin = bytes.len();
             bytes.resize(begin + (slice.count * size) as usize, 0);
             let out = &mut bytes[begin..];
-            let read = self.open_shard(shard).and_then(|file| {
-                file.read_exact_at(out, slice.at).map_err(|e| Flaw::Unreadable(e.to_string()))
-            });
+            let read = file.read_exact_at(out, slice.at).map_err(|e| Flaw::Unreadable(e.to_string()));
             let sum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(out));
-            if let Err(flaw) = read.and(if sum == slice.xxh3 { Ok(()) } else { Err(Flaw::Digest) }) {
-                let damage = vec![self.damage(slice.shard, flaw)];
-                return Err(CheckpointError::Damaged { step: self.step(), damage });
-            }
+            read.and(if sum == slice.xxh3 { Ok(()) } else { Err(Flaw::Digest) }).map_err(damaged)?;
         }
         Ok(bytes)
     }

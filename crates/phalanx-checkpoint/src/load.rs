@@ -59,6 +59,8 @@ impl Checkpoint {
     /// Loads all tensors of the part. Shards of which it wants nothing are compared with their digests as well: a checkpoint is whole for
     /// all ranks or for none (CKPT-2).
     pub fn load(&self, part: &mut dyn Part, strictness: Strictness) -> Result<Loaded> {
+        // A manifest may claim anything: memory is made for what files of that length are there for.
+        self.look()?;
         let found: Vec<TensorInfo> = self.manifest().tensors.iter().map(|t| t.info.clone()).collect();
         part.make_room(&found);
         let loaded = self.fit(&part.tensors(), strictness)?;

@@ -1,7 +1,10 @@
 //! Manifests that somebody wrote on purpose, with a digest that is right.
 
-use crate::support::{Chance, TempDir, about, empty, state};
-use phalanx_checkpoint::{Checkpoints, Manifest, Strictness};
+use crate::support::{Chance, TempDir, about, empty, state, state_of};
+use phalanx_checkpoint::{
+    Checkpoint, CheckpointError, Checkpoints, Flaw, Manifest, Part, PartError, Strictness, TensorInfo,
+};
+use phalanx_core::DType;
 use std::fs;
 
 const N_CASES: usize = 20_000;
@@ -64,4 +67,44 @@ fn a_forged_manifest_is_refused_or_loads_without_harm() {
     }
     println!("{n_accepted} of {N_CASES} were accepted");
     assert!(n_accepted > N_CASES / 50, "{n_accepted}");
+}
+
+/// A part that may not make room.
+struct Wary;
+
+impl Part for Wary {
+    fn tensors(&self) -> Vec<TensorInfo> {
+        Vec::new()
+    }
+
+    fn read(&self, _: &str, _: u64, _: &mut [u8]) -> Result<(), PartError> {
+        Err("it has no tensors".into())
+    }
+
+    fn write(&mut self, _: &str, _: u64, _: &[u8]) -> Result<(), PartError> {
+        Err("it has no tensors".into())
+    }
+
+    fn make_room(&mut self, found: &[TensorInfo]) {
+        panic!("room for {found:?} before the files were looked at");
+    }
+}
+
+#[test]
+fn a_claim_of_a_million_gigabytes_takes_no_memory() {
+    let dir = TempDir::new();
+    let checkpoints = Checkpoints::create(dir.path()).unwrap();
+    let saved = checkpoints.save(about(1), &state_of(&[TensorInfo::new("w", DType::U8, [8])], 1)).unwrap();
+    let mut manifest = saved.manifest().clone();
+    manifest.tensors[0].info.shape = vec![1 << 50];
+    manifest.tensors[0].slices[0].count = 1 << 50;
+    manifest.shards[0].bytes += 1 << 50;
+    fs::write(saved.path().join("manifest.json"), manifest.encode().0).unwrap();
+    let forged = Checkpoint::open(saved.path()).unwrap();
+    let is_length = |error: CheckpointError| {
+        let CheckpointError::Damaged { damage, .. } = error else { panic!("{error}") };
+        matches!(damage[0].flaw, Flaw::Length { .. })
+    };
+    assert!(is_length(forged.load(&mut Wary, Strictness::Exact).unwrap_err()));
+    assert!(is_length(forged.read("w").unwrap_err()));
 }
