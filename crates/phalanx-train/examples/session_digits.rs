@@ -96,14 +96,14 @@ fn lenet(options: &Options) -> Outcome<Program> {
 fn train(options: &Options, program: &Program) -> Outcome<()> {
     let ranks = Arc::new(Ranks::from_env()?);
     let (rank, size) = (ranks.index(), ranks.processes());
-    if options.batch == 0 || options.batch % size != 0 {
+    if options.batch == 0 || !options.batch.is_multiple_of(size) {
         return Err(format!("--batch {} cannot be shared equally by {size} ranks", options.batch).into());
     }
     let digits = Digits::read(&options.data, "train")?;
     // All of them stay, so that an evaluator that is slower than the training misses none.
     let keep = Keep { last: options.steps.div_ceil(options.save_steps.max(1)).max(1) as usize, every: None };
     let with = SessionOptions::new()
-        .ranks(ranks.clone())
+        .ranks(ranks)
         .setup(Setup { replicas: Some(1), ..Setup::default() })
         .checkpoints(&options.checkpoints)
         .save(Some(Period::Steps(options.save_steps)))
