@@ -3,7 +3,7 @@
 use crate::{
     About, Checkpoint, CheckpointDraft, CheckpointError, Keep, Loaded, Manifest, Part, ShardId, Skipped,
     Strictness, Swept, TensorSlice,
-    durable::{PathContext, remove_later, sync_dir},
+    durable::{PathContext, make_dirs, remove_later, sync_dir},
     layout::{self, DONE, LATEST},
     sweep::{names, sweep},
 };
@@ -73,7 +73,7 @@ impl Checkpoints {
     /// that ended. One rank does this.
     pub fn create(dir: impl AsRef<Path>) -> Result<Checkpoints> {
         let dir = dir.as_ref();
-        fs::create_dir_all(dir).said("create", dir)?;
+        make_dirs(dir)?;
         sweep(dir)?;
         let done = dir.join(DONE);
         match fs::remove_file(&done) {

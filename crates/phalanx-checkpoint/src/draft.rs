@@ -2,7 +2,7 @@
 
 use crate::{
     Checkpoint, CheckpointError, Copied, Part,
-    durable::{PathContext, fresh, put_in_place, remove_later, replace_file, sync_dir, write_new},
+    durable::{PathContext, fresh, make_dirs, put_in_place, remove_later, replace_file, sync_dir, write_new},
     layout::{self, LATEST, MANIFEST, Transient},
     manifest::{Manifest, ShardRecord},
     shard::{self, ShardId, SliceBytes},
@@ -32,7 +32,7 @@ impl CheckpointDraft {
     /// [`name`](Self::name).
     pub fn begin(dir: impl AsRef<Path>, step: u64) -> Result<CheckpointDraft> {
         let dir = dir.as_ref();
-        fs::create_dir_all(dir).said("create", dir)?;
+        make_dirs(dir)?;
         sweep(dir)?;
         let path = fresh(dir, Transient::Draft, step, |path| fs::create_dir(path))?;
         Ok(CheckpointDraft { dir: dir.to_path_buf(), path, step, is_own: true })

@@ -33,6 +33,20 @@ pub fn sync_dir(path: &Path) -> Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).said("sync", path)
 }
 
+/// Makes a directory and those above it. Their names are on the disk when this returns: a checkpoint in a directory that a power loss
+/// takes away is lost, too.
+pub fn make_dirs(path: &Path) -> Result<()> {
+    let holders = holders_of_new(path);
+    fs::create_dir_all(path).said("create", path)?;
+    holders.iter().try_for_each(|holder| sync_dir(holder))
+}
+
+/// The directories that get a new name if this one is made, the lowest first.
+fn holders_of_new(path: &Path) -> Vec<PathBuf> {
+    let is_new = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    path.ancestors().take_while(is_new).map(layout::parent).collect()
+}
+
 /// Writes a new file to the disk. Its name is there after `sync_dir`.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(path).said("create", path)?;
@@ -128,6 +142,24 @@ pub fn remove_later(dir: &Path, path: &Path, step: u64) -> Result<()> {
 mod tests {
     use super::*;
     use crate::sweep::sweep;
+
+    #[test]
+    fn every_directory_that_gets_a_new_name_is_synced() {
+        let dir = std::env::temp_dir().join(format!("phalanx-dirs-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("a/b/c");
+        assert_eq!(holders_of_new(&path), [dir.join("a/b"), dir.join("a"), dir.clone()]);
+        make_dirs(&path).unwrap();
+        assert_eq!(holders_of_new(&path), [PathBuf::new(); 0]);
+        assert_eq!(holders_of_new(&path.join("d")), [path.as_path()]);
+        assert_eq!(
+            holders_of_new(Path::new("phalanx-not-there/x")),
+            [Path::new("phalanx-not-there"), Path::new(".")]
+        );
+        fs::write(path.join("file"), "x").unwrap();
+        make_dirs(&path.join("file/d")).unwrap_err();
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_name_is_taken_over_where_names_cannot_be_exchanged() {
