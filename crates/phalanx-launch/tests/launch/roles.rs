@@ -1,7 +1,8 @@
 //! Servers and an evaluator beside the workers, and `phalanx train`.
 
 use crate::launch::support::{Running, TempDir, finish, kill, phalanx, run};
-use std::{fs, process::Stdio};
+use phalanx_net::task::job_began;
+use std::{fs, process::Stdio, time::SystemTime};
 
 const WHO: &str = "echo $PHALANX_ROLE ${PHALANX_RANK-none} of $PHALANX_SIZE";
 
@@ -31,6 +32,20 @@ fn every_process_is_told_its_role() {
         "{}",
         done.stderr
     );
+}
+
+/// By this an evaluator tells the end of its own job from that of an earlier one (FOLLOW-3).
+#[test]
+fn every_process_is_told_when_the_job_began() {
+    let before = SystemTime::now();
+    let args = ["run", "-np", "2", "--evaluator", "sh", "-c", "echo $PHALANX_JOB_BEGAN"];
+    let done = finish(phalanx(&args).env("PHALANX_JOB_BEGAN", "1.000000000"));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let told: Vec<&str> = done.stdout.lines().filter_map(|line| Some(line.split_once("| ")?.1)).collect();
+    assert_eq!((told.len(), told[0], told[1]), (3, told[1], told[2]), "{}", done.stdout);
+    let var = |_: &str| Some(told[0].to_string());
+    let began = job_began(&var, 0).unwrap().expect("it is told");
+    assert!((before..=SystemTime::now()).contains(&began), "{began:?}, not that of the job around it");
 }
 
 /// END-5.
