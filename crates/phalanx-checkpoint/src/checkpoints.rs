@@ -106,6 +106,11 @@ impl Checkpoints {
         Ok(listed)
     }
 
+    /// The step for which a path is named, if it is the name of a checkpoint.
+    pub fn step_of(path: &Path) -> Option<u64> {
+        layout::step_of(path.file_name()?.to_str()?)
+    }
+
     /// The steps that have directories, in ascending order.
     pub fn steps(&self) -> Result<Vec<u64>> {
         let mut steps: Vec<u64> = names(&self.dir)?.iter().filter_map(|name| layout::step_of(name)).collect();

@@ -68,19 +68,17 @@ pub fn main(args: &CkptArgs) -> ExitCode {
 
 /// Whether the path is one checkpoint, not a directory of them.
 fn is_one(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    path.join("manifest.json").exists() || name.starts_with("checkpoint-")
+    path.join("manifest.json").exists() || Checkpoints::step_of(path).is_some()
 }
 
 /// All checkpoints that the path means, at least one.
 fn listed(path: &Path) -> Result<Vec<Listed>, CheckpointError> {
     if is_one(path) {
-        let step = path.file_name().and_then(|n| n.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
         let checkpoint = Checkpoint::open(path).and_then(|c| c.look().map(|()| c));
         if checkpoint.as_ref().is_err_and(CheckpointError::is_gone) && !path.exists() {
             return checkpoint.map(|_| Vec::new());
         }
-        let step = checkpoint.as_ref().map_or(step.unwrap_or(0), Checkpoint::step);
+        let step = checkpoint.as_ref().map_or(Checkpoints::step_of(path).unwrap_or(0), Checkpoint::step);
         return Ok(vec![Listed { step, path: path.to_path_buf(), checkpoint }]);
     }
     let found = Checkpoints::open(path).list()?;
@@ -264,11 +262,26 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phalanx_checkpoint::{About, OwnedTensors};
 
     #[test]
     fn columns_line_up_and_sizes_have_units() {
         let rows = [["step", "size"].map(String::from), ["1000".into(), size(1_500_000)]];
         assert_eq!(table(&rows), "step  size\n1000  1.5 MB\n");
         assert_eq!([size(999), size(1_000), size(2_340_000_000)], ["999 B", "1.0 kB", "2.3 GB"]);
+    }
+
+    #[test]
+    fn a_directory_of_checkpoints_may_have_any_name() {
+        let temp = std::env::temp_dir().join(format!("phalanx-ckpt-{}", std::process::id()));
+        for name in ["checkpoint-runs", "checkpoint-007", "checkpoint-7.bak"] {
+            let dir = temp.join(name);
+            let about = About { step: 3, world: 1, ..About::default() };
+            Checkpoints::open(&dir).save(about, &OwnedTensors::new()).unwrap();
+            let steps: Vec<u64> = listed(&dir).unwrap().iter().map(|listed| listed.step).collect();
+            assert_eq!((is_one(&dir), steps), (false, vec![3]), "{name}");
+            assert!(is_one(&dir.join("checkpoint-3")) && is_one(&dir.join("checkpoint-4")), "{name}");
+        }
+        std::fs::remove_dir_all(&temp).unwrap();
     }
 }
