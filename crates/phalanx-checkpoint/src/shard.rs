@@ -18,7 +18,7 @@ use serde_json::{Map, json};
 use std::{
     collections::BTreeSet,
     fs::File,
-    io::Write,
+    io::{self, Write},
     ops::Deref,
     path::Path,
     sync::mpsc::{Receiver, Sender, channel},
@@ -30,6 +30,8 @@ type Result<T> = std::result::Result<T, CheckpointError>;
 
 /// What is written and hashed at a time: much more than a system call costs, much less than a cache holds.
 const BITE: usize = 1 << 20;
+/// How much is written before the disk begins.
+const FLUSH_BYTES: usize = 32 << 20;
 /// Buffers between the writing and the hashing thread.
 const N_BUFFERS: usize = 4;
 
@@ -145,7 +147,7 @@ pub fn write(
 ) -> Result<ShardRecord> {
     let laid = LaidOut::new(slices)?;
     let path = draft.join(layout::shard(id.index, id.of));
-    let mut file = File::create(&path).said("create", &path)?;
+    let file = File::create(&path).said("create", &path)?;
     let (blake3, xxh3s) = thread::scope(|scope| {
         let (to_hash, pieces) = channel();
         let (to_free, free) = channel();
@@ -153,7 +155,12 @@ pub fn write(
             let _ = to_free.send(Vec::new());
         }
         let hasher = scope.spawn(move || hash(&pieces, &to_free));
-        let mut out = Out { file: &mut file, path: &path, to_hash, free };
+        let (to_flush, grown) = channel();
+        let flusher = scope.spawn({
+            let file = &file;
+            move || flush(file, &grown)
+        });
+        let mut out = Out { file: &file, path: &path, to_hash, free, to_flush, unflushed: 0 };
         out.take(None, Piece::Buffer(laid.header.clone()))?;
         for (i, &from) in laid.order.iter().enumerate() {
             match origin {
@@ -162,6 +169,8 @@ pub fn write(
             }
         }
         drop(out);
+        // An error of writing back is told once: it must not be lost here.
+        flusher.join().expect("flushing does not panic").said("sync", &path)?;
         file.sync_all().said("sync", &path)?;
         Ok(hasher.join().expect("hashing does not panic"))
     })?;
@@ -170,15 +179,22 @@ pub fn write(
 
 /// The file, and the way to the hashing thread.
 struct Out<'a, 'f> {
-    file: &'f mut File,
+    file: &'f File,
     path: &'f Path,
     to_hash: Sender<(Option<usize>, Piece<'a>)>,
     free: Receiver<Vec<u8>>,
+    to_flush: Sender<()>,
+    unflushed: usize,
 }
 
 impl<'a> Out<'a, '_> {
     fn take(&mut self, slice: Option<usize>, piece: Piece<'a>) -> Result<()> {
         self.file.write_all(&piece).said("write", self.path)?;
+        self.unflushed += piece.len();
+        if self.unflushed >= FLUSH_BYTES {
+            self.unflushed = 0;
+            let _ = self.to_flush.send(());
+        }
         // The hashing thread ends when this sender does.
         let _ = self.to_hash.send((slice, piece));
         Ok(())
@@ -209,6 +225,16 @@ impl<'a> Out<'a, '_> {
         }
         Ok(())
     }
+}
+
+/// Has the disk write what is there already, so that it does not begin only when everything has been copied.
+fn flush(file: &File, grown: &Receiver<()>) -> io::Result<()> {
+    while grown.recv().is_ok() {
+        // What has grown meanwhile is written with it.
+        while grown.try_recv().is_ok() {}
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 /// The digest of all pieces, and of those of each slice.
