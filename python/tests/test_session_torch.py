@@ -28,7 +28,8 @@ from phalanx.distributed import (
     StopAtStepHook,
     evaluate_continuously,
 )
-from phalanx.exceptions import CheckpointError, SessionError
+from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
+from phalanx.torch import session as torch_session
 
 
 class Training:
@@ -55,9 +56,7 @@ class Training:
 
     def session(self, folder: str | None = None, **options: Any) -> hvd.Session:
         given = {"log_step_count_steps": None, **options}
-        return hvd.Session(
-            self.model, self.optimizer, [self.scheduler, self.sampler], checkpoint_dir=folder, **given
-        )
+        return hvd.Session(self.model, self.optimizer, [self.scheduler, self.sampler], checkpoint_dir=folder, **given)
 
     def step(self, indices: list[int]) -> torch.Tensor:
         self.optimizer.zero_grad()
@@ -208,6 +207,39 @@ def test_hooks_stop_all_ranks() -> None:
     assert run_ranks(2, nan_or_raise, "nan") == [nan, nan]
     told = [text.format("Raises", "ValueError: loss was True"), "ValueError 2: loss was True"]
     assert run_ranks(2, nan_or_raise, "raise") == told
+
+
+def one_sided() -> str:
+    made = Training()
+    torch_session.END_SECS = 1.0
+    try:
+        with made.session(stop_grace_period_secs=0) as session:
+            for _ in range(4 if hvd.rank() == 0 else 2):
+                session.run(made.step, [0, 1])
+            raise EOFError("no more batches")
+    except PhalanxError as why:
+        return f"{type(why).__name__} {session.global_step}: {why}"
+    raise AssertionError("it ended")
+
+
+def test_a_rank_that_ends_before_the_others_does_not_wait_for_ever() -> None:
+    other, own = run_ranks(2, one_sided, fresh=True, deadline_s=60)
+    assert own.startswith("SessionError 2: this rank has ended after step 2, and other ranks have not in 1 s"), own
+    assert "make the same number of steps" in own and " 2: " in other, (own, other)
+
+
+def together(raises: bool) -> int:
+    made = Training()
+    with made.session() as session:
+        for _ in range(3):
+            session.run(made.step, [0, 1])
+        if raises:
+            raise EOFError("no more batches")
+    return session.global_step
+
+
+def test_ranks_that_end_together_end_well() -> None:
+    assert run_ranks(2, together, False) == run_ranks(2, together, True) == [3, 3]
 
 
 def loaded(folder: str, width: int, strict: bool) -> list[bytes] | str:

@@ -27,9 +27,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from phalanx import _phalanx
 from phalanx.data.sampler import Sampler
 from phalanx.distributed._loop import SAVE_SECS, Loop, Options, join, log, tell
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
+from phalanx.exceptions import SessionError
 from phalanx.torch._state import (
     InPlace,
     filled,
@@ -40,6 +42,9 @@ from phalanx.torch._state import (
     set_random_state,
     taken_over,
 )
+
+#: How long a rank that has ended waits for the others at least, whatever ``stop_grace_period_secs`` is.
+END_SECS = 20.0
 
 T = TypeVar("T")
 
@@ -154,9 +159,7 @@ class Session(Loop):
             self._take(json.loads(told)["extra"], form, taken_over(made), dict(tensors))
         return 0
 
-    def _take(
-        self, extra: Any, form: Any, made: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]
-    ) -> None:
+    def _take(self, extra: Any, form: Any, made: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> None:
         """Gives the objects what a checkpoint says of them, once the model's tensors are there."""
         forms = extra["torch"]
         if has_values(form):
@@ -188,6 +191,19 @@ class Session(Loop):
         if found is not None and not strict and self.is_chief:
             for left in found[3]:
                 log(f"{path}: left as it is: {left}")
+
+    def _leave_step(self, why: str, is_ended: bool) -> None:
+        # Nobody can tell ranks that wait for gradients. If these others have not ended, too, they never will.
+        if not is_ended or self._core.n_ranks == 1:
+            return
+        patience = max(self._grace, END_SECS)
+        try:
+            _phalanx.submit("allgather", [b"."], name="session.end").wait(patience)
+        except TimeoutError:
+            raise SessionError(
+                f"this rank has ended after step {self._step}, and other ranks have not in {patience:g} s: make the same number of "
+                "steps on all ranks, call request_stop() before the last one, or raise stop_grace_period_secs"
+            ) from None
 
 
 _NOTHING = {"step": 0, "epoch": 0, "seed": 0, "run": 0, "world": 0}
