@@ -205,7 +205,7 @@ class Loop:
         """Writes the recording of the last step."""
 
     def _leave_step(self, why: str, is_ended: bool) -> None:
-        """Tells ranks that wait for this one in a step that it makes no more."""
+        """Tells ranks that wait for this one in a step that it makes no more, or that these shall not wait for ever."""
 
     # What users call.
 
@@ -218,7 +218,9 @@ class Loop:
     def rank(self) -> int:
         """This process's rank; rank 0 is the chief. A parameter server has none."""
         if self._rank is None:
-            raise SessionError("a parameter server is no rank of the session: it has served until the workers had ended")
+            raise SessionError(
+                "a parameter server is no rank of the session: it has served until the workers had ended"
+            )
         return self._rank
 
     @property
@@ -255,6 +257,14 @@ class Loop:
         if self._is_broken:
             self._release(wait=True)
             return
+        try:
+            self._end()
+        except BaseException as why:
+            # What is being saved is still written, and nothing of it stays.
+            self._abandon(why)
+            raise
+
+    def _end(self) -> None:
         if self._stopped is None:
             self._leave_step("", True)
         for hook in self._hooks:

@@ -33,7 +33,7 @@ from phalanx.exceptions import CheckpointError
 from phalanx.graph import _feed, _prune
 from phalanx.graph._feed import Fetch
 from phalanx.graph.compiler import CompiledProgram, _loss_of
-from phalanx.graph.errors import EOFException, FetchError, LossError, StrategyError
+from phalanx.graph.errors import FetchError, LossError, StrategyError
 from phalanx.graph.parallel_executor import ParallelExecutor
 from phalanx.graph.program import Program, Variable, default_main_program, default_startup_program
 from phalanx.graph.scope import Scope, global_scope
@@ -135,7 +135,9 @@ class DistributedSession(Loop):
         self._state = list(made.state)
         for one in self._state:
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
-                raise TypeError(f"Scaffold.state has a {type(one).__name__}, which has no state_dict() and load_state_dict()")
+                raise TypeError(
+                    f"Scaffold.state has a {type(one).__name__}, which has no state_dict() and load_state_dict()"
+                )
         super().__init__(options)
 
     def run(self, fetches: Any = None, feed_dict: Any = None) -> Any:
@@ -153,8 +155,8 @@ class DistributedSession(Loop):
         fetched = [*form.fetch, *(one for each in forms for one in each.fetch)]
         try:
             out = self._exe.run(fetched, feed=feed_dict)
-        except EOFException:
-            # All ranks have it.
+        except BaseException:
+            # The other ranks have it, too, or were told of it: telling them again would wait for them.
             self._has_left = True
             raise
         at = len(form.fetch)
@@ -192,7 +194,9 @@ class DistributedSession(Loop):
 
     def _extra(self) -> dict[str, Any]:
         states = [one.state_dict() for one in self._state]
-        sampler = next((state for one, state in zip(self._state, states, strict=True) if isinstance(one, Sampler)), None)
+        sampler = next(
+            (state for one, state in zip(self._state, states, strict=True) if isinstance(one, Sampler)), None
+        )
         return {"sampler": sampler, "epoch": sampler["epoch"] if sampler else 0, "extra": {"state": states}}
 
     def _save(self, about: str) -> None:
