@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from os.path import abspath
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from phalanx import _phalanx, _world
 from phalanx.distributed.hooks import (
@@ -30,7 +32,7 @@ from phalanx.distributed.hooks import (
     StepCounterHook,
     SummarySaverHook,
 )
-from phalanx.exceptions import PhalanxError, SessionError
+from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
 from phalanx.summary import FileWriter
 
 SAVE_SECS = 600
@@ -44,6 +46,7 @@ Self = TypeVar("Self", bound="Loop")
 Step = Callable[[list[Any]], tuple[Any, list[Any], Callable[[], Mapping[str, float]]]]
 
 _counted = (-1, 0)
+_sessions: WeakSet[Loop] = WeakSet()
 
 
 def _number() -> int:
@@ -143,6 +146,9 @@ class Loop:
         if save_dir is None and options.shards != "each":
             raise ValueError("shards needs checkpoint_dir or a CheckpointSaverHook: without them nothing is saved")
         is_chief = _phalanx.place()[0] == 0
+        self._save_dir = save_dir
+        if self._dir is None and save_dir is not None and (is_chief or options.shards == "each"):
+            _check_empty(save_dir)
         hooks = [*every, *chief] if is_chief else every
         self._hooks = [hook for hook in hooks if is_chief or not getattr(hook, "_only_chief", False)]
         for hook in self._hooks:
@@ -150,6 +156,7 @@ class Loop:
                 raise ValueError("SummarySaverHook needs output_dir, because the session has no checkpoint_dir")
         self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, options.shards == "rank0", True)
         self._rank = self._core.rank
+        _sessions.add(self)
         try:
             self._create()
         except BaseException as why:
@@ -444,6 +451,27 @@ def _savers(own: str | None, hooks: Sequence[SessionRunHook]) -> tuple[str | Non
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ValueError(f"{name} must be a whole number from 1, not {number!r}")
     return own, KEEP if keep is None else keep, keep_every
+
+
+def _check_empty(folder: str) -> None:
+    """Refuses steps of another training: readers would take the later ones of both, and the others would be deleted."""
+    if any(Path(folder).glob("checkpoint-[0-9]*")):
+        raise CheckpointError(
+            f"{folder} has checkpoints of another training, and this session does not go on from them: give it "
+            f"checkpoint_dir={folder!r} to go on, or CheckpointSaverHook another directory"
+        )
+
+
+def is_saved_to(folder: str) -> bool:
+    """Whether a session of this process saves there."""
+    each = (session._save_dir for session in _sessions if not session._is_closed)
+    return any(own is not None and abspath(own) == abspath(folder) for own in each)
+
+
+def extra_of(found: _phalanx.RestoredFrom) -> dict[str, Any]:
+    """What a session has said of a checkpoint; a Saver and sessions of Rust say nothing."""
+    extra: dict[str, Any] = json.loads(found[0]).get("extra") or {}
+    return extra
 
 
 def join(task_spec: Any) -> bool:

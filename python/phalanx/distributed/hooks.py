@@ -171,7 +171,8 @@ class CheckpointSaverHook(_Decided):
     """Saves to ``checkpoint_dir`` every ``save_secs`` seconds or ``save_steps`` steps, and at the end.
 
     The newest ``keep`` checkpoints stay, and those whose step is a multiple of ``keep_every``. Rank 0's clock
-    decides. The directory is that of the session, if it has one.
+    decides. The directory is that of the session, if it has one; otherwise it must not have checkpoints yet, because
+    the session does not go on from them.
     """
 
     _only_chief = True
@@ -218,9 +219,7 @@ class LoggingTensorHook(_Decided):
 
     _only_chief = True
 
-    def __init__(
-        self, tensors: Any = None, every_n_iter: int | None = None, every_n_secs: float | None = None
-    ) -> None:
+    def __init__(self, tensors: Any = None, every_n_iter: int | None = None, every_n_secs: float | None = None) -> None:
         names = list(_named(tensors)) or None
         super().__init__(lambda: _phalanx.SessionHook.logging(names, every_n_iter, every_n_secs), tensors)
 

@@ -19,11 +19,12 @@ array([1., 2.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from phalanx import _phalanx
+from phalanx.distributed._loop import is_saved_to
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.program import Program, Variable, default_main_program
 from phalanx.graph.scope import global_scope
@@ -59,11 +60,14 @@ class Saver:
     def save(self, session: Any, path: str | PathLike[str], global_step: int | None = None) -> Path:
         """Writes ``checkpoint-<step>`` into the directory, and returns its path. One rank calls it.
 
-        The step is that of the session, unless it is given.
+        The step is that of the session, unless it is given. A directory to which a session saves is refused: what a
+        Saver writes does not have all that a session needs to go on.
         """
         step = global_step if global_step is not None else getattr(session, "global_step", None)
         if step is None:
             raise ValueError("save needs a session or global_step")
+        if is_saved_to(fspath(path)):
+            raise ValueError(f"a session saves to {fspath(path)}: call session.save(), or save elsewhere")
         graph, scope = (self._program or default_main_program())._graph, _scope(session)
         names = [name for name, kind in graph.vars() if kind in ("parameter", "state")]
         only = names if self._only is None else self._only

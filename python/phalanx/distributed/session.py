@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, makedirs, path
@@ -26,7 +25,7 @@ import numpy as np
 
 from phalanx import _phalanx
 from phalanx.data.sampler import Sampler
-from phalanx.distributed._loop import SAVE_SECS, Loop, Options, join, log, tell
+from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
 from phalanx.distributed.hooks import SessionRunArgs, SessionRunHook
 from phalanx.distributed.saver import Saver
 from phalanx.exceptions import CheckpointError
@@ -183,7 +182,14 @@ class DistributedSession(Loop):
         found = self._core.restore_graph(self._program._graph, self._scope._store, None, "exact", True)
         if found is None:
             return 0
-        states = json.loads(found[0])["extra"].get("state", [])
+        states = extra_of(found).get("state")
+        if states is None and self._state:
+            raise CheckpointError(
+                f"the checkpoint {found[1]} has no state of a session, and Scaffold.state has {len(self._state)} objects: "
+                "a Saver or a session in Rust has made it; begin with LoadCheckpoint and another checkpoint_dir, or go on "
+                "without Scaffold.state"
+            )
+        states = states or []
         if len(states) != len(self._state):
             raise CheckpointError(
                 f"the checkpoint {found[1]} has the states of {len(states)} objects, and Scaffold.state has {len(self._state)}"

@@ -29,9 +29,9 @@ import torch
 
 from phalanx import _phalanx
 from phalanx.data.sampler import Sampler
-from phalanx.distributed._loop import SAVE_SECS, Loop, Options, join, log, tell
+from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
-from phalanx.exceptions import SessionError
+from phalanx.exceptions import CheckpointError, SessionError
 from phalanx.torch._state import (
     InPlace,
     filled,
@@ -146,7 +146,13 @@ class Session(Loop):
             if found is not None:
                 memory.written()
                 set_random_state(own)
-                self._take(json.loads(found[0])["extra"], form, taken_over(made), dict(tensors))
+                extra = extra_of(found)
+                if "torch" not in extra:
+                    raise CheckpointError(
+                        f"the checkpoint {found[1]} has no state of a session with torch: begin with LoadCheckpoint and another "
+                        "checkpoint_dir"
+                    )
+                self._take(extra, form, taken_over(made), dict(tensors))
                 return tell(found, self.is_chief)
         if self._core.n_ranks == 1:
             return 0
