@@ -1,7 +1,8 @@
 //! SIGTERM, as a wish to end: the next step boundary sees it, saves and stops. A second SIGTERM ends the process at once.
 //!
 //! How a process reacts to a signal belongs to the process, not to a session: so there is one state for all of its sessions.
-//! Without a session, and after the first SIGTERM was seen, SIGTERM does what it always does.
+//! Without a session, and after the first SIGTERM was seen, SIGTERM does what it always does. A process that was asked once stays asked: if
+//! the last boundary of a session was over, the next session stops at its first one.
 
 use signal_hook::{consts::SIGTERM, flag};
 use std::{
@@ -41,15 +42,16 @@ impl TermListener {
         };
         // SeqCst: sessions begin and end rarely, and this must not be subtle.
         if signal.n_listeners.fetch_add(1, Ordering::SeqCst) == 0 {
-            signal.came.store(false, Ordering::SeqCst);
-            signal.ends.store(false, Ordering::SeqCst);
+            signal.ends.store(signal.came.load(Ordering::SeqCst), Ordering::SeqCst);
         }
         Ok(TermListener(()))
     }
 
     /// Whether SIGTERM came. Once this was seen, another one ends the process.
     pub fn is_asked(&self) -> bool {
-        let Some(signal) = SIGNAL.get() else { return false };
+        let Some(signal) = SIGNAL.get() else {
+            return false;
+        };
         // Relaxed: nothing else is read because of it.
         let came = signal.came.load(Ordering::Relaxed);
         if came {
@@ -66,5 +68,21 @@ impl Drop for TermListener {
         {
             signal.ends.store(true, Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_that_came_after_the_last_boundary_is_seen_by_the_next_session() {
+        let first = TermListener::new().expect("signals can be caught");
+        assert!(!first.is_asked());
+        // Its last boundary is behind it: it saves.
+        signal_hook::low_level::raise(SIGTERM).expect("a process may ask itself");
+        drop(first);
+        let next = TermListener::new().expect("signals can be caught");
+        assert!(next.is_asked(), "a process that was asked to end stays asked");
     }
 }
