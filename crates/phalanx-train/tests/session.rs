@@ -1,6 +1,9 @@
 //! Sessions of worlds whose ranks are threads of this process.
 
-use crate::worlds::{contents, program, samples, world};
+use crate::{
+    processes::{World, role, say},
+    worlds::{contents, program, samples, world},
+};
 use phalanx_checkpoint::{About, Checkpoints, Keep, OwnedTensors, Strictness, TensorInfo};
 use phalanx_core::DType;
 use phalanx_graph::{Feed, Fetch, Setup};
@@ -270,4 +273,97 @@ fn a_session_of_a_training_that_is_over_has_stopped() {
     assert_eq!(ends[0].0, 3);
     assert_eq!(ends[0], ends[1]);
     assert!(dir.0.join("done").exists());
+}
+
+/// BOUND-2: what only the chief does, fails on all ranks alike.
+#[test]
+fn an_event_file_that_cannot_be_made_ends_the_session_on_all_ranks() {
+    let dir = Scratch::new("events");
+    let file = dir.0.join("file");
+    fs::write(&file, "a file").expect("it can be written");
+    let ends = world(&[0, 0, 1], |ranks| {
+        let options = options(ranks, 1).summaries(file.join("events"));
+        Session::new(&program(), "loss", options).expect_err("rank 0 cannot write there").to_string()
+    });
+    assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+    let says = "training stopped at step 0: the event file of rank 0: ";
+    assert!(ends[0].starts_with(says) && ends[0].contains("events"), "{}", ends[0]);
+}
+
+/// Writes more than a buffer holds, at one step.
+struct Verbose {
+    step: u64,
+}
+
+impl Hook for Verbose {
+    fn name(&self) -> &'static str {
+        "Verbose"
+    }
+
+    fn after(&mut self, info: &StepInfo<'_>) -> Vec<HookAction> {
+        let tag = if info.step == self.step { "x".repeat(1 << 16) } else { "x".into() };
+        vec![HookAction::Summary { tag, value: 1.0 }]
+    }
+}
+
+/// What a rank is. In the test's own process it is nothing.
+#[test]
+fn events_entry() {
+    let Some(dir) = role() else { return };
+    let ranks = Ranks::from_env().expect("the world forms");
+    let place = place(&ranks);
+    let options = options(ranks, 1).summaries(dir).hook(Verbose { step: 2 });
+    let mut session = Session::new(&program(), "loss", options).expect("a session begins");
+    let why = (0..10).find_map(|_| step(&mut session, place).err()).expect("it does not fit");
+    say(&format!("error {why}"));
+}
+
+/// BOUND-2.
+#[test]
+fn an_event_file_that_cannot_be_written_ends_the_session_on_all_ranks() {
+    let dir = Scratch::new("events-full");
+    // 32 KiB a file, in units of 512 bytes.
+    let limit = Some("trap '' XFSZ && ulimit -f 64");
+    let role = dir.0.display().to_string();
+    let mut world = World::start("session::events_entry", &["a", "b"], &role, limit);
+    let mut told = Vec::new();
+    for rank in &mut world.ranks {
+        told.push(rank.hear("error").expect("the file is too large"));
+        assert!(rank.end().success());
+    }
+    assert_eq!(told[0], told[1]);
+    assert!(
+        told[0].starts_with("error training stopped at step 2: the event file of rank 0: "),
+        "{}",
+        told[0]
+    );
+}
+
+/// A training that failed has not ended, also if it is closed.
+#[test]
+fn a_session_that_failed_saves_nothing_at_its_end_and_is_not_done() {
+    let dir = Scratch::new("failed");
+    world(&[0, 0], |ranks| {
+        let place = place(&ranks);
+        let options = options(ranks, 1).checkpoints(&dir.0).hook(StopAtStep::at(5));
+        let mut session = Session::new(&program(), "loss", options).expect("a session begins");
+        step(&mut session, place).expect("a step runs");
+        session.run(&[], &[Fetch::mean("loss")]).expect_err("nothing is fed");
+        session.close().expect("what failed was told");
+    });
+    assert!(!dir.0.join("done").exists());
+    assert_eq!(Checkpoints::open(&dir.0).steps().expect("it can be read"), [0; 0], "a step that was cut off");
+    // A step that runs afterwards shows that the caller has mended it.
+    world(&[0, 0], |ranks| {
+        let place = place(&ranks);
+        let options = options(ranks, 1).checkpoints(&dir.0).hook(StopAtStep::at(2));
+        let mut session = Session::new(&program(), "loss", options).expect("a session begins");
+        session.run(&[], &[Fetch::mean("loss")]).expect_err("nothing is fed");
+        while !session.should_stop() {
+            step(&mut session, place).expect("a step runs");
+        }
+        session.close().expect("a session ends");
+    });
+    assert!(dir.0.join("done").exists());
+    assert_eq!(Checkpoints::open(&dir.0).steps().expect("it can be read"), [2]);
 }

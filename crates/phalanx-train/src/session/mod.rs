@@ -32,7 +32,10 @@ pub use store_part::StorePart;
 pub use vote::Reason;
 pub use writer::Writer;
 
-use crate::{Ranks, events::EventWriter};
+use crate::{
+    Ranks,
+    events::{EventError, EventWriter},
+};
 use phalanx_checkpoint::{About, mark_done};
 use phalanx_core::DType;
 use phalanx_graph::{Feed, Fetch, ParallelExecutor, Program, Setup, Store, exec::Fetched};
@@ -70,6 +73,11 @@ pub struct Session {
     /// What the program asked for since the last step.
     asked: Option<Reason>,
     stopped: Option<Stopped>,
+    /// What failed on this rank alone; all ranks learn of it at the next boundary (BOUND-2).
+    fault: Option<Reason>,
+    /// The last call failed: the values may be those of a step that was cut off.
+    is_failed: bool,
+    /// All ranks have agreed on a failure.
     is_closed: bool,
 }
 
@@ -116,8 +124,12 @@ impl Session {
             hooks.push(Box::new(SaveCheckpoints::new(period)));
         }
         let events = options.summaries.as_deref().filter(|_| peers.is_chief()).map(EventWriter::create);
-        let events = events.transpose().map_err(SessionError::Events)?;
-        let mut wish = StepWish::default();
+        // Only the chief has it: its failure is told, not returned, because the other ranks are on their way to the boundary.
+        let (events, fail) = match events.transpose() {
+            Ok(events) => (events, None),
+            Err(why) => (None, Some(no_events(&why))),
+        };
+        let mut wish = StepWish { fail, ..StepWish::default() };
         let mut todo = Vec::new();
         for hook in &mut hooks {
             let by = hook.name();
@@ -139,9 +151,11 @@ impl Session {
             origin,
             asked: None,
             stopped,
+            fault: None,
+            is_failed: false,
             is_closed: false,
         };
-        session.act(todo)?;
+        session.act(todo);
         Ok(session)
     }
 
@@ -184,9 +198,20 @@ impl Session {
         if self.should_stop() {
             return Err(SessionError::Ended);
         }
+        let out = self.run_step(feeds, fetch);
+        // A step that runs after one that did not shows that the caller has mended it.
+        self.is_failed = out.is_err();
+        out
+    }
+
+    fn run_step(
+        &mut self,
+        feeds: &[(&str, Feed<'_>)],
+        fetch: &[Fetch<'_>],
+    ) -> Result<Vec<Fetched>, SessionError> {
         let next = self.step + 1;
         let before: Vec<HookAction> = self.hooks.iter_mut().flat_map(|hook| hook.before(next)).collect();
-        self.act(before)?;
+        self.act(before);
         let out = self.executor.run(&mut self.store, feeds, fetch).map_err(SessionError::Run)?;
         self.step = next;
         let names = fetch.iter().map(|fetch| fetch.name);
@@ -199,34 +224,39 @@ impl Session {
             let by = hook.name();
             todo.extend(wish.take(by, hook.after(&info)));
         }
-        self.act(todo)?;
+        self.act(todo);
+        wish.fail = wish.fail.or(self.fault.take());
         let verdict = self.boundary.cross(next, wish, self.writer.as_mut());
         let verdict = verdict.inspect_err(|_| self.is_closed = true)?;
         if verdict.saves {
-            self.save()?;
+            self.save().inspect_err(|_| self.is_closed = true)?;
         }
         self.stopped = verdict.stopped;
         Ok(out)
     }
 
     fn save(&mut self) -> Result<(), SessionError> {
-        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let Some(writer) = &mut self.writer else {
+            return Ok(());
+        };
         let (seed, run) = self.store.randomness();
         let world = self.peers.n_ranks;
         let about = About { step: self.step, seed, run, world, ..About::default() };
         writer.save(about, &StorePart::new(&self.program, &mut self.store))
     }
 
-    /// Does what hooks of this rank alone want.
-    fn act(&mut self, actions: Vec<HookAction>) -> Result<(), SessionError> {
+    /// Does what hooks of this rank alone want. What fails waits for the next boundary.
+    fn act(&mut self, actions: Vec<HookAction>) {
         for action in actions {
             match action {
                 HookAction::Log { line } if self.peers.is_chief() => {
                     tracing::info!(target: "phalanx::session", "{line}");
                 }
                 HookAction::Summary { tag, value } => {
-                    if let Some(events) = &mut self.events {
-                        events.scalar(self.step, &tag, value as f32).map_err(SessionError::Events)?;
+                    let events = self.events.as_mut();
+                    let written = events.map(|events| events.scalar(self.step, &tag, value as f32));
+                    if let Some(Err(why)) = written {
+                        self.fault.get_or_insert(no_events(&why));
                     }
                 }
                 HookAction::Profile { on } => self.executor.record(on),
@@ -236,29 +266,32 @@ impl Session {
                 | HookAction::Fail { .. } => {}
             }
         }
-        Ok(())
     }
 
-    /// Ends the session on all ranks: the last step is saved, and the mark `done` tells evaluators that no more comes.
+    /// Ends the session on all ranks: the last step is saved, and the mark `done` tells evaluators that no more comes. After a failure there is
+    /// neither, so that the next start goes on from the last step that was saved.
     pub fn close(mut self) -> Result<(), SessionError> {
         let step = self.step;
-        let last: Vec<HookAction> = self.hooks.iter_mut().flat_map(|hook| hook.end(step)).collect();
-        let saves = last.contains(&HookAction::Save);
-        self.act(last)?;
-        if !self.is_closed {
-            let verdict = self.boundary.cross(
-                step,
-                StepWish { save: saves, ..StepWish::default() },
-                self.writer.as_mut(),
-            )?;
+        let (mut wish, mut todo) = (StepWish::default(), Vec::new());
+        for hook in &mut self.hooks {
+            let by = hook.name();
+            todo.extend(wish.take(by, hook.end(step)));
+        }
+        self.act(todo);
+        wish.fail = wish.fail.or(self.fault.take());
+        let has_failed = self.is_closed || self.is_failed;
+        if !has_failed {
+            let verdict = self.boundary.cross(step, wish, self.writer.as_mut())?;
             if verdict.saves && self.writer.as_ref().is_some_and(|w| w.newest() != Some(step)) {
                 self.save()?;
             }
         }
-        if let Some(writer) = &mut self.writer {
-            writer.wait()?;
+        match self.writer.as_mut().map_or(Ok(()), Writer::wait) {
+            // All ranks have been told why they end.
+            Err(error) if has_failed => tracing::warn!(%error, "a session that has failed did not save"),
+            waited => waited?,
         }
-        let is_finished = self.stopped.as_ref().is_none_or(|stopped| !stopped.is_asked);
+        let is_finished = !has_failed && self.stopped.as_ref().is_none_or(|stopped| !stopped.is_asked);
         if let Some(dir) = self.checkpoint_dir.as_ref().filter(|_| is_finished && self.peers.is_chief()) {
             mark_done(dir).map_err(SessionError::Checkpoint)?;
         }
@@ -269,9 +302,15 @@ impl Session {
     }
 }
 
+fn no_events(why: &EventError) -> Reason {
+    Reason { by: "the event file".into(), why: why.to_string() }
+}
+
 /// A fetched value, if it is one number.
 fn number(out: &Fetched) -> Option<f64> {
-    let Fetched::One(tensor) = out else { return None };
+    let Fetched::One(tensor) = out else {
+        return None;
+    };
     match tensor.dtype() {
         DType::F32 => {
             tensor.data::<f32>().ok().and_then(|all| <[f32; 1]>::try_from(all).ok()).map(|[v]| f64::from(v))
