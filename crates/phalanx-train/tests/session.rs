@@ -367,3 +367,37 @@ fn a_session_that_failed_saves_nothing_at_its_end_and_is_not_done() {
     assert!(dir.0.join("done").exists());
     assert_eq!(Checkpoints::open(&dir.0).steps().expect("it can be read"), [2]);
 }
+
+/// Wants one save.
+struct SavesAt {
+    step: u64,
+}
+
+impl Hook for SavesAt {
+    fn name(&self) -> &'static str {
+        "SavesAt"
+    }
+
+    fn after(&mut self, info: &StepInfo<'_>) -> Vec<HookAction> {
+        if info.step == self.step { vec![HookAction::Save] } else { Vec::new() }
+    }
+}
+
+/// BOUND-2 and WRITE-2: the rank is the one that could not save, not the one that tells it.
+#[test]
+fn a_save_that_failed_beside_the_training_names_the_rank_and_is_an_error_of_saving() {
+    let dir = Scratch::new("culprit");
+    let ends = world(&[0, 0, 1], |ranks| {
+        let place = place(&ranks);
+        let own = dir.0.join(if place.0 == 2 { "other" } else { "same" });
+        let options = options(ranks, 1).checkpoints(own).save(None).hook(SavesAt { step: 1 });
+        let mut session = Session::new(&program(), "loss", options).expect("a session begins");
+        let why = (0..100_000).find_map(|_| step(&mut session, place).err()).expect("it cannot be saved");
+        let is_over = session.should_stop();
+        session.close().expect("what failed was told");
+        let SessionError::Save { step, rank, why } = why else { panic!("{why}") };
+        (is_over, step, rank.0, why.contains("is not visible here"))
+    });
+    assert!(ends.iter().all(|end| *end == (true, 1, 2, true)), "{ends:?}");
+    assert!(!dir.0.join("same/done").exists());
+}

@@ -10,7 +10,7 @@ use super::{
     error::SessionError,
     hook::HookAction,
     peers::Peers,
-    vote::{Reason, Vote, spokesman},
+    vote::{Reason, Vote, Words, spokesman},
     writer::Writer,
 };
 use phalanx_core::Rank;
@@ -90,16 +90,15 @@ impl Boundary {
         mut wish: StepWish,
         writer: Option<&mut Writer>,
     ) -> Result<StepVerdict, SessionError> {
-        if let Some(Err(why)) = writer.map(Writer::look) {
-            wish.fail.get_or_insert(Reason { by: "the checkpoint".into(), why: why.to_string() });
-        }
+        let unsaved = writer.and_then(|writer| writer.look().err()).map(unsaved);
+        let fail = wish.fail.map(Words::Wish).or(unsaved);
         let is_asked = self.listener.as_ref().is_some_and(TermListener::is_asked);
         if is_asked {
             wish.stop
                 .get_or_insert(Reason { by: "SIGTERM".into(), why: "the process was asked to end".into() });
         }
         let own = Vote {
-            fails: wish.fail.is_some(),
+            fails: fail.is_some(),
             stops: wish.stop.is_some(),
             is_asked,
             saves: (wish.save || is_asked) && self.has_checkpoints,
@@ -108,13 +107,26 @@ impl Boundary {
         if !all.needs_words() {
             return Ok(StepVerdict { saves: all.saves, stopped: None });
         }
-        let said = self.peers.reasons(own, wish.fail.as_ref().or(wish.stop.as_ref()))?;
-        let (rank, reason) = spokesman(&said).ok_or(SessionError::Ended)?;
-        let (rank, reason) = (Rank::at(rank), reason.clone());
+        let words = fail.or(wish.stop.map(Words::Wish));
+        let said = self.peers.reasons(own, words.as_ref())?;
+        let (rank, words) = spokesman(&said).ok_or(SessionError::Ended)?;
+        let rank = Rank::at(rank);
+        let reason = match words.clone() {
+            Words::Wish(reason) => reason,
+            Words::Save { step, rank, why } => return Err(SessionError::Save { step, rank, why }),
+        };
         if all.fails {
             return Err(SessionError::Failed { step, rank, by: reason.by, why: reason.why });
         }
         let stopped = Stopped { step, rank, reason, is_asked: all.is_asked };
         Ok(StepVerdict { saves: all.saves, stopped: Some(stopped) })
+    }
+}
+
+/// What other ranks are told of a save that failed.
+fn unsaved(why: SessionError) -> Words {
+    match why {
+        SessionError::Save { step, rank, why } => Words::Save { step, rank, why },
+        other => Words::Wish(Reason { by: "the checkpoint".into(), why: other.to_string() }),
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{
     error::SessionError,
-    vote::{Reason, VOTE_BYTES, Vote},
+    vote::{VOTE_BYTES, Vote, Words},
 };
 use crate::Lent;
 use phalanx_collective::engine::{EngineError, EngineTensor, Outcome, Request};
@@ -59,9 +59,9 @@ impl Peers {
     pub fn reasons(
         &self,
         vote: Vote,
-        why: Option<&Reason>,
-    ) -> Result<Vec<(Vote, Option<Reason>)>, SessionError> {
-        let all: Vec<([u8; VOTE_BYTES], Option<Reason>)> =
+        why: Option<&Words>,
+    ) -> Result<Vec<(Vote, Option<Words>)>, SessionError> {
+        let all: Vec<([u8; VOTE_BYTES], Option<Words>)> =
             self.gather("reasons", &(vote.to_bytes(), why.cloned()))?;
         Ok(all.into_iter().map(|(bytes, why)| (Vote::from_bytes(&bytes), why)).collect())
     }

@@ -3,6 +3,7 @@
 //! - VOTE-1: all ranks leave a step with the same verdict: whether training goes on, and whether this step is saved.
 //! - VOTE-2: only where a verdict needs words (an end, a failure) do ranks exchange more than eight bytes.
 
+use phalanx_core::Rank;
 use serde::{Deserialize, Serialize};
 
 /// How many bytes travel.
@@ -14,6 +15,18 @@ pub struct Reason {
     /// A hook, a signal, or the program.
     pub by: String,
     pub why: String,
+}
+
+/// What one rank tells the others of an end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Words {
+    Wish(Reason),
+    /// A save has failed. The rank that could not save need not be the one that tells it.
+    Save {
+        step: u64,
+        rank: Rank,
+        why: String,
+    },
 }
 
 /// What one rank wants, or what all ranks together want.
@@ -46,7 +59,7 @@ impl Vote {
 }
 
 /// The rank whose reason counts: the lowest one that fails, else the lowest one that stops.
-pub fn spokesman(said: &[(Vote, Option<Reason>)]) -> Option<(usize, &Reason)> {
+pub fn spokesman(said: &[(Vote, Option<Words>)]) -> Option<(usize, &Words)> {
     let find = |wants: fn(&Vote) -> bool| {
         let found = said.iter().enumerate().find(|(_, (vote, why))| wants(vote) && why.is_some());
         found.and_then(|(rank, (_, why))| Some((rank, why.as_ref()?)))
@@ -85,11 +98,11 @@ mod tests {
     /// VOTE-2.
     #[test]
     fn a_failure_speaks_before_a_stop() {
-        let reason = |by: &str| Some(Reason { by: by.into(), why: "x".into() });
+        let words = |by: &str| Words::Wish(Reason { by: by.into(), why: "x".into() });
         let stop = Vote { stops: true, ..Vote::default() };
         let fail = Vote { fails: true, ..Vote::default() };
-        let said = [(Vote::default(), None), (stop, reason("time")), (fail, reason("nan"))];
-        assert_eq!(spokesman(&said).map(|(rank, why)| (rank, why.by.as_str())), Some((2, "nan")));
+        let said = [(Vote::default(), None), (stop, Some(words("time"))), (fail, Some(words("nan")))];
+        assert_eq!(spokesman(&said), Some((2, &words("nan"))));
         assert_eq!(spokesman(&said[..2]).map(|(rank, _)| rank), Some(1));
         assert_eq!(spokesman(&said[..1]), None);
         assert!(
