@@ -4,7 +4,7 @@ use crate::{
     processes::{World, role, say},
     worlds::{contents, program, samples, world},
 };
-use phalanx_checkpoint::{About, Checkpoints, Keep, OwnedTensors, Strictness, TensorInfo};
+use phalanx_checkpoint::{About, Checkpoints, Keep, OwnedTensors, Part, PartError, Strictness, TensorInfo};
 use phalanx_core::DType;
 use phalanx_graph::{Feed, Fetch, Setup};
 use phalanx_train::{
@@ -400,4 +400,51 @@ fn a_save_that_failed_beside_the_training_names_the_rank_and_is_an_error_of_savi
     });
     assert!(ends.iter().all(|end| *end == (true, 1, 2, true)), "{ends:?}");
     assert!(!dir.0.join("same/done").exists());
+}
+
+/// A part that cannot be read on one rank.
+struct Unread<'a>(&'a OwnedTensors);
+
+impl Part for Unread<'_> {
+    fn tensors(&self) -> Vec<TensorInfo> {
+        self.0.tensors()
+    }
+
+    fn read(&self, _: &str, _: u64, _: &mut [u8]) -> Result<(), PartError> {
+        Err("it is busy".into())
+    }
+
+    fn write(&mut self, _: &str, _: u64, _: &[u8]) -> Result<(), PartError> {
+        Err("it is busy".into())
+    }
+}
+
+/// WRITE-2: no writer waits for the rank that has nothing to write.
+#[test]
+fn a_rank_that_cannot_copy_its_share_fails_the_save_on_all_ranks() {
+    for shards in [ShardWriters::Each, ShardWriters::chief()] {
+        for culprit in [0, 1] {
+            let dir = Scratch::new("unread");
+            let ends = world(&[0, 0], |ranks| {
+                let peers = Arc::new(Arc::new(ranks).peers(1));
+                let (rank, keep) = (peers.rank.0, Keep { last: 2, every: None });
+                let mut writer = Writer::start(Some(&dir.0), keep, shards, peers)
+                    .expect("it starts")
+                    .expect("a directory");
+                let state = parts(rank, "all", 10);
+                let about = |step| About { step, world: 2, ..About::default() };
+                let unread = Unread(&state);
+                let part: &dyn Part = if rank == culprit { &unread } else { &state };
+                writer.save(about(1), part).expect("it is told with the others");
+                let why = writer.wait().expect_err("one rank cannot save");
+                writer.save(about(2), &state).expect("it is copied");
+                writer.wait().expect("the next one is written");
+                why.to_string()
+            });
+            assert_eq!(ends[0], ends[1]);
+            let says = format!("step 1 could not be saved: rank {culprit}: the tensor ");
+            assert!(ends[0].starts_with(&says) && ends[0].ends_with("it is busy"), "{}", ends[0]);
+            assert_eq!(Checkpoints::open(&dir.0).steps().expect("it can be read"), [2]);
+        }
+    }
 }

@@ -6,7 +6,11 @@
 //! - SENT-1: where ranks have no common directory, the chief has the checkpoint that all ranks together would have written.
 //! - SENT-2: if the chief cannot write, or a rank is lost, the save fails on all ranks, and older checkpoints stay.
 
-use super::{error::SessionError, peers::Peers, writer::Told};
+use super::{
+    error::SessionError,
+    peers::Peers,
+    writer::{Told, guarded},
+};
 use phalanx_checkpoint::{
     CheckpointDraft, CheckpointError, Copied, ReceivedShard, ShardId, ShardRecord, ShardStream,
 };
@@ -59,7 +63,8 @@ pub struct Sending<'a> {
     pub peers: &'a Peers,
     pub step: u64,
     pub id: ShardId,
-    pub copied: &'a Copied,
+    /// Or why there is no copy.
+    pub copied: Result<&'a Copied, &'a str>,
     pub piece_bytes: Option<NonZeroUsize>,
 }
 
@@ -88,9 +93,11 @@ impl Sending<'_> {
     }
 
     fn send(&self) -> Result<Told<ShardRecord>, SessionError> {
-        let stream = ShardStream::new(self.id, self.copied).map_err(|why| why.to_string());
+        let stream = guarded(|| ShardStream::new(self.id, self.copied?).map_err(|why| why.to_string()));
         let n = self.n_rounds(stream.as_ref().map(ShardStream::bytes).map_err(String::clone))?;
-        let Ok(mut stream) = stream else { return Err(SessionError::Ended) };
+        let Ok(mut stream) = stream else {
+            return Err(SessionError::Ended);
+        };
         for _ in 0..n {
             let piece = stream.take(self.piece());
             if self.peers.send_to_chief("save.piece", piece)? != GOES_ON {
@@ -101,11 +108,14 @@ impl Sending<'_> {
     }
 
     fn receive(&self, draft: &CheckpointDraft) -> Result<Told<ShardRecord>, SessionError> {
-        let written = draft.write_copied(self.id, self.copied);
-        let written =
-            written.and_then(|record| Ok((record, self.files(draft)?))).map_err(|why| why.to_string());
+        let written = guarded(|| {
+            let written = draft.write_copied(self.id, self.copied?);
+            written.and_then(|record| Ok((record, self.files(draft)?))).map_err(|why| why.to_string())
+        });
         let n = self.n_rounds(written.as_ref().map(|_| 0).map_err(String::clone))?;
-        let Ok((record, files)) = written else { return Err(SessionError::Ended) };
+        let Ok((record, files)) = written else {
+            return Err(SessionError::Ended);
+        };
         let mut files = Ok(files);
         for _ in 0..n {
             let says = if files.is_ok() { GOES_ON } else { GIVES_UP };
@@ -149,7 +159,7 @@ mod tests {
         let peers = Peers::new(Rank(0), 2, 0, Box::new(|| None));
         let piece = |of: u32, piece_bytes: Option<NonZeroUsize>| {
             let (id, copied) = (ShardId { index: 0, of, rank: 0 }, Copied::new());
-            Sending { peers: &peers, step: 1, id, copied: &copied, piece_bytes }.piece()
+            Sending { peers: &peers, step: 1, id, copied: Ok(&copied), piece_bytes }.piece()
         };
         assert_eq!((piece(1, None), piece(2, None), piece(5, None)), (4 << 20, 4 << 20, 1 << 20));
         assert_eq!((piece(1000, None), piece(1000, NonZeroUsize::new(7))), (64 << 10, 7));

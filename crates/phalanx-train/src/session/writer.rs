@@ -17,18 +17,26 @@ use phalanx_checkpoint::{
 };
 use phalanx_core::Rank;
 use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
-        mpsc::{Receiver, Sender, TryRecvError, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     thread,
+    time::{Duration, Instant},
 };
+
+/// After this, a wait says that it waits.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A copy that is to be written.
 struct Job {
     about: About,
     copied: Copied,
+    /// Why there is no copy. The job goes its way all the same: other ranks wait for this one.
+    fault: Option<String>,
 }
 
 /// What came of it, and the memory of the copy.
@@ -76,7 +84,8 @@ impl Writer {
         let act = Act { dir: dir.to_path_buf(), keep, shards, peers: peers.clone() };
         let run = move || {
             while let Ok(job) = todo.recv() {
-                let result = act.save(&job);
+                let saved = catch_unwind(AssertUnwindSafe(|| act.save(&job)));
+                let result = saved.unwrap_or_else(|panic| Err(act.panicked(&job, &*panic)));
                 if done.send((result, job.copied)).is_err() {
                     return; // The session is gone.
                 }
@@ -88,15 +97,16 @@ impl Writer {
         Ok(Some(Writer { peers, jobs, ended, thread, under_way, spare, saved }))
     }
 
-    /// Copies this rank's share of the state, and has it written. Waits for the save before it.
+    /// Copies this rank's share of the state, and has it written. Waits for the save before it. A copy that fails is told like a save that
+    /// fails: by [`look`](Self::look) and [`wait`](Self::wait), on all ranks.
     pub fn save(&mut self, about: About, part: &dyn Part) -> Result<(), SessionError> {
         self.wait()?;
         let step = about.step;
         let slices = own_slices(&part.tensors(), self.peers.rank.0, self.peers.n_ranks);
         let mut copied = std::mem::take(&mut self.spare);
-        copied.copy(part, &slices).map_err(SessionError::Checkpoint)?;
+        let fault = copied.copy(part, &slices).err().map(|why| why.to_string());
         let jobs = self.jobs.as_ref().ok_or(SessionError::Ended)?;
-        jobs.send(Job { about, copied }).map_err(|_| SessionError::Ended)?;
+        jobs.send(Job { about, copied, fault }).map_err(|_| SessionError::Ended)?;
         self.under_way = Some(step);
         Ok(())
     }
@@ -113,13 +123,22 @@ impl Writer {
         }
     }
 
-    /// Waits until nothing is being written. The engine ends this wait if a rank is lost.
+    /// Waits until nothing is being written. The engine ends this wait if a rank is lost; how long a disk takes, nobody knows.
     pub fn wait(&mut self) -> Result<(), SessionError> {
-        if self.under_way.is_none() {
+        let Some(step) = self.under_way else {
             return Ok(());
+        };
+        let begin = Instant::now();
+        loop {
+            match self.ended.recv_timeout(PATIENCE) {
+                Ok(ended) => return self.take(ended).map(drop),
+                Err(RecvTimeoutError::Disconnected) => return Err(SessionError::Ended),
+                Err(RecvTimeoutError::Timeout) => {
+                    let waited_s = begin.elapsed().as_secs();
+                    tracing::warn!(step, waited_s, "the session waits until a checkpoint is written");
+                }
+            }
         }
-        let ended = self.ended.recv().map_err(|_| SessionError::Ended)?;
-        self.take(ended).map(drop)
     }
 
     /// The last step that is on the disk, or on its way there. The same on all ranks.
@@ -138,8 +157,12 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.jobs.take());
+        // Only for what it says meanwhile: nobody is left who could be told of an error.
+        if let Err(error) = self.wait() {
+            tracing::warn!(%error, "the last save of a session that is gone has failed");
+        }
         if let Some(thread) = self.thread.take() {
-            // A panic there was told by `wait` as an end; nothing is left to do.
+            // Panics there are told as errors.
             let _ = thread.join();
         }
     }
@@ -168,10 +191,11 @@ pub type Told<T> = Result<T, String>;
 impl Act {
     fn save(&self, job: &Job) -> Result<u64, SessionError> {
         let step = job.about.step;
-        let begun = self.peers.is_chief().then(|| CheckpointDraft::begin(&self.dir, step));
+        let begin = || CheckpointDraft::begin(&self.dir, step).map_err(|why| why.to_string());
+        let begun = self.peers.is_chief().then(|| guarded(begin));
         let name = match &begun {
             Some(Ok(draft)) => Some(Ok(draft.name().to_string())),
-            Some(Err(why)) => Some(Err(why.to_string())),
+            Some(Err(why)) => Some(Err(why.clone())),
             None => None,
         };
         let name: Option<Told<String>> = self.peers.gather("save.draft", &name)?.swap_remove(0);
@@ -181,9 +205,12 @@ impl Act {
         let id = ShardId { index: rank, of, rank };
         let draft = begun.and_then(Result::ok);
         let (own, draft) = match self.shards {
-            ShardWriters::Each => self.write(id, draft, &name, &job.copied),
+            ShardWriters::Each => match guarded(|| self.write(id, draft, &name, job.copied()?)) {
+                Ok((record, draft)) => (Ok(record), Some(draft)),
+                Err(why) => (Err(why), None),
+            },
             ShardWriters::Chief { piece_bytes } => {
-                let sending = Sending { peers: &self.peers, step, id, copied: &job.copied, piece_bytes };
+                let sending = Sending { peers: &self.peers, step, id, copied: job.copied(), piece_bytes };
                 (sending.run(draft.as_ref())?, draft)
             }
         };
@@ -192,8 +219,11 @@ impl Act {
         for (rank, told) in told.into_iter().enumerate() {
             records.push(told.map_err(|why| self.failed(step, rank as u32, why))?);
         }
-        let committed = draft.filter(|_| self.peers.is_chief()).map(|draft| self.commit(draft, job, records));
-        let committed = committed.transpose().map(drop).map_err(|why| why.to_string());
+        let commit = |draft| self.commit(draft, job, records).map(drop).map_err(|why| why.to_string());
+        let committed = match draft.filter(|_| self.peers.is_chief()) {
+            Some(draft) => guarded(|| commit(draft)),
+            None => Ok(()),
+        };
         let told: Vec<Told<()>> = self.peers.gather("save.commit", &committed)?;
         match told.into_iter().next() {
             Some(Ok(())) => Ok(step),
@@ -209,12 +239,10 @@ impl Act {
         draft: Option<CheckpointDraft>,
         name: &str,
         copied: &Copied,
-    ) -> (Told<ShardRecord>, Option<CheckpointDraft>) {
+    ) -> Told<(ShardRecord, CheckpointDraft)> {
         let draft = draft.map_or_else(|| CheckpointDraft::join(&self.dir, name), Ok);
-        match draft.and_then(|draft| Ok((draft.write_copied(id, copied)?, draft))) {
-            Ok((record, draft)) => (Ok(record), Some(draft)),
-            Err(why) => (Err(why.to_string()), None),
-        }
+        let written = draft.and_then(|draft| Ok((draft.write_copied(id, copied)?, draft)));
+        written.map_err(|why| why.to_string())
     }
 
     fn commit(
@@ -235,5 +263,39 @@ impl Act {
 
     fn failed(&self, step: u64, rank: u32, why: String) -> SessionError {
         SessionError::Save { step, rank: Rank(rank), why }
+    }
+
+    fn panicked(&self, job: &Job, panic: &(dyn Any + Send)) -> SessionError {
+        self.failed(job.about.step, self.peers.rank.0, words_of(panic))
+    }
+}
+
+impl Job {
+    fn copied(&self) -> Result<&Copied, &str> {
+        self.fault.as_deref().map_or(Ok(&self.copied), Err)
+    }
+}
+
+/// Does what other ranks must learn the outcome of, whatever happens: a panic is told like an error.
+pub fn guarded<T>(act: impl FnOnce() -> Told<T>) -> Told<T> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| Err(words_of(&*panic)))
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no word");
+    format!("a panic, please report it: {said}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_beside_the_training_is_told_with_its_words() {
+        assert_eq!(guarded(|| Ok(3)), Ok(3));
+        let n = 7;
+        let told: Told<()> = guarded(|| panic!("shard {n}"));
+        assert_eq!(told, Err("a panic, please report it: shard 7".to_string()));
     }
 }
