@@ -38,6 +38,7 @@ print("ended", spec.type, session.global_step, session.is_chief, flush=True)
 
 @pytest.mark.parametrize("joins", ["first", "in the session"])
 def test_a_script_that_does_not_ask_whether_it_is_a_parameter_server_ends_well(tmp_path: Path, joins: str) -> None:
+    # LOOP-3
     script = tmp_path / "ported.py"
     script.write_text(PORTED)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
@@ -115,3 +116,14 @@ def test_sigterm_ends_a_process_whose_session_could_not_end() -> None:
     words = [sys.executable, "-c", DEAF, str(Path(__file__).parent)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done
+
+
+def without_a_place() -> str:
+    with pytest.raises(ValueError) as refused:
+        Model().session(hooks=[SummarySaverHook(save_steps=1)])
+    return str(refused.value)
+
+
+def test_what_one_rank_would_write_nowhere_is_refused_on_all() -> None:
+    text = "SummarySaverHook needs output_dir, because the session has no checkpoint_dir"
+    assert run_ranks(2, without_a_place, fresh=True, deadline_s=40) == [text, text]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from ranks import run_ranks
 from test_session_graph import Model, share, steps, train
 
+import phalanx
 import phalanx.graph as fluid
-from phalanx.data import Sampler
+from phalanx.data import Sampler, from_list
 from phalanx.distributed import CheckpointSaverHook, LoadCheckpoint, Saver, StopAtStepHook
-from phalanx.exceptions import CheckpointError
+from phalanx.exceptions import CheckpointError, SessionError
 
 
 def anew(folder: str) -> str:
@@ -66,3 +70,108 @@ def test_a_saver_does_not_write_where_a_session_saves(tmp_path: Path) -> None:
         assert Saver(model.main).save(session, tmp_path / "elsewhere").name == "checkpoint-1"
     with fluid.scope_guard(model.scope):
         assert Saver(model.main).save(None, tmp_path, global_step=9).name == "checkpoint-9"
+
+
+class Bag:
+    """Whatever it was given."""
+
+    def __init__(self, **held: Any) -> None:
+        self.held = held
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.held
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.held = state
+
+
+def saved_once(folder: Path, *state: Any) -> None:
+    model = Model()
+    model.scaffold.state = state
+    with model.session(checkpoint_dir=folder) as session:
+        session.run([], share(session.global_step))
+
+
+def test_states_survive_as_they_are(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(3).bit_generator.state
+    held = {"random": numbers, "by number": {1: "a", -2: ("b", [0.1])}, "worst": float("-inf"), "$odd": 7}
+    saved_once(tmp_path, Bag(**held))
+    found = Bag()
+    saved_once(tmp_path, found)
+    assert found.held == held and found.held["random"]["state"]["state"] > 1 << 64
+    with pytest.raises(TypeError, match=r"Scaffold.state\[1\].inner.0 cannot be saved: it is a ndarray; only numbers"):
+        saved_once(tmp_path / "array", Bag(), Bag(inner=[np.ones(2)]))
+
+
+def shuffled(folder: str, last: int) -> tuple[list[int], int]:
+    """With an order that differs from process to process."""
+    iterator = from_list(list(range(40))).shuffle(40).make_one_shot_iterator()
+    model, seen = Model(), []
+    model.scaffold.state = [iterator]
+    with model.session(checkpoint_dir=folder, hooks=[StopAtStepHook(last_step=last)]) as session:
+        while not session.should_stop():
+            seen.append(iterator.get_next())
+            session.run([], share(session.global_step))
+    return seen, iterator.state_dict()["salt"]
+
+
+def test_ranks_begin_with_the_states_of_rank_0_and_go_on_with_them(tmp_path: Path) -> None:
+    first = run_ranks(2, shuffled, str(tmp_path), 20)
+    second = run_ranks(2, shuffled, str(tmp_path), 40)
+    assert len({salt for _, salt in first + second}) == 1
+    for (seen, _), (later, _) in zip(first, second, strict=True):
+        assert sorted(seen + later) == list(range(40)), "each sample once"
+
+
+def diverging(folder: str, kind: str) -> str:
+    model, bag = Model(), Bag(n=0)
+    model.scaffold.state = [bag] if kind != "count" or phalanx.rank() == 0 else []
+    try:
+        with model.session(checkpoint_dir=folder) as session:
+            for step in range(3):
+                bag.held = {"n": (phalanx.rank() if kind == "differ" else 0) + step}
+                if kind == "odd" and phalanx.rank() == 1 and step == 2:
+                    bag.held = {"n": object()}
+                if step == 2:
+                    session.save()
+                session.run([], share(step))
+    except (SessionError, TypeError) as why:
+        return f"{type(why).__name__}: {why}"
+    return "ended"
+
+
+def test_states_that_differ_among_ranks_are_not_saved(tmp_path: Path) -> None:
+    # LOOP-4
+    for kind, own, other in (
+        ("differ", "SessionError: Scaffold.state[0], a Bag, has not the same state on rank 1 as on rank 0", None),
+        (
+            "odd",
+            "TypeError: Scaffold.state[0].n cannot be saved",
+            "SessionError: saving failed on rank 1: TypeError: Sc",
+        ),
+        ("count", "SessionError: Scaffold.state has nothing on rank 1, Scaffold.state[0], a Bag on rank 0", None),
+    ):
+        first, second = run_ranks(2, diverging, str(tmp_path / kind), kind)
+        assert second.startswith(own) and first.startswith(other or own), (first, second)
+        assert steps(tmp_path / kind) == []
+    assert run_ranks(2, diverging, str(tmp_path / "same"), "same") == ["ended", "ended"]
+
+
+def uneven(folder: str) -> int:
+    iterator = from_list(list(range(3 + phalanx.rank()))).make_one_shot_iterator()
+    model = Model()
+    model.scaffold.state = [iterator]
+    with model.session(checkpoint_dir=folder) as session:
+        while not session.should_stop():
+            iterator.get_next()
+            session.run([], share(session.global_step))
+    return session.global_step
+
+
+def test_the_end_of_the_data_of_one_rank_is_saved(tmp_path: Path) -> None:
+    assert run_ranks(2, uneven, str(tmp_path)) == [3, 3] and steps(tmp_path) == [3]
+
+
+def test_the_manifest_says_the_epoch(tmp_path: Path) -> None:
+    saved_once(tmp_path, Bag(epoch=-1), Bag(epoch="third"), Bag(epoch=4))
+    assert json.loads((tmp_path / "checkpoint-1" / "manifest.json").read_text())["epoch"] == 4

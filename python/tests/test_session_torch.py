@@ -242,6 +242,26 @@ def test_ranks_that_end_together_end_well() -> None:
     assert run_ranks(2, together, False) == run_ranks(2, together, True) == [3, 3]
 
 
+def diverging(folder: str) -> str:
+    made = Training()
+    try:
+        with made.session(folder) as session:
+            made.scheduler.last_epoch += hvd.rank()
+            session.save()
+            session.run(made.step, [0, 1])
+    except SessionError as why:
+        return f"{why.rank} {why}"
+    raise AssertionError("it was saved")
+
+
+def test_states_that_differ_among_ranks_are_not_saved(tmp_path: Path) -> None:
+    # LOOP-4
+    first, second = run_ranks(2, diverging, str(tmp_path))
+    assert first == second, (first, second)
+    assert first.startswith("1 state.0, a MultiStepLR, has not the same state on rank 1 as on rank 0"), first
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 def loaded(folder: str, width: int, strict: bool) -> list[bytes] | str:
     made = Training(width=width, frozen=True)
     try:

@@ -3,6 +3,7 @@
 * LOOP-1: every rank meets the others once after each step, and once when the session begins and when it ends.
 * LOOP-2: a hook that raises ends its step like any other; all ranks then stop together.
 * LOOP-3: the session of a parameter server serves until the workers have left, and makes no steps.
+* LOOP-4: a checkpoint holds one state of each object; ranks that have different ones do not save.
 """
 
 from __future__ import annotations
@@ -11,33 +12,29 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import fspath
 from os.path import abspath
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from phalanx import _phalanx, _world
+from phalanx.distributed._options import SAVE_SECS, Options, check_empty, savers
+from phalanx.distributed._plain import digest
+from phalanx.distributed._words import check_alike, exchanged
 from phalanx.distributed.hooks import (
-    CheckpointSaverHook,
-    LoadCheckpoint,
     ProfilerHook,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
-    StepCounterHook,
     SummarySaverHook,
 )
-from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
+from phalanx.exceptions import PhalanxError, SessionError
 from phalanx.summary import FileWriter
 
-SAVE_SECS = 600
-KEEP = 5
-SHARDS = ("each", "rank0")
 HEARD_SECS = 2.0
 LOGGER = logging.getLogger("phalanx.session")
 
@@ -70,63 +67,6 @@ class Stopped:
 
 
 @dataclass
-class Options:
-    """What all sessions take."""
-
-    checkpoint_dir: str | PathLike[str] | None
-    hooks: Iterable[SessionRunHook] | None
-    chief_only_hooks: Iterable[SessionRunHook] | None
-    save_checkpoint_secs: float | None
-    save_summaries_steps: int | None
-    save_summaries_secs: float | None
-    stop_grace_period_secs: float
-    log_step_count_steps: int | None
-    shards: str = "each"
-
-    def __post_init__(self) -> None:
-        self.hooks, self.chief_only_hooks = list(self.hooks or ()), list(self.chief_only_hooks or ())
-
-    def checked(self) -> Options:
-        """The same, if it makes sense."""
-        steps, secs = self.save_summaries_steps, self.save_summaries_secs
-        if steps is not None and secs is not None:
-            raise ValueError("give save_summaries_steps or save_summaries_secs, and not both")
-        if self.checkpoint_dir is None:
-            for name, value, default in (
-                ("save_summaries_steps", steps, None),
-                ("save_summaries_secs", secs, None),
-                ("save_checkpoint_secs", self.save_checkpoint_secs or SAVE_SECS, SAVE_SECS),
-            ):
-                if value != default:
-                    raise ValueError(f"{name} needs checkpoint_dir, where it is written")
-        for name, value in (("stop_grace_period_secs", self.stop_grace_period_secs),):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise ValueError(f"{name} must be a number from 0, not {value!r}")
-        if self.shards not in SHARDS:
-            raise ValueError(f'shards must be "each" or "rank0", not {self.shards!r}')
-        for each in (*(self.hooks or ()), *(self.chief_only_hooks or ())):
-            if not isinstance(each, SessionRunHook):
-                raise TypeError(f"hooks are SessionRunHooks, not a {type(each).__name__}")
-        if any(isinstance(hook, LoadCheckpoint) for hook in self.chief_only_hooks or ()):
-            raise ValueError("LoadCheckpoint belongs into hooks, not into chief_only_hooks: all ranks take part")
-        return self
-
-    def everything(self) -> tuple[list[SessionRunHook], list[SessionRunHook]]:
-        """Hooks of all ranks and of the chief, with those that the other arguments ask for."""
-        every, chief = list(self.hooks or ()), list(self.chief_only_hooks or ())
-        steps, secs = self.save_summaries_steps, self.save_summaries_secs
-        has_summaries = bool(steps or secs)
-        if self.log_step_count_steps:
-            output = self.checkpoint_dir if has_summaries else None
-            chief.append(StepCounterHook(self.log_step_count_steps, output_dir=output))
-        if has_summaries:
-            chief.append(SummarySaverHook(steps or None, secs or None))
-        if self.checkpoint_dir is not None and self.save_checkpoint_secs:
-            chief.append(CheckpointSaverHook(self.checkpoint_dir, save_secs=self.save_checkpoint_secs))
-        return every, chief
-
-
-@dataclass
 class _Failure:
     by: str
     why: str
@@ -136,24 +76,23 @@ class _Failure:
 class Loop:
     """A training loop that resumes by itself and stops on all ranks after the same step."""
 
+    _rank: int | None
+
     def __init__(self, options: Options) -> None:
         options = options.checked()
         self._set_out(options)
         if not _phalanx.is_initialized():
             _world.init()
         every, chief = options.everything()
-        save_dir, keep, keep_every = _savers(self._dir, [*every, *chief])
+        save_dir, keep, keep_every = savers(self._dir, [*every, *chief])
         if save_dir is None and options.shards != "each":
             raise ValueError("shards needs checkpoint_dir or a CheckpointSaverHook: without them nothing is saved")
         is_chief = _phalanx.place()[0] == 0
         self._save_dir = save_dir
         if self._dir is None and save_dir is not None and (is_chief or options.shards == "each"):
-            _check_empty(save_dir)
+            check_empty(save_dir)
         hooks = [*every, *chief] if is_chief else every
         self._hooks = [hook for hook in hooks if is_chief or not getattr(hook, "_only_chief", False)]
-        for hook in self._hooks:
-            if isinstance(hook, SummarySaverHook) and hook.output_dir is None and self._dir is None:
-                raise ValueError("SummarySaverHook needs output_dir, because the session has no checkpoint_dir")
         self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, options.shards == "rank0", True)
         self._rank = self._core.rank
         _sessions.add(self)
@@ -167,7 +106,7 @@ class Loop:
         """What a session has before it meets other ranks; ``is_over``: it never does (LOOP-3)."""
         self._dir = None if options.checkpoint_dir is None else fspath(options.checkpoint_dir)
         self._grace = float(options.stop_grace_period_secs)
-        self._rank: int | None = None
+        self._rank = None
         self._step = 0
         self._began = time.monotonic()
         self._stop: tuple[str, str] | None = None
@@ -201,7 +140,7 @@ class Loop:
         raise NotImplementedError
 
     def _extra(self) -> dict[str, Any]:
-        """What is said of a checkpoint, besides its step."""
+        """What is said of a checkpoint, besides its step; ``forms`` are states of objects, by what they are called."""
         return {}
 
     def _record(self, on: bool) -> None:
@@ -347,10 +286,27 @@ class Loop:
                 raise _noted(failure.error, why) from None
             raise
         if saves and not (closing and self._core.newest() == self._step):
-            about = {"step": self._step, "epoch": 0, "seed": 0, "run": 0, "world": 0, **self._extra()}
-            self._save(json.dumps(about, allow_nan=False))
+            # Ranks that end each by itself may have taken different numbers of batches.
+            self._save(json.dumps(self._about(not closing or self._stopped is not None), allow_nan=False))
         if stopped is not None:
             self._stopped = Stopped(*stopped)
+
+    def _about(self, is_even: bool) -> dict[str, Any]:
+        """What is said of a checkpoint. ``is_even``: all ranks have made the same steps, and have the same states (LOOP-4)."""
+        extra: dict[str, Any] = {}
+        failure = None
+        try:
+            extra = self._extra()
+        except Exception as why:
+            failure = why
+        forms: dict[str, Any] = extra.pop("forms", {})
+        if is_even and self._core.n_ranks > 1:
+            own = {name: digest(form) for name, form in forms.items()}
+            check_alike(exchanged("session.states", own, failure, "saving"))
+        elif failure is not None:
+            raise failure
+        epoch = next(filter(_is_epoch, (form.get("epoch") for form in forms.values() if isinstance(form, dict))), 0)
+        return {"step": self._step, "epoch": epoch, "seed": 0, "run": 0, "world": 0, **extra}
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
@@ -433,33 +389,8 @@ class _Lazy(Mapping[str, float]):
         return len(self._values())
 
 
-def _savers(own: str | None, hooks: Sequence[SessionRunHook]) -> tuple[str | None, int, int | None]:
-    """Where the session saves and how much it keeps: what its directory and its hooks say."""
-    keep, keep_every = None, None
-    for hook in hooks:
-        if not isinstance(hook, CheckpointSaverHook):
-            continue
-        if own is not None and abspath(hook.checkpoint_dir) != abspath(own):
-            raise ValueError(
-                f"a session saves to one directory, but checkpoint_dir is {own!r} and CheckpointSaverHook has "
-                f"{hook.checkpoint_dir!r}"
-            )
-        own = own or hook.checkpoint_dir
-        keep = hook.keep if hook.keep is not None else keep
-        keep_every = hook.keep_every if hook.keep_every is not None else keep_every
-    for name, number in (("keep", keep), ("keep_every", keep_every)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise ValueError(f"{name} must be a whole number from 1, not {number!r}")
-    return own, KEEP if keep is None else keep, keep_every
-
-
-def _check_empty(folder: str) -> None:
-    """Refuses steps of another training: readers would take the later ones of both, and the others would be deleted."""
-    if any(Path(folder).glob("checkpoint-[0-9]*")):
-        raise CheckpointError(
-            f"{folder} has checkpoints of another training, and this session does not go on from them: give it "
-            f"checkpoint_dir={folder!r} to go on, or CheckpointSaverHook another directory"
-        )
+def _is_epoch(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_saved_to(folder: str) -> bool:
@@ -511,4 +442,4 @@ def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-__all__ = ["Loop", "Options", "Stopped"]
+__all__ = ["SAVE_SECS", "Loop", "Options", "Stopped"]

@@ -26,9 +26,11 @@ import numpy as np
 from phalanx import _phalanx
 from phalanx.data.sampler import Sampler
 from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
+from phalanx.distributed._plain import filled, hollow
+from phalanx.distributed._words import exchanged
 from phalanx.distributed.hooks import SessionRunArgs, SessionRunHook
 from phalanx.distributed.saver import Saver
-from phalanx.exceptions import CheckpointError
+from phalanx.exceptions import CheckpointError, SessionError
 from phalanx.graph import _feed, _prune
 from phalanx.graph._feed import Fetch
 from phalanx.graph.compiler import CompiledProgram, _loss_of
@@ -45,7 +47,8 @@ class Scaffold:
 
     ``loss`` is what was minimized, unless it is given. ``devices`` is the number of devices of each rank. ``state`` are
     objects with ``state_dict()`` and ``load_state_dict()`` that are saved and resumed, too, such as a
-    ``phalanx.data.Sampler``; their states are plain values, and the same on all ranks.
+    ``phalanx.data.Sampler``. Their states consist of numbers, texts, lists, tuples and dicts. All ranks begin with those of
+    rank 0, and they must stay the same on all ranks.
     """
 
     program: Program | CompiledProgram | None = None
@@ -177,10 +180,11 @@ class DistributedSession(Loop):
     # What the loop asks for.
 
     def _restore(self, resumes: bool) -> int:
-        if not resumes:
-            return 0
-        found = self._core.restore_graph(self._program._graph, self._scope._store, None, "exact", True)
+        found = None
+        if resumes:
+            found = self._core.restore_graph(self._program._graph, self._scope._store, None, "exact", True)
         if found is None:
+            self._begin_alike()
             return 0
         states = extra_of(found).get("state")
         if states is None and self._state:
@@ -195,15 +199,37 @@ class DistributedSession(Loop):
                 f"the checkpoint {found[1]} has the states of {len(states)} objects, and Scaffold.state has {len(self._state)}"
             )
         for one, state in zip(self._state, states, strict=True):
-            one.load_state_dict(state)
+            one.load_state_dict(filled(state, {}))
         return tell(found, self.is_chief)
 
+    def _forms(self) -> dict[str, Any]:
+        named = {f"Scaffold.state[{i}]": one for i, one in enumerate(self._state)}
+        return {f"{name}, a {type(one).__name__}": hollow(one.state_dict(), name) for name, one in named.items()}
+
+    def _begin_alike(self) -> None:
+        """Other ranks take over the states of the chief's objects, as they do when they go on from a checkpoint."""
+        if self._core.n_ranks == 1:
+            return
+        forms: dict[str, Any] = {}
+        failure = None
+        try:
+            forms = self._forms()
+        except Exception as why:
+            failure = why
+        mine = forms if self.is_chief else list(forms)
+        told = exchanged("session.begin", mine, failure, "reading the states of Scaffold.state")
+        for rank, names in enumerate(told[1:], 1):
+            if names != list(told[0]):
+                text = f"Scaffold.state has {', '.join(names) or 'nothing'} on rank {rank}, {', '.join(told[0]) or 'nothing'} on rank 0"
+                raise SessionError(f"{text}: give all ranks the same objects", rank=rank)
+        for one, form, wanted in zip(self._state, forms.values(), told[0].values(), strict=True):
+            if form != wanted:
+                one.load_state_dict(filled(wanted, {}))
+
     def _extra(self) -> dict[str, Any]:
-        states = [one.state_dict() for one in self._state]
-        sampler = next(
-            (state for one, state in zip(self._state, states, strict=True) if isinstance(one, Sampler)), None
-        )
-        return {"sampler": sampler, "epoch": sampler["epoch"] if sampler else 0, "extra": {"state": states}}
+        forms = self._forms()
+        sampler = next((one.state_dict() for one in self._state if isinstance(one, Sampler)), None)
+        return {"sampler": sampler, "extra": {"state": list(forms.values())}, "forms": forms}
 
     def _save(self, about: str) -> None:
         self._core.save_graph(self._program._graph, self._scope._store, about)

@@ -11,16 +11,17 @@
 
 from __future__ import annotations
 
-import math
 import random
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from phalanx import _phalanx
+from phalanx.distributed import _plain
+from phalanx.distributed._plain import filled as filled
 from phalanx.torch._memory import CODES, back, lend, on_host
 
 _PYTHON = struct.Struct("<625I?d")
@@ -29,56 +30,16 @@ _NUMPY = struct.Struct("<624IiQd")
 
 def hollow(value: Any, name: str, tensors: list[tuple[str, torch.Tensor]]) -> Any:
     """The value as JSON, with names instead of tensors, which are appended to the list."""
-    if isinstance(value, torch.Tensor):
+
+    def named(value: Any, name: str) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return None
         if value.dtype not in CODES or value.layout is not torch.strided:
             raise TypeError(f"{name} cannot be saved: it is a tensor of {value.dtype}, {value.layout}")
         tensors.append((name, value.detach()))
         return {"$tensor": name}
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, int):
-        return int(value) if -(1 << 63) <= value < 1 << 64 else {"$int": str(int(value))}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-    if isinstance(value, Mapping):
-        return _hollow_dict(value, name, tensors)
-    if isinstance(value, (list, tuple, torch.Size)):
-        each = [hollow(one, f"{name}.{i}", tensors) for i, one in enumerate(value)]
-        return each if isinstance(value, list) else {"$tuple": each}
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        return hollow(value.item(), name, tensors)
-    raise TypeError(
-        f"{name} cannot be saved: it is a {type(value).__name__}; only tensors, numbers, texts, lists, tuples and dicts can"
-    )
 
-
-def _hollow_dict(value: Mapping[Any, Any], name: str, tensors: list[tuple[str, torch.Tensor]]) -> Any:
-    items = [(key, hollow(one, f"{name}.{key}", tensors)) for key, one in value.items()]
-    odd = next((key for key, _ in items if not isinstance(key, (str, int)) or isinstance(key, bool)), None)
-    if odd is not None:
-        raise TypeError(f"{name} cannot be saved: a dict's keys must be texts or numbers, not {odd!r}")
-    if all(isinstance(key, str) and not key.startswith("$") for key, _ in items):
-        return dict(items)
-    return {"$dict": [[key, one] for key, one in items]}
-
-
-def filled(form: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value of which :func:`hollow` made this."""
-    if isinstance(form, list):
-        return [filled(one, tensors) for one in form]
-    if not isinstance(form, dict):
-        return form
-    if len(form) == 1:
-        ((kind, inner),) = form.items()
-        if kind == "$tensor":
-            return tensors[inner]
-        if kind == "$dict":
-            return {key: filled(one, tensors) for key, one in inner}
-        if kind == "$tuple":
-            return tuple(filled(one, tensors) for one in inner)
-        if kind in ("$int", "$float"):
-            return int(inner) if kind == "$int" else float(inner)
-    return {key: filled(one, tensors) for key, one in form.items()}
+    return _plain.hollow(value, name, named, f"tensors, {_plain.PLAIN}")
 
 
 def has_values(form: Any) -> bool:

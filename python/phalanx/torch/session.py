@@ -179,7 +179,8 @@ class Session(Loop):
     def _extra(self) -> dict[str, Any]:
         forms, self._tensors = self._forms()
         sampler = next((one.state_dict() for _, one in self._others if isinstance(one, Sampler)), None)
-        return {"sampler": sampler, "epoch": sampler["epoch"] if sampler else 0, "extra": {"torch": forms}}
+        each = {f"{name}, a {type(one).__name__}": forms[name] for name, one in self._others}
+        return {"sampler": sampler, "extra": {"torch": forms}, "forms": each}
 
     def _save(self, about: str) -> None:
         own = random_state(self.rank)
