@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -242,6 +244,46 @@ def bad_validation() -> str:
 def test_a_validation_that_fails_is_told_to_all_ranks() -> None:
     other, own = run_ranks(2, bad_validation)
     assert own.startswith("FeedError: `y`") and other.startswith("SessionError: validation failed on rank 1: FeedError")
+
+
+class AskedAt(SessionRunHook):
+    """The system asks the process to end in the middle of this step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_context.step == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def validated(folder: str, asked_at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps after which a training of 6 steps validates, every second one and at the end."""
+    options = {"validation_dataset": samples(4), "build_validation_func": validate, "hooks": [AskedAt(asked_at)]}
+    trainer = made(12, num_epochs=1, checkpoint_dir=folder, **options)
+    steps: list[int] = []
+    plain = trainer.validate
+
+    def counted() -> dict[str, float]:
+        steps.append(trainer.global_step)
+        return plain()
+
+    monkeypatch.setattr(trainer, "validate", counted)
+    trainer.train_and_validate_to_end(validate_step_size=2)
+    return steps
+
+
+def test_a_step_is_validated_once_and_not_when_the_process_is_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert validated(str(tmp_path / "whole"), 0, monkeypatch) == [2, 4, 6]
+    assert validated(str(tmp_path / "asked"), 4, monkeypatch) == [2]
+    assert validated(str(tmp_path / "asked"), 0, monkeypatch) == [6], "it goes on after step 4"
+
+
+def test_a_checkpoint_says_the_epoch(tmp_path: Path) -> None:
+    made(12, num_epochs=3, checkpoint_dir=tmp_path).train_and_validate_to_end()
+    assert json.loads((tmp_path / "checkpoint-18" / "manifest.json").read_text())["epoch"] == 2
 
 
 def twice() -> tuple[list[float], list[float], float, bool]:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,9 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 from phalanx import _world
 from phalanx.data.dataset import Dataset, DatasetIterator, _whole
 from phalanx.distributed._loop import SAVE_SECS, Loop
+from phalanx.distributed._words import exchanged
 from phalanx.distributed.hooks import LoggingTensorHook, SessionRunHook, StopAtStepHook
-from phalanx.exceptions import SessionError
-from phalanx.objects import gather_bytes
 
 #: How often the speed is printed, where anything is.
 COUNT_STEPS = 100
@@ -87,6 +85,7 @@ class Training:
             own = _dataset("validation_dataset", validation_dataset).shard(self._size, self._rank)
             self._validation = own.batch(batch_size)
         self._metrics: dict[str, float] | None = None
+        self._validated: int | None = None
         logged = self._build(Recipe(build_training_func, build_validation_func, optimizer, optimizer_args))
         every = list(hooks or ())
         if max_iteration != math.inf:
@@ -173,17 +172,31 @@ class Training:
         except Exception as why:
             failure = why
         self._metrics = means(exchanged("trainer.metrics", sums, failure, "validation"))
+        self._validated = self.global_step
         return self._metrics
 
     def train_and_validate_to_end(self, validate_step_size: int = 50) -> None:
-        """Trains until the data end; validates after every ``validate_step_size`` steps and at the end."""
+        """Trains until the data end; validates after every ``validate_step_size`` steps and at the end.
+
+        After SIGTERM it does not validate: there is time to save, and no more.
+        """
         every = _whole("validate_step_size", validate_step_size, 1)
         with self.session:
             while self.train_on_batch():
-                if self._validation is not None and self.global_step % every == 0:
-                    self.validate()
-            if self._validation is not None:
-                self.validate()
+                if self.global_step % every == 0:
+                    self._validate_once()
+            self._validate_once()
+
+    def _validate_once(self) -> None:
+        """Validates this step, unless that was done or the process is asked to end."""
+        stopped = self.session.stopped
+        if (
+            self._validation is None
+            or self._validated == self.global_step
+            or (stopped is not None and stopped.is_asked)
+        ):
+            return
+        self.validate()
 
     def _next(self) -> tuple[Any, list[int]]:
         """The next batch of this rank in this epoch, if it has one, and the samples of each rank's."""
@@ -309,21 +322,6 @@ def n_samples(batch: Any) -> int:
     if isinstance(batch, Mapping):
         return n_samples(next(iter(batch.values())))
     return n_samples(batch[0]) if isinstance(batch, tuple) else len(batch)
-
-
-def exchanged(name: str, mine: Any, failure: Exception | None, what: str) -> list[Any]:
-    """What each rank has, in their order. If one has failed instead, it raises its failure, and the others are told of it."""
-    if failure is None and _world.size() == 1:
-        return [mine]
-    word = {"is": mine} if failure is None else {"failed": f"{type(failure).__name__}: {failure}"}
-    words = [json.loads(line) for line in gather_bytes(json.dumps(word).encode() + b"\n", name).splitlines()]
-    if failure is not None:
-        raise failure
-    for rank, each in enumerate(words):
-        if "failed" in each:
-            why = each["failed"]
-            raise SessionError(f"{what} failed on rank {rank}: {why}", rank=rank, cause=why)
-    return [each["is"] for each in words]
 
 
 def add(sums: Sums, numbers: Mapping[str, Any], n: int) -> None:
