@@ -242,6 +242,39 @@ def test_ranks_that_end_together_end_well() -> None:
     assert run_ranks(2, together, False) == run_ranks(2, together, True) == [3, 3]
 
 
+def failing_at_the_end() -> str:
+    made = Training()
+    try:
+        with made.session() as session:
+            for _ in range(2):
+                session.run(made.step, [0, 1])
+            if hvd.rank() == 1:
+                raise ArithmeticError("after the last step")
+    except (ArithmeticError, SessionError) as why:
+        return f"{type(why).__name__}: {why}"
+    raise AssertionError("it ended")
+
+
+def test_ranks_that_have_ended_are_told_of_one_that_failed() -> None:
+    own = "ArithmeticError: after the last step"
+    for _ in range(2):
+        told = run_ranks(2, failing_at_the_end)
+        assert told == [f"SessionError: training stopped at step 2: the program of rank 1: {own}", own]
+    assert run_ranks(2, together, False) == [3, 3]
+
+
+def test_checkpoints_of_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hvd.init()
+    train(str(tmp_path), 2, save_steps=1)
+    made = Training()
+    with pytest.raises(CheckpointError, match="has checkpoints of another training"):
+        made.session(hooks=[CheckpointSaverHook(tmp_path, save_steps=1)])
+    # As if another program had written it: a manifest that was changed is not whole.
+    monkeypatch.setattr(torch_session, "extra_of", lambda found: {})
+    with pytest.raises(CheckpointError, match="checkpoint-2 has no state of a session with torch"):
+        made.session(str(tmp_path))
+
+
 def diverging(folder: str) -> str:
     made = Training()
     try:

@@ -93,7 +93,8 @@ class Loop:
             check_empty(save_dir)
         hooks = [*every, *chief] if is_chief else every
         self._hooks = [hook for hook in hooks if is_chief or not getattr(hook, "_only_chief", False)]
-        self._core = _phalanx.SessionCore(_number(), save_dir, keep, keep_every, options.shards == "rank0", True)
+        self._nth = _number()
+        self._core = _phalanx.SessionCore(self._nth, save_dir, keep, keep_every, options.shards == "rank0", True)
         self._rank = self._core.rank
         _sessions.add(self)
         try:

@@ -31,7 +31,7 @@ from phalanx import _phalanx
 from phalanx.data.sampler import Sampler
 from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
-from phalanx.exceptions import CheckpointError, SessionError
+from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
 from phalanx.torch._state import (
     InPlace,
     filled,
@@ -95,6 +95,7 @@ class Session(Loop):
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not a {type(model).__name__}")
         self._model = model
+        self._leaving: _phalanx.Operation | None = None
         self._others = [("optimizer", optimizer)] if optimizer is not None else []
         self._others += [(f"state.{i}", one) for i, one in enumerate(state)]
         for name, one in self._others:
@@ -200,17 +201,33 @@ class Session(Loop):
                 log(f"{path}: left as it is: {left}")
 
     def _leave_step(self, why: str, is_ended: bool) -> None:
-        # Nobody can tell ranks that wait for gradients. If these others have not ended, too, they never will.
-        if not is_ended or self._core.n_ranks == 1:
+        # Nobody can tell ranks that wait for gradients. Ranks that have ended, too, come here.
+        if self._core.n_ranks == 1 or self._leaving is not None:
             return
+        word = json.dumps(None if is_ended else why).encode() + b"\n"
+        try:
+            self._leaving = _phalanx.submit("allgather", [word], name=f"session.{self._nth}.end")
+        except PhalanxError:
+            # The world has ended, which others have said.
+            if is_ended:
+                raise
+        if is_ended and self._leaving is not None:
+            self._wait_for_ends(self._leaving)
+
+    def _wait_for_ends(self, leaving: _phalanx.Operation) -> None:
         patience = max(self._grace, END_SECS)
         try:
-            _phalanx.submit("allgather", [b"."], name="session.end").wait(patience)
+            arrays, _ = leaving.wait(patience)
         except TimeoutError:
             raise SessionError(
                 f"this rank has ended after step {self._step}, and other ranks have not in {patience:g} s: make the same number of "
                 "steps on all ranks, call request_stop() before the last one, or raise stop_grace_period_secs"
             ) from None
+        for rank, line in enumerate(arrays[0].tobytes().splitlines()):
+            why = json.loads(line)
+            if why is not None:
+                text = f"training stopped at step {self._step}: the program of rank {rank}: {why}"
+                raise SessionError(text, rank=rank, cause=why)
 
 
 _NOTHING = {"step": 0, "epoch": 0, "seed": 0, "run": 0, "world": 0}
