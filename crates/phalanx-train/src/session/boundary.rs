@@ -10,7 +10,7 @@ use super::{
     error::SessionError,
     hook::HookAction,
     peers::Peers,
-    vote::{Reason, Vote, Words, spokesman},
+    vote::{EndWords, Reason, Vote, spokesman},
     writer::Writer,
 };
 use phalanx_core::Rank;
@@ -91,7 +91,7 @@ impl Boundary {
         writer: Option<&mut Writer>,
     ) -> Result<StepVerdict, SessionError> {
         let unsaved = writer.and_then(|writer| writer.look().err()).map(unsaved);
-        let fail = wish.fail.map(Words::Wish).or(unsaved);
+        let fail = wish.fail.map(EndWords::Wish).or(unsaved);
         let is_asked = self.listener.as_ref().is_some_and(TermListener::is_asked);
         if is_asked {
             wish.stop
@@ -107,13 +107,13 @@ impl Boundary {
         if !all.needs_words() {
             return Ok(StepVerdict { saves: all.saves, stopped: None });
         }
-        let words = fail.or(wish.stop.map(Words::Wish));
+        let words = fail.or(wish.stop.map(EndWords::Wish));
         let said = self.peers.reasons(own, words.as_ref())?;
         let (rank, words) = spokesman(&said).ok_or(SessionError::Ended)?;
         let rank = Rank::at(rank);
         let reason = match words.clone() {
-            Words::Wish(reason) => reason,
-            Words::Save { step, rank, why } => return Err(SessionError::Save { step, rank, why }),
+            EndWords::Wish(reason) => reason,
+            EndWords::Save { step, rank, why } => return Err(SessionError::Save { step, rank, why }),
         };
         if all.fails {
             return Err(SessionError::Failed { step, rank, by: reason.by, why: reason.why });
@@ -124,9 +124,9 @@ impl Boundary {
 }
 
 /// What other ranks are told of a save that failed.
-fn unsaved(why: SessionError) -> Words {
+fn unsaved(why: SessionError) -> EndWords {
     match why {
-        SessionError::Save { step, rank, why } => Words::Save { step, rank, why },
-        other => Words::Wish(Reason { by: "the checkpoint".into(), why: other.to_string() }),
+        SessionError::Save { step, rank, why } => EndWords::Save { step, rank, why },
+        other => EndWords::Wish(Reason { by: "the checkpoint".into(), why: other.to_string() }),
     }
 }

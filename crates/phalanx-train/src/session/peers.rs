@@ -4,7 +4,7 @@
 
 use super::{
     error::SessionError,
-    vote::{VOTE_BYTES, Vote, Words},
+    vote::{EndWords, VOTE_BYTES, Vote},
 };
 use crate::Lent;
 use phalanx_collective::engine::{EngineError, EngineTensor, Outcome, Request};
@@ -59,9 +59,9 @@ impl Peers {
     pub fn reasons(
         &self,
         vote: Vote,
-        why: Option<&Words>,
-    ) -> Result<Vec<(Vote, Option<Words>)>, SessionError> {
-        let all: Vec<([u8; VOTE_BYTES], Option<Words>)> =
+        why: Option<&EndWords>,
+    ) -> Result<Vec<(Vote, Option<EndWords>)>, SessionError> {
+        let all: Vec<([u8; VOTE_BYTES], Option<EndWords>)> =
             self.gather("reasons", &(vote.to_bytes(), why.cloned()))?;
         Ok(all.into_iter().map(|(bytes, why)| (Vote::from_bytes(&bytes), why)).collect())
     }

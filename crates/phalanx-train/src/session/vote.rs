@@ -19,7 +19,7 @@ pub struct Reason {
 
 /// What one rank tells the others of an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Words {
+pub enum EndWords {
     Wish(Reason),
     /// A save has failed. The rank that could not save need not be the one that tells it.
     Save {
@@ -59,7 +59,7 @@ impl Vote {
 }
 
 /// The rank whose reason counts: the lowest one that fails, else the lowest one that stops.
-pub fn spokesman(said: &[(Vote, Option<Words>)]) -> Option<(usize, &Words)> {
+pub fn spokesman(said: &[(Vote, Option<EndWords>)]) -> Option<(usize, &EndWords)> {
     let find = |wants: fn(&Vote) -> bool| {
         let found = said.iter().enumerate().find(|(_, (vote, why))| wants(vote) && why.is_some());
         found.and_then(|(rank, (_, why))| Some((rank, why.as_ref()?)))
@@ -98,7 +98,7 @@ mod tests {
     /// VOTE-2.
     #[test]
     fn a_failure_speaks_before_a_stop() {
-        let words = |by: &str| Words::Wish(Reason { by: by.into(), why: "x".into() });
+        let words = |by: &str| EndWords::Wish(Reason { by: by.into(), why: "x".into() });
         let stop = Vote { stops: true, ..Vote::default() };
         let fail = Vote { fails: true, ..Vote::default() };
         let said = [(Vote::default(), None), (stop, Some(words("time"))), (fail, Some(words("nan")))];
