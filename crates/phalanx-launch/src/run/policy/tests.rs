@@ -146,6 +146,18 @@ fn a_second_ctrl_c_kills_at_once() {
     assert_eq!(policy.cause().exit_code(), 130, "the cause stays the first one");
 }
 
+/// END-8.
+#[test]
+fn a_request_to_end_that_arrives_twice_at_once_counts_once() {
+    let kills = |second| {
+        let (_, log) =
+            play(1, &[(0, JobEvent::Asked(15)), (second, JobEvent::Asked(15)), (second + 1, exit(0, 0))]);
+        log.iter().any(|(_, action)| *action == Action::Signal(JobSignal::Kill))
+    };
+    assert!(!kills(20), "timeout signals its child, then the group");
+    assert!(kills(1500), "a later request has no more patience");
+}
+
 #[test]
 fn sigterm_is_passed_on_and_a_failure_that_follows_is_no_culprit() {
     let (policy, log) = play(1, &[(0, JobEvent::Asked(15)), (20, killed(0, 15))]);
