@@ -36,21 +36,40 @@ print("ended", spec.type, session.global_step, session.is_chief, flush=True)
 """
 
 
+def started(folder: Path, program: str, *flags: str, joins: str = "") -> subprocess.CompletedProcess[str]:
+    """A script under the launcher."""
+    script = folder / "script.py"
+    script.write_text(program)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
+    words = [sys.executable, "-m", "phalanx", *flags, str(script), "--", str(Path(__file__).parent), joins]
+    env["OMP_NUM_THREADS"] = "1"
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+SHORT = """
+import sys
+sys.path.insert(0, sys.argv[-2])
+import phalanx
+from phalanx.distributed import DistributedSession, StopAtStepHook
+from test_session_graph import Model, share
+
+with DistributedSession(scaffold=Model().scaffold, hooks=[StopAtStepHook(last_step=3)], log_step_count_steps=None) as session:
+    while not session.should_stop():
+        session.run([], share(session.global_step))
+print("ended", phalanx.size(), session.global_step, flush=True)
+"""
+
+
+def test_a_session_joins_the_world_of_its_launcher(tmp_path: Path) -> None:
+    done = started(tmp_path, SHORT, "run", "-np", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split("ended ")[1] for line in done.stdout.splitlines()] == ["2 3", "2 3"], done.stdout
+
+
 @pytest.mark.parametrize("joins", ["first", "in the session"])
 def test_a_script_that_does_not_ask_whether_it_is_a_parameter_server_ends_well(tmp_path: Path, joins: str) -> None:
     # LOOP-3
-    script = tmp_path / "ported.py"
-    script.write_text(PORTED)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
-    words = ["-m", "phalanx", "train", "-s", "1", "-w", "2", str(script), "--", str(Path(__file__).parent), joins]
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=env | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = started(tmp_path, PORTED, "train", "-s", "1", "-w", "2", joins=joins)
     assert done.returncode == 0, done.stdout + done.stderr
     said = sorted(line.split("ended ")[1] for line in done.stdout.splitlines() if "ended " in line)
     assert said[0] == "ps 0 False" and [line.split()[1] for line in said[1:]] == ["3", "3"], done.stdout

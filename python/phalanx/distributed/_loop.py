@@ -407,8 +407,9 @@ def extra_of(found: _phalanx.RestoredFrom) -> dict[str, Any]:
 
 
 def join(task_spec: Any) -> bool:
-    """Joins the world as the task that this process is. ``False``: it is a parameter server, and has served (LOOP-3)."""
+    """Joins the world: as this task, or as the launcher says. ``False``: it is a parameter server, and has served (LOOP-3)."""
     if task_spec is None:
+        _world.init()
         return True
     if task_spec.is_evaluator():
         raise ValueError("an evaluator does not train: call evaluate_continuously(), not a session")
