@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+from contextlib import redirect_stderr
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -380,3 +382,22 @@ def test_the_page_has_programs_that_run(tmp_path: Path, monkeypatch: pytest.Monk
         for program in programs:
             exec(program, names)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "evaluation", "torch-checkpoints"]
+
+
+def unwrapped() -> list[str]:
+    said = []
+    for wrap in (False, True):
+        model = torch.nn.Linear(2, 1)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        if wrap:
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        with redirect_stderr(StringIO()) as heard:
+            hvd.Session(model, optimizer, log_step_count_steps=None).close()
+        said.append(heard.getvalue())
+    return said
+
+
+def test_a_session_whose_ranks_would_train_apart_says_so() -> None:
+    first, second = run_ranks(2, unwrapped)
+    assert "ranks train apart unless the step does it" in first[0]
+    assert [first[1], *second] == ["", "", ""]

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from phalanx import _phalanx
+from phalanx import _phalanx, _world
 from phalanx.data.sampler import Sampler
 from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
@@ -42,6 +42,8 @@ from phalanx.torch._state import (
     set_random_state,
     taken_over,
 )
+from phalanx.torch.distributed import DistributedDataParallel
+from phalanx.torch.optimizer import _DistributedOptimizer
 
 #: How long a rank that has ended waits for the others at least, whatever ``stop_grace_period_secs`` is.
 END_SECS = 20.0
@@ -108,6 +110,11 @@ class Session(Loop):
         if not join(task_spec):
             self._set_out(options, is_over=True)
             return
+        if _world.rank() == 0 and _exchanges_nothing(model, optimizer):
+            log(
+                "phalanx: neither the optimizer nor the model of this session exchanges gradients, so ranks train apart unless the step "
+                "does it: wrap the optimizer with DistributedOptimizer, or the model with DistributedDataParallel"
+            )
         super().__init__(options)
 
     def run(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -231,6 +238,13 @@ class Session(Loop):
 
 
 _NOTHING = {"step": 0, "epoch": 0, "seed": 0, "run": 0, "world": 0}
+
+
+def _exchanges_nothing(model: torch.nn.Module, optimizer: Any) -> bool:
+    """Whether several ranks would train with torch's own optimizer and a model that is not wrapped."""
+    is_plain = isinstance(optimizer, torch.optim.Optimizer) and not isinstance(optimizer, _DistributedOptimizer)
+    wraps = any(isinstance(module, DistributedDataParallel) for module in model.modules())
+    return _world.size() > 1 and is_plain and not wraps
 
 
 def _numbers(result: Any) -> dict[str, float]:
