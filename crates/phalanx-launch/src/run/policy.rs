@@ -11,8 +11,8 @@
 //! - END-6: servers and an evaluator that still run when every worker has ended get the grace, then SIGTERM, then SIGKILL; that is no failure.
 //! - END-7: a job that the launcher was asked to end has that signal's exit code, even if every rank ended with 0: it is not complete, and
 //!   the program that restarts jobs must see that.
-//! - END-8: a SIGTERM that arrives twice at once counts once: `timeout` sends it to its child and then to the whole group. Asked again later,
-//!   or by Ctrl-C, the launcher kills.
+//! - END-8: a signal that arrives twice at once counts once: `timeout` sends it to its child and then to the whole group. Asked again later,
+//!   the launcher kills.
 
 use crate::wire::{Ending, JobSignal};
 use phalanx_core::Rank;
@@ -27,8 +27,8 @@ const ASK_KILL: Duration = Duration::from_secs(4);
 const STOP_KILL: Duration = Duration::from_secs(3);
 /// How long after SIGKILL a host may take to confirm.
 const CONFIRM: Duration = Duration::from_secs(2);
-/// How soon after the first a second SIGTERM is the same request (END-8).
-const ECHO: Duration = Duration::from_secs(1);
+/// How soon after the first the same signal is the same request (END-8). Nobody presses Ctrl-C twice in that time.
+const ECHO: Duration = Duration::from_millis(100);
 const CRASH_WINDOW: Duration = Duration::from_millis(500);
 
 /// How long processes get to end by themselves, where nobody chose: after SIGTERM, and after the last worker.
@@ -371,7 +371,7 @@ impl Policy {
 
     fn asked_by_user(&mut self, now: Duration, signal: i32) {
         match (self.cause, signal) {
-            (Some(EndCause::Asked(SIGTERM)), SIGTERM) if now - self.caused_at < ECHO => {}
+            (Some(EndCause::Asked(first)), _) if first == signal && now - self.caused_at < ECHO => {}
             // Asked twice, or while the end takes long: no more patience.
             (Some(cause), _) => self.end(now, cause, &[(Duration::ZERO, JobSignal::Kill)]),
             (None, SIGINT) => self.end(
