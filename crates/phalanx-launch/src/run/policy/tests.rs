@@ -152,7 +152,7 @@ fn a_request_to_end_that_arrives_twice_at_once_counts_once() {
     let kills = |signal, second| {
         let inputs =
             [(0, JobEvent::Asked(signal)), (second, JobEvent::Asked(signal)), (second + 1, exit(0, 0))];
-        play(1, &inputs).1.iter().any(|(_, action)| *action == Action::Signal(JobSignal::Kill))
+        play(1, &inputs).1.iter().any(|(_, action)| *action == Signal(JobSignal::Kill))
     };
     for signal in [2, 15] {
         assert!(!kills(signal, 20), "timeout signals its child, then the group");
