@@ -1,4 +1,4 @@
-"""Training steps of one model: alone, with DistributedDataParallel over Gloo, or with Phalanx.
+"""Training steps of one model: alone, on two ranks that exchange nothing, with DistributedDataParallel over Gloo, or with Phalanx.
 
 steps.py MODE MODEL SECONDS    prints from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds of a step,
                                peak memory, milliseconds of other threads than the main one in a step, context switches in a step
@@ -167,17 +167,19 @@ class Gloo(Alone):
 
 
 class Phalanx(Alone):
-    """Ours: the optimizer wrapped, or the model."""
+    """Ours: the optimizer wrapped, or the model, or neither: then both ranks compute at the same time and exchange nothing."""
 
-    def __init__(self, wraps_model: bool) -> None:
+    def __init__(self, wraps: str) -> None:
         import phalanx.torch as hvd
 
-        self.hvd, self.wraps_model = hvd, wraps_model
+        self.hvd, self.wraps = hvd, wraps
         hvd.init()
         self.rank, self.size = hvd.rank(), hvd.size()
 
     def wrap(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
-        if self.wraps_model:
+        if self.wraps == "nothing":
+            return net, optimizer
+        if self.wraps == "model":
             return self.hvd.DistributedDataParallel(net), optimizer
         self.hvd.broadcast_parameters(net.state_dict(), root_rank=0)
         return net, self.hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
@@ -194,8 +196,9 @@ MODES: dict[str, Callable[[], Alone]] = {
     "single": Alone,
     "ddp": Gloo,
     "ddp-plain": Gloo,
-    "phalanx": lambda: Phalanx(wraps_model=False),
-    "phalanx-ddp": lambda: Phalanx(wraps_model=True),
+    "apart": lambda: Phalanx("nothing"),
+    "phalanx": lambda: Phalanx("optimizer"),
+    "phalanx-ddp": lambda: Phalanx("model"),
 }
 
 

@@ -1,5 +1,6 @@
 //! `phalanx ckpt`: lists checkpoints, shows what is in one, and compares files with their digests.
 
+use crate::table::aligned;
 use clap::{Args, Subcommand};
 use phalanx_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Listed, Pointer, TensorRecord};
 use serde_json::{Value, json};
@@ -126,7 +127,7 @@ fn list(target: &Target) -> Result<Answer, CheckpointError> {
         }
     }
     if !target.json {
-        text = table(&rows);
+        text = aligned(&rows);
         if !is_one(&target.dir) {
             text.push_str(&remark(&target.dir)?);
         }
@@ -199,7 +200,7 @@ fn show(target: &Target) -> Result<Answer, CheckpointError> {
         let owner = info.owner.map(|rank| format!(" (of rank {rank})")).unwrap_or_default();
         rows.push([info.name.clone(), info.form(), size(info.bytes()), shards.join(" ") + &owner]);
     }
-    Ok(Answer { text: format!("{}\n{}", table(&facts), table(&rows)), is_well: true })
+    Ok(Answer { text: format!("{}\n{}", aligned(&facts), aligned(&rows)), is_well: true })
 }
 
 fn verify(target: &Target) -> Result<Answer, CheckpointError> {
@@ -237,19 +238,6 @@ fn verdict(step: u64, path: &Path, verified: &Result<u64, CheckpointError>) -> V
     json!({ "step": step, "path": path, "ok": verified.is_ok(), "why": why, "damage": damage })
 }
 
-/// Columns that line up; the last one is as long as it is.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let widths: [usize; N] =
-        std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
-    let mut text = String::new();
-    for row in rows {
-        let line: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        let _ = writeln!(text, "{}", line.join("  ").trim_end());
-    }
-    text
-}
-
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),
@@ -265,9 +253,7 @@ mod tests {
     use phalanx_checkpoint::{About, OwnedTensors};
 
     #[test]
-    fn columns_line_up_and_sizes_have_units() {
-        let rows = [["step", "size"].map(String::from), ["1000".into(), size(1_500_000)]];
-        assert_eq!(table(&rows), "step  size\n1000  1.5 MB\n");
+    fn sizes_have_units() {
         assert_eq!([size(999), size(1_000), size(2_340_000_000)], ["999 B", "1.0 kB", "2.3 GB"]);
     }
 

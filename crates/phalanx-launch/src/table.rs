@@ -66,6 +66,17 @@ impl TextTable {
     }
 }
 
+/// All rows at once, the first one with the names: words on the left, each column as wide as its longest cell.
+pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|i| widest(rows.iter().map(|row| row[i].as_str())));
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_string() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
 /// The width of the longest of these.
 pub fn widest<'a>(cells: impl IntoIterator<Item = &'a str>) -> usize {
     cells.into_iter().map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -82,6 +93,12 @@ mod tests {
         assert_eq!(table.row(&["ring", "1.5", "12", "<- selected"]), "ring        1.5    12  <- selected");
         assert_eq!(table.row(&["ring", "1.5", "12", ""]), "ring        1.5    12");
         assert_eq!(table.row(&["halving-doubling", "1.5", "12", "x"]), "halving-doubling    1.5    12  x");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_longest_cell() {
+        let rows = [["step", "size"].map(String::from), ["100000".into(), "1.5 MB".into()]];
+        assert_eq!(aligned(&rows), "step    size\n100000  1.5 MB\n");
     }
 
     #[test]

@@ -29,8 +29,9 @@ pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]
          A step is zero_grad, forward, backward with the exchange of gradients, and the optimizer's step; its time is that of the slowest rank. Each \
          number is the median over the rounds of each round's median; rounds of all programs were interleaved. DDP is torch's \
          DistributedDataParallel over Gloo with `gradient_as_bucket_view`, started by torchrun. `phalanx run` sets THP_MEM_ALLOC_ENABLE=1 for its ranks, so \
-         that torch takes large tensors in huge pages; here every program has that setting, and one column shows DDP without it. Efficiency is the time of one process alone over ours: two processes share \
-         the machine's memory bandwidth. Extra memory is the most that a rank has during five steps beyond one process alone; pages that two ranks share \
+         that torch takes large tensors in huge pages; here every program has that setting, and one column shows DDP without it. \"Two apart\" are two ranks that compute at the same time and exchange nothing: what two processes take \
+         from each other on this machine, whatever reduces their gradients. Efficiency is the time of one process alone over that of the optimizer; \"apart / optimizer\" is the part of a step that \
+         is not the exchange. Extra memory is the most that a rank has during five steps beyond one process alone; pages that two ranks share \
          count as half for each, files do not count (`benches/torch/steps.py`).\n\n"
     );
     page + &measured(machine, &[], tables)

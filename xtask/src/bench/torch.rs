@@ -33,7 +33,7 @@ const MODELS: [(&str, &str, f64); 10] = [
     ("conv", "convolutions with batch norm, 1.2 M", 1.0),
     ("tiny", "two tiny layers", 1.0),
 ];
-const MODES: [&str; 5] = ["single", "ddp", "ddp-plain", "phalanx", "phalanx-ddp"];
+const MODES: [&str; 6] = ["single", "apart", "ddp", "phalanx", "phalanx-ddp", "ddp-plain"];
 /// Not ours: one that fails does not end the measurement.
 const PEERS: [&str; 2] = ["ddp", "ddp-plain"];
 /// What `phalanx run` sets for its ranks, given to all programs but one: torch takes large tensors in huge pages.
@@ -201,6 +201,7 @@ fn steps_table(figures: &Figures) -> Table {
     let columns = [
         "model",
         "alone",
+        "two apart",
         "DDP over Gloo",
         "DDP without huge pages",
         "DistributedOptimizer",
@@ -208,6 +209,7 @@ fn steps_table(figures: &Figures) -> Table {
         "optimizer / DDP",
         "wrapper / DDP",
         "efficiency",
+        "apart / optimizer",
         "extra memory / gradients",
     ];
     let mut table =
@@ -215,18 +217,23 @@ fn steps_table(figures: &Figures) -> Table {
     for (model, title, goal) in MODELS {
         let of = |mode: &str| median(figures, mode, model);
         let ms = |mode: &str| of(mode).map_or("-".into(), |ms| format!("{ms:.1}"));
-        let efficiency = of("single").zip(of("phalanx")).map(|(single, ours)| single / ours);
+        let share = |mode: &str| {
+            let share = of(mode).zip(of("phalanx")).map(|(other, ours)| other / ours);
+            share.map_or("-".into(), |share| format!("{:.0} %", share * 100.0))
+        };
         let extra = of("phalanx memory").zip(of("single memory")).map(|(ours, single)| ours - single);
         table.push(vec![
             title.into(),
             ms("single"),
+            ms("apart"),
             ms("ddp"),
             ms("ddp-plain"),
             ms("phalanx"),
             ms("phalanx-ddp"),
             ratio(of("phalanx"), of("ddp"), Some(goal)),
             ratio(of("phalanx-ddp"), of("ddp"), Some(goal)),
-            efficiency.map_or("-".into(), |e| format!("{:.0} %", e * 100.0)),
+            share("single"),
+            share("apart"),
             ratio(extra, of("bytes").filter(|&n| n >= MEASURABLE), Some(MEMORY)),
         ]);
     }
