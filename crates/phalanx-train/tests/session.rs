@@ -14,6 +14,7 @@ use phalanx_train::{
         StopAtStep, StopAtTime, Wanted, Writer, restore, share,
     },
 };
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -169,8 +170,10 @@ fn a_save_that_fails_is_told_on_all_ranks_with_path_and_cause() {
         step(&mut session, place).expect("a step runs");
         step(&mut session, place).expect("a step runs, and the first save has ended");
         if place.0 == 0 {
-            fs::rename(&inner, dir.0.join("aside")).expect("it can be moved");
-            fs::write(&inner, "a file").expect("it can be written");
+            // At once: a save that is being written would make the directory again.
+            let aside = dir.0.join("aside");
+            fs::write(&aside, "a file").expect("it can be written");
+            renameat_with(CWD, &aside, CWD, &inner, RenameFlags::EXCHANGE).expect("they can change places");
         }
         let why = (0..10).find_map(|_| step(&mut session, place).err()).expect("it fails");
         why.to_string()
