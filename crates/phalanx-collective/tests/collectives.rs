@@ -85,6 +85,12 @@ fn allreduce_over_unix_sockets() {
 }
 
 #[test]
+fn allreduce_encrypted() {
+    everywhere(&[("PHALANX_ENCRYPT", "always")], check_allreduce);
+    everywhere(&[("PHALANX_ENCRYPT", "always"), ("PHALANX_TRANSPORT", "tcp")], check_allreduce);
+}
+
+#[test]
 fn allreduce_with_every_algorithm() {
     for algorithm in phalanx_collective::plan::Algorithm::all() {
         for shape in [&[3u32][..], &[2, 2], &[1, 2]] {
@@ -169,6 +175,11 @@ fn every_other_collective_over_tcp_only() {
 #[test]
 fn every_other_collective_over_unix_sockets() {
     everywhere(&[("PHALANX_TRANSPORT", "unix")], check_others);
+}
+
+#[test]
+fn every_other_collective_encrypted() {
+    everywhere(&[("PHALANX_ENCRYPT", "always"), ("PHALANX_TRANSPORT", "tcp")], check_others);
 }
 
 #[test]

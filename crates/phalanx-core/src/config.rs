@@ -36,6 +36,15 @@ pub enum Transport {
     Tcp,
 }
 
+/// Which connections are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encrypt {
+    /// Those that leave a host.
+    Auto,
+    Always,
+    Never,
+}
+
 /// Whether the engine looks for better values while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Autotune {
@@ -55,6 +64,7 @@ pub struct Config {
     pub transport: Transport,
     /// What carries links wherever it leads, if it is not TCP. The transports and their names are a table in phalanx-net.
     pub links: Option<String>,
+    pub encrypt: Encrypt,
     /// The interface for links and the meeting point, by name or address.
     pub interface: Option<String>,
     /// Ranks with different host ids do not share memory, whatever machine they are on.
@@ -146,6 +156,20 @@ pub const KEYS: &[Key] = &[
             Ok(())
         },
         show: |c| c.links.clone().unwrap_or_else(|| format!("{:?}", c.transport).to_lowercase()),
+    },
+    Key {
+        name: "PHALANX_ENCRYPT",
+        doc: "auto (connections between hosts are encrypted), always, or never; the same on every rank",
+        set: |c, v| {
+            c.encrypt = match v {
+                "auto" => Encrypt::Auto,
+                "always" => Encrypt::Always,
+                "never" => Encrypt::Never,
+                _ => return Err("write auto, always or never"),
+            };
+            Ok(())
+        },
+        show: |c| format!("{:?}", c.encrypt).to_lowercase(),
     },
     Key {
         name: "PHALANX_INTERFACE",
@@ -301,6 +325,7 @@ impl Default for Config {
             start_timeout: Duration::from_secs(60),
             transport: Transport::Auto,
             links: None,
+            encrypt: Encrypt::Auto,
             interface: None,
             host_id: None,
             algorithm: None,

@@ -22,7 +22,7 @@ mod role;
 pub mod topology;
 pub mod trace;
 
-pub use config::{Config, ConfigError, Transport};
+pub use config::{Config, ConfigError, Encrypt, Transport};
 pub use dtype::{DType, Element, UnknownDType};
 pub use op::{OpError, ReduceOp};
 pub use rank::{Epoch, Rank};

@@ -62,6 +62,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub interface: Vec<String>,
 
+    /// Do not encrypt connections between hosts: for networks that only trusted machines reach. Same as PHALANX_ENCRYPT=never
+    #[arg(long)]
+    pub insecure_plaintext: bool,
+
     /// Also write each rank's output to DIR/rank.N/stdout and stderr
     #[arg(long, value_name = "DIR")]
     pub output_filename: Option<PathBuf>,

@@ -1,19 +1,20 @@
 //! Mutual authentication: two processes of a job prove that they know its secret. No I/O: bytes in, bytes out.
 //!
 //! ```text
-//! connector -> acceptor   magic, version, purpose, nonce            (40 bytes)
-//! connector <- acceptor   magic, version, nonce, proof              (72 bytes)
+//! connector -> acceptor   magic, version, purpose, wish, nonce      (40 bytes)
+//! connector <- acceptor   magic, version, wish, nonce, proof        (72 bytes)
 //! connector -> acceptor   who I am, proof                           (48 bytes)
 //! ```
+//! A wish says whether this side wants the rest of the connection encrypted. If one side does, TLS follows ([`crate::channel`]).
 //! - AUTH-1: every message has a fixed length, so an unauthenticated peer can make this side hold at most 48 bytes.
-//! - AUTH-2: proofs cover both fresh nonces, the direction and the purpose; a recorded handshake cannot be replayed, and a proof
-//!   made by one side cannot be sent back to it.
+//! - AUTH-2: proofs cover both fresh nonces, the direction, the purpose and both wishes; a recorded handshake cannot be replayed, a proof
+//!   made by one side cannot be sent back to it, and nobody between the two can turn encryption off.
 
 use crate::secret::{LEN, Secret};
 use phalanx_core::{Epoch, Rank};
 
 /// Bumped whenever anything on the wire changes its meaning.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 const MAGIC: [u8; 4] = *b"PHLX";
 const OPENING: usize = 8 + LEN;
 const REPLY: usize = 8 + LEN + LEN;
@@ -27,6 +28,36 @@ pub enum Purpose {
     Hub = 1,
     /// A link between two ranks.
     Link = 2,
+}
+
+/// What one side wants of the connection after the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EncryptionWish {
+    /// Plain is enough: it stays inside the host.
+    #[default]
+    Plain = 0,
+    /// Encrypted.
+    Tls = 1,
+    /// Plain, whatever the other side wants.
+    Never = 2,
+}
+
+impl EncryptionWish {
+    fn read(byte: u8) -> Option<EncryptionWish> {
+        [EncryptionWish::Plain, EncryptionWish::Tls, EncryptionWish::Never]
+            .into_iter()
+            .find(|wish| *wish as u8 == byte)
+    }
+
+    /// Whether the two of them make it an encrypted connection; an error if they cannot agree.
+    fn with(self, theirs: EncryptionWish) -> Result<bool, AuthError> {
+        match (self, theirs) {
+            (EncryptionWish::Never, EncryptionWish::Tls) => Err(AuthError::WantsEncryption),
+            (EncryptionWish::Tls, EncryptionWish::Never) => Err(AuthError::RefusesEncryption),
+            (ours, theirs) => Ok([ours, theirs].contains(&EncryptionWish::Tls)),
+        }
+    }
 }
 
 /// Who connects.
@@ -53,16 +84,29 @@ pub enum AuthError {
     WrongSecret,
     #[error("the peer expects another kind of connection")]
     WrongPurpose,
+    #[error(
+        "the peer encrypts what leaves a host, and this process has PHALANX_ENCRYPT=never: set the same on every rank and on the launcher"
+    )]
+    WantsEncryption,
+    #[error(
+        "this connection leaves the host and must be encrypted, and the peer has PHALANX_ENCRYPT=never: set the same on every rank and on the launcher"
+    )]
+    RefusesEncryption,
+    #[error(
+        "the encrypted connection does not end at a process of this job: something between the two hosts answers in its place"
+    )]
+    InBetween,
 }
 
+/// `about` is the purpose and the wishes of connector and acceptor.
 fn proof_parts<'a>(
     side: &'a [u8],
-    purpose: &'a [u8; 1],
+    about: &'a [u8; 3],
     a: &'a [u8],
     b: &'a [u8],
     who: &'a [u8],
 ) -> [&'a [u8]; 5] {
-    [side, purpose, a, b, who]
+    [side, about, a, b, who]
 }
 
 /// The side that accepted the connection.
@@ -70,14 +114,26 @@ fn proof_parts<'a>(
 pub struct Acceptor {
     secret: Secret,
     purpose: Purpose,
+    wish: EncryptionWish,
     nonce: [u8; LEN],
-    theirs: Option<[u8; LEN]>,
+    /// The connector's nonce and wish, once it has opened.
+    theirs: Option<([u8; LEN], EncryptionWish)>,
     pending: Vec<u8>,
 }
 
 impl Acceptor {
     pub fn new(secret: Secret, purpose: Purpose, nonce: [u8; LEN]) -> Acceptor {
-        Acceptor { secret, purpose, nonce, theirs: None, pending: Vec::new() }
+        Acceptor { secret, purpose, wish: EncryptionWish::Plain, nonce, theirs: None, pending: Vec::new() }
+    }
+
+    /// With this wish instead of a plain connection.
+    pub fn wishing(self, wish: EncryptionWish) -> Acceptor {
+        Acceptor { wish, ..self }
+    }
+
+    /// Whether TLS follows, once the caller is proved.
+    pub fn is_encrypted(&self) -> bool {
+        self.theirs.is_some_and(|(_, theirs)| self.wish.with(theirs) == Ok(true))
     }
 
     /// How many bytes it wants next; never read more from the connection before the handshake is over.
@@ -95,7 +151,7 @@ impl Acceptor {
         let message = std::mem::take(&mut self.pending);
         match self.theirs {
             None => self.answer(&message, out).map(|()| None),
-            Some(theirs) => self.judge(&message, &theirs).map(Some),
+            Some((theirs, wish)) => self.judge(&message, &theirs, wish).map(Some),
         }
     }
 
@@ -104,32 +160,34 @@ impl Acceptor {
             return Err(AuthError::NotOurs);
         }
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, 0, 0, 0]);
+        out.extend_from_slice(&[VERSION, self.wish as u8, 0, 0]);
         if opening[4] != VERSION {
             return Err(AuthError::Version { theirs: opening[4] });
         }
         if opening[5] != self.purpose as u8 {
             return Err(AuthError::WrongPurpose);
         }
+        let wish = EncryptionWish::read(opening[6]).ok_or(AuthError::NotOurs)?;
+        self.wish.with(wish)?;
         let theirs: [u8; LEN] = opening[8..].try_into().expect("an opening ends with a nonce");
-        let purpose = [self.purpose as u8];
+        let about = [self.purpose as u8, wish as u8, self.wish as u8];
         out.extend_from_slice(&self.nonce);
         out.extend_from_slice(&self.secret.prove(&proof_parts(
             b"acceptor",
-            &purpose,
+            &about,
             &theirs,
             &self.nonce,
             &[],
         )));
-        self.theirs = Some(theirs);
+        self.theirs = Some((theirs, wish));
         Ok(())
     }
 
-    fn judge(&self, closing: &[u8], theirs: &[u8; LEN]) -> Result<Caller, AuthError> {
+    fn judge(&self, closing: &[u8], theirs: &[u8; LEN], wish: EncryptionWish) -> Result<Caller, AuthError> {
         let (who, proof) = closing.split_at(16);
         let proof: &[u8; LEN] = proof.try_into().expect("a closing ends with a proof");
-        let purpose = [self.purpose as u8];
-        if !self.secret.verify(&proof_parts(b"connector", &purpose, theirs, &self.nonce, who), proof) {
+        let about = [self.purpose as u8, wish as u8, self.wish as u8];
+        if !self.secret.verify(&proof_parts(b"connector", &about, theirs, &self.nonce, who), proof) {
             return Err(AuthError::WrongSecret);
         }
         let u32_at = |at: usize| u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]);
@@ -143,13 +201,14 @@ impl Acceptor {
 pub struct Connector {
     secret: Secret,
     purpose: Purpose,
+    wish: EncryptionWish,
     caller: Caller,
     nonce: [u8; LEN],
     pending: Vec<u8>,
 }
 
 impl Connector {
-    /// Starts a handshake; `out` gets the opening.
+    /// Starts a handshake for a plain connection; `out` gets the opening.
     pub fn new(
         secret: Secret,
         purpose: Purpose,
@@ -157,10 +216,28 @@ impl Connector {
         nonce: [u8; LEN],
         out: &mut Vec<u8>,
     ) -> Connector {
+        Connector::wishing(EncryptionWish::Plain, secret, purpose, caller, nonce, out)
+    }
+
+    /// The same with this wish.
+    pub fn wishing(
+        wish: EncryptionWish,
+        secret: Secret,
+        purpose: Purpose,
+        caller: Caller,
+        nonce: [u8; LEN],
+        out: &mut Vec<u8>,
+    ) -> Connector {
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, purpose as u8, 0, 0]);
+        out.extend_from_slice(&[VERSION, purpose as u8, wish as u8, 0]);
         out.extend_from_slice(&nonce);
-        Connector { secret, purpose, caller, nonce, pending: Vec::new() }
+        Connector { secret, purpose, wish, caller, nonce, pending: Vec::new() }
+    }
+
+    /// Whether TLS follows, once the acceptor is proved.
+    pub fn is_encrypted(&self) -> bool {
+        let theirs = self.pending.get(5).and_then(|&byte| EncryptionWish::read(byte));
+        theirs.is_some_and(|theirs| self.wish.with(theirs) == Ok(true))
     }
 
     pub fn wants(&self) -> usize {
@@ -177,13 +254,18 @@ impl Connector {
         if self.pending.len() >= 5 && self.pending[4] != VERSION {
             return Err(AuthError::Version { theirs: self.pending[4] });
         }
+        if self.pending.len() < 6 {
+            return Ok(false);
+        }
+        let wish = EncryptionWish::read(self.pending[5]).ok_or(AuthError::NotOurs)?;
+        self.wish.with(wish)?;
         if self.wants() > 0 {
             return Ok(false);
         }
         let theirs = &self.pending[8..8 + LEN];
         let proof: &[u8; LEN] = self.pending[8 + LEN..].try_into().expect("a reply ends with a proof");
-        let purpose = [self.purpose as u8];
-        if !self.secret.verify(&proof_parts(b"acceptor", &purpose, &self.nonce, theirs, &[]), proof) {
+        let about = [self.purpose as u8, self.wish as u8, wish as u8];
+        if !self.secret.verify(&proof_parts(b"acceptor", &about, &self.nonce, theirs, &[]), proof) {
             return Err(AuthError::WrongSecret);
         }
         let mut who = [0; 16];
@@ -193,7 +275,7 @@ impl Connector {
         out.extend_from_slice(&who);
         out.extend_from_slice(&self.secret.prove(&proof_parts(
             b"connector",
-            &purpose,
+            &about,
             &self.nonce,
             theirs,
             &who,
@@ -250,6 +332,61 @@ mod tests {
                 acceptor.feed(&forged, &mut Vec::new()),
                 Err(AuthError::WrongSecret),
                 "AUTH-2, seed {seed}"
+            );
+        }
+    }
+
+    /// What each side makes of the wishes of both.
+    fn wished(c: EncryptionWish, a: EncryptionWish) -> Result<(bool, bool), AuthError> {
+        let secret = Secret::random();
+        let (mut opening, mut reply, mut closing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut acceptor = Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce()).wishing(a);
+        let mut connector = Connector::wishing(c, secret, Purpose::Link, CALLER, fresh_nonce(), &mut opening);
+        let answered = acceptor.feed(&opening, &mut reply);
+        // The connector learns it as well, from the first bytes.
+        assert_eq!(connector.feed(&reply, &mut closing).is_ok(), answered.is_ok());
+        answered?;
+        acceptor.feed(&closing, &mut Vec::new())?.expect("the closing was whole");
+        Ok((connector.is_encrypted(), acceptor.is_encrypted()))
+    }
+
+    #[test]
+    fn one_side_that_wants_encryption_is_enough_and_one_that_refuses_it_is_told() {
+        use EncryptionWish::{Never, Plain, Tls};
+        for (c, a, encrypted) in [
+            (Plain, Plain, false),
+            (Plain, Never, false),
+            (Never, Never, false),
+            (Tls, Plain, true),
+            (Plain, Tls, true),
+            (Tls, Tls, true),
+        ] {
+            assert_eq!(wished(c, a), Ok((encrypted, encrypted)), "{c:?} {a:?}");
+        }
+        assert_eq!(wished(Tls, Never), Err(AuthError::WantsEncryption));
+        assert_eq!(wished(Never, Tls), Err(AuthError::RefusesEncryption));
+    }
+
+    #[test]
+    fn a_wish_that_was_changed_on_the_way_breaks_the_proof() {
+        let secret = Secret::random();
+        for (c, a) in [
+            (EncryptionWish::Tls, EncryptionWish::Plain),
+            (EncryptionWish::Plain, EncryptionWish::Tls),
+            (EncryptionWish::Tls, EncryptionWish::Tls),
+        ] {
+            let mut opening = Vec::new();
+            let mut connector =
+                Connector::wishing(c, secret.clone(), Purpose::Link, CALLER, fresh_nonce(), &mut opening);
+            let mut acceptor = Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce()).wishing(a);
+            let mut reply = Vec::new();
+            opening[6] = EncryptionWish::Plain as u8;
+            acceptor.feed(&opening, &mut reply).unwrap();
+            reply[5] = EncryptionWish::Plain as u8;
+            assert_eq!(
+                connector.feed(&reply, &mut Vec::new()),
+                Err(AuthError::WrongSecret),
+                "AUTH-2: {c:?} {a:?}"
             );
         }
     }

@@ -1,12 +1,13 @@
 //! Accepts connections and authenticates them; all others are closed.
 //!
 //! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest is closed.
-//! - DOOR-2: a connection that has not authenticated within `PATIENCE` is closed, however slowly it sends.
+//! - DOOR-2: a connection that has not authenticated within `PATIENCE` is closed, however slowly it sends; encryption is part of it.
 
 use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
+use crate::channel::{Channel, Securing, Terms};
 use crate::forks::Own;
-use crate::secret::Secret;
 use crate::socket;
+use crate::tls::Tls;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
 use socket2::Socket;
@@ -40,7 +41,7 @@ impl AsFd for Listener {
 pub struct Door {
     listeners: Vec<Own<Listener>>,
     guests: BTreeMap<usize, Guest>,
-    secret: Secret,
+    terms: Terms,
     purpose: Purpose,
     first_token: usize,
     next_token: usize,
@@ -51,14 +52,23 @@ struct Guest {
     socket: Own<Socket>,
     tune: fn(&Socket),
     address: Option<SocketAddrAny>,
-    acceptor: Acceptor,
+    progress: Progress,
     came: Instant,
+}
+
+/// How far a guest has come.
+#[derive(Debug)]
+enum Progress {
+    Proving(Acceptor),
+    /// It has the secret, and goes on encrypted.
+    Securing(Box<Securing>, Caller),
+    Done,
 }
 
 impl Door {
     pub fn open(
         listeners: Vec<Listener>,
-        secret: Secret,
+        terms: Terms,
         purpose: Purpose,
         first_token: usize,
         registry: &Registry,
@@ -66,7 +76,7 @@ impl Door {
         let mut door = Door {
             listeners: Vec::new(),
             guests: BTreeMap::new(),
-            secret,
+            terms,
             purpose,
             first_token,
             next_token: first_token + listeners.len(),
@@ -87,18 +97,23 @@ impl Door {
 
     /// Deals with an event; returns a connection that has just proved itself: it does not block, and is still registered under the event's
     /// token.
-    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(Own<Socket>, Caller)> {
+    pub fn ready(&mut self, registry: &Registry, token: Token) -> Option<(Channel, Caller)> {
         let listener = token.0 - self.first_token;
         if listener < self.listeners.len() {
             self.accept(registry, listener);
             return None;
         }
         let guest = self.guests.get_mut(&token.0)?;
-        match talk(guest) {
+        match talk(guest, &self.terms, self.purpose) {
             Ok(None) => None,
-            Ok(Some(caller)) => {
+            Ok(Some((caller, tls))) => {
                 (guest.tune)(&guest.socket);
-                self.guests.remove(&token.0).map(|g| (g.socket, caller))
+                let guest = self.guests.remove(&token.0)?;
+                let channel = match tls {
+                    None => Channel::plain(guest.socket),
+                    Some(tls) => Channel::encrypted(guest.socket, tls),
+                };
+                Some((channel, caller))
             }
             Err(why) => {
                 tracing::warn!(from = guest.origin(), %why, "refused a connection");
@@ -147,8 +162,9 @@ impl Door {
             {
                 continue;
             }
-            let acceptor = Acceptor::new(self.secret.clone(), self.purpose, fresh_nonce());
-            let guest = Guest { socket: guest, tune: *tune, address, acceptor, came: Instant::now() };
+            let acceptor = Acceptor::new(self.terms.secret.clone(), self.purpose, fresh_nonce());
+            let progress = Progress::Proving(acceptor.wishing(self.terms.wish(&guest)));
+            let guest = Guest { socket: guest, tune: *tune, address, progress, came: Instant::now() };
             self.guests.insert(token, guest);
         }
         // Some may still stand outside, and events come only for new ones unless they are asked for again.
@@ -171,11 +187,34 @@ fn came(listener: &Socket) -> io::Result<(Own<Socket>, Option<SocketAddrAny>)> {
     Ok((Own::new(fd.into()), address))
 }
 
-fn talk(guest: &mut Guest) -> io::Result<Option<Caller>> {
+/// Goes on with a guest; who it is, and its TLS if it has one, once that is proved.
+fn talk(guest: &mut Guest, terms: &Terms, purpose: Purpose) -> io::Result<Option<(Caller, Option<Tls>)>> {
+    if let Progress::Proving(acceptor) = &mut guest.progress {
+        let Some(caller) = prove(acceptor, &guest.socket)? else { return Ok(None) };
+        if !acceptor.is_encrypted() {
+            return Ok(Some((caller, None)));
+        }
+        let securing = Box::new(Securing::accept(terms.secret.clone(), purpose)?);
+        guest.progress = Progress::Securing(securing, caller);
+    }
+    let Progress::Securing(securing, caller) = &mut guest.progress else {
+        unreachable!("a guest that is done has left");
+    };
+    if !securing.advance(&guest.socket)? {
+        return Ok(None);
+    }
+    let caller = *caller;
+    match std::mem::replace(&mut guest.progress, Progress::Done) {
+        Progress::Securing(securing, _) => Ok(Some((caller, Some(securing.into_tls())))),
+        _ => unreachable!("it was just that"),
+    }
+}
+
+fn prove(acceptor: &mut Acceptor, mut socket: &Socket) -> io::Result<Option<Caller>> {
     loop {
         let mut bytes = [0; 64];
-        let want = guest.acceptor.wants().min(bytes.len());
-        let n = match guest.socket.read(&mut bytes[..want]) {
+        let want = acceptor.wants().min(bytes.len());
+        let n = match socket.read(&mut bytes[..want]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -183,9 +222,9 @@ fn talk(guest: &mut Guest) -> io::Result<Option<Caller>> {
             Err(e) => return Err(e),
         };
         let mut out = Vec::new();
-        let verdict = guest.acceptor.feed(&bytes[..n], &mut out);
+        let verdict = acceptor.feed(&bytes[..n], &mut out);
         // A fresh connection takes 72 bytes at once; one that does not is not worth waiting for.
-        socket::send_all(&guest.socket, &out)?;
+        socket::send_all(socket, &out)?;
         if let Some(caller) = verdict.map_err(|e| io::Error::new(io::ErrorKind::PermissionDenied, e))? {
             return Ok(Some(caller));
         }

@@ -2,6 +2,7 @@
 
 pub mod arena;
 pub mod auth;
+mod channel;
 pub mod cores;
 pub mod discover;
 mod door;
@@ -18,10 +19,12 @@ pub mod secret;
 mod secret_source;
 pub mod socket;
 pub mod task;
+mod tls;
 pub mod voice;
 mod watch;
 mod world;
 
+pub use channel::{Channel, Terms};
 pub use error::NetError;
 pub use link::{Link, LinkAddress};
 pub use watch::Watch;

@@ -41,6 +41,17 @@ pub(crate) fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether what is sent on this connection leaves the host: its two ends have different addresses. Where the system does not say, it does.
+pub(crate) fn leaves_host(socket: &Socket) -> bool {
+    let ip = |address: socket2::SockAddr| address.as_socket().map(|a| a.ip().to_canonical());
+    match (socket.local_addr().map(ip), socket.peer_addr().map(ip)) {
+        (Ok(Some(here)), Ok(Some(there))) => here != there && !(here.is_loopback() && there.is_loopback()),
+        // Not of the internet: a Unix socket.
+        (Ok(None), _) => false,
+        _ => true,
+    }
+}
+
 /// What is wrong with the network of this host.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
@@ -115,6 +126,16 @@ mod tests {
     fn loopback_is_reached_from_loopback() {
         assert_eq!(address_towards(([127, 0, 0, 1], 9).into()).unwrap(), IpAddr::from([127, 0, 0, 1]));
         assert_eq!(addresses_of("lo").unwrap()[0], IpAddr::from([127, 0, 0, 1]));
+    }
+
+    #[test]
+    fn loopback_and_unix_sockets_stay_inside_the_host() {
+        let listener = listen([127, 0, 0, 1].into(), 0).unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        assert!(!leaves_host(&near.into()) && !leaves_host(&far.into()));
+        let (a, _b) = Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        assert!(!leaves_host(&a));
     }
 
     #[test]

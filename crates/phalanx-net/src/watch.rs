@@ -9,9 +9,9 @@
 use crate::{
     arena::Arena,
     auth::Purpose,
+    channel::{Channel, Terms},
     door::{Door, Listener},
     ending::End,
-    forks::Own,
     frame::{self, Decoder},
     hub::{
         cause_of,
@@ -20,12 +20,11 @@ use crate::{
     },
     inbox::Inbox,
     lost::{Casualties, Cause, Doom, Lost},
-    secret::Secret,
 };
-use mio::{Events, Interest, Poll, Token, Waker, net::TcpStream, unix::SourceFd};
+use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use phalanx_core::Rank;
 use std::{
-    io::{self, Read, Write},
+    io::{self, IoSlice},
     os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
@@ -54,12 +53,12 @@ pub enum HubHost {
 #[derive(Debug)]
 pub struct Watched {
     pub me: Rank,
-    pub hub: std::net::TcpStream,
+    pub hub: Channel,
     pub hub_host: HubHost,
     /// Bytes of the hub's stream that were read while joining but not yet decoded.
     pub decoder: Decoder,
     pub listeners: Vec<Listener>,
-    pub secret: Secret,
+    pub terms: Terms,
     pub pidfds: Vec<(Rank, OwnedFd)>,
     pub arena: Option<Arc<Arena>>,
     pub casualties: Arc<Casualties>,
@@ -95,11 +94,10 @@ impl Watch {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let first_guest = FIRST_PIDFD + watched.pidfds.len();
-        let door =
-            Door::open(watched.listeners, watched.secret, Purpose::Link, first_guest, poll.registry())?;
-        watched.hub.set_nonblocking(true)?;
-        let mut hub = Own::new(TcpStream::from_std(watched.hub));
-        poll.registry().register(&mut *hub, HUB, Interest::READABLE | Interest::WRITABLE)?;
+        let door = Door::open(watched.listeners, watched.terms, Purpose::Link, first_guest, poll.registry())?;
+        watched.hub.socket().set_nonblocking(true)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        poll.registry().register(&mut SourceFd(&watched.hub.as_raw_fd()), HUB, interest)?;
         for (i, (_, pidfd)) in watched.pidfds.iter().enumerate() {
             let token = Token(FIRST_PIDFD + i);
             poll.registry().register(&mut SourceFd(&pidfd.as_raw_fd()), token, Interest::READABLE)?;
@@ -110,7 +108,7 @@ impl Watch {
         let watching = Watching {
             poll,
             door,
-            hub: Some(hub),
+            hub: Some(watched.hub),
             hub_host: watched.hub_host,
             hub_heard: Instant::now(),
             hub_frozen: false,
@@ -219,7 +217,7 @@ impl Drop for Watch {
 struct Watching {
     poll: Poll,
     door: Door,
-    hub: Option<Own<TcpStream>>,
+    hub: Option<Channel>,
     hub_host: HubHost,
     hub_heard: Instant,
     hub_frozen: bool,
@@ -285,9 +283,9 @@ impl Watching {
                 self.lose(Lost { rank, cause: Cause::Ended(End::Untold) });
             }
             _ => {
-                if let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) {
-                    let _ = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd()));
-                    self.inbox.put(caller.rank, caller.stream, socket);
+                if let Some((channel, caller)) = self.door.ready(self.poll.registry(), token) {
+                    let _ = self.poll.registry().deregister(&mut SourceFd(&channel.as_raw_fd()));
+                    self.inbox.put(caller.rank, caller.stream, channel);
                 }
             }
         }
@@ -324,7 +322,10 @@ impl Watching {
     fn part(&mut self) {
         let deadline = Instant::now() + Duration::from_millis(200);
         let mut events = Events::with_capacity(8);
-        while !self.backlog.is_empty() && self.hub.is_some() && Instant::now() < deadline {
+        let is_unsent = |watching: &Watching| {
+            watching.hub.as_ref().is_some_and(|hub| !watching.backlog.is_empty() || hub.holds())
+        };
+        while is_unsent(self) && Instant::now() < deadline {
             let _ = self.poll.poll(&mut events, Some(Duration::from_millis(20)));
             self.flush();
         }
@@ -337,15 +338,15 @@ impl Watching {
 
     fn flush(&mut self) {
         self.write();
-        if self.backlog.is_empty() {
+        if self.backlog.is_empty() && !self.hub.as_ref().is_some_and(Channel::holds) {
             self.unsaid.clear();
         }
     }
 
     fn write(&mut self) {
-        let Some(hub) = &mut self.hub else { return self.backlog.clear() };
+        let Some(hub) = &self.hub else { return self.backlog.clear() };
         while !self.backlog.is_empty() {
-            match hub.write(&self.backlog) {
+            match hub.send(&[IoSlice::new(&self.backlog)]) {
                 Ok(n) if n > 0 => drop(self.backlog.drain(..n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -353,6 +354,8 @@ impl Watching {
                 _ => return self.backlog.clear(),
             }
         }
+        // As above; what is left goes when the socket is writable again.
+        let _ = hub.flush();
     }
 
     fn hear_hub(&mut self) {
@@ -360,8 +363,8 @@ impl Watching {
         let mut bytes = [0; 16 << 10];
         loop {
             self.take_news();
-            let Some(hub) = &mut self.hub else { return };
-            match hub.read(&mut bytes) {
+            let Some(hub) = &self.hub else { return };
+            match hub.recv(&mut bytes) {
                 Ok(0) => return self.hub_gone(Cause::Disconnected),
                 Ok(n) => {
                     self.hub_heard = Instant::now();
@@ -391,8 +394,8 @@ impl Watching {
     }
 
     fn hub_gone(&mut self, cause: Cause) {
-        if let Some(mut hub) = self.hub.take() {
-            let _ = self.poll.registry().deregister(&mut *hub);
+        if let Some(hub) = self.hub.take() {
+            let _ = self.poll.registry().deregister(&mut SourceFd(&hub.as_raw_fd()));
         }
         match self.hub_host {
             HubHost::Rank(rank) => {

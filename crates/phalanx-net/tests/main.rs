@@ -3,6 +3,7 @@
 mod board;
 mod builds;
 mod decoders;
+mod encrypted;
 mod forked;
 mod inputs;
 mod job;

@@ -52,7 +52,9 @@ pub fn measure(
             let openmpi = peers::take(shell, pair.openmpi(shell, program, &seconds), samples);
             peers.excuse(shell, "Open MPI between namespaces", openmpi)?;
         }
-        pair.ours(shell, &seconds, samples)?;
+        // As fast as the others, who encrypt nothing; then as it is by default.
+        pair.ours(shell, &seconds, "never", "net", samples)?;
+        pair.ours(shell, &seconds, "auto", "net-tls", samples)?;
         if let Some(python) = &peers.python {
             let script = r#"run() { exec nsenter --net="/run/netns/$2" env RANK="$1" LOCAL_RANK=0 "$PROGRAM" "$BENCH" net "$SECONDS_EACH"; }"#;
             let mut command = pair.both(shell, script);
@@ -168,16 +170,24 @@ impl Pair {
         command
     }
 
-    fn ours(&self, shell: &Shell, seconds: &str, samples: &mut Samples) -> Result<(), String> {
+    fn ours(
+        &self,
+        shell: &Shell,
+        seconds: &str,
+        encrypt: &str,
+        who: &str,
+        samples: &mut Samples,
+    ) -> Result<(), String> {
         let sizes: Vec<String> = NET_SIZES.iter().map(|&b| size(b).replace(['i', 'B', ' '], "")).collect();
         let hosts = self.names.each_ref().map(|n| format!("{n}:1")).join(",");
         let mut command = self.inside(shell, shell.built(Profile::Release, "phalanx"));
         command
+            .env("PHALANX_ENCRYPT", encrypt)
             .args(["bench", "-np", "2", "-H", &hosts, "--no-bind", "--json", "--seconds", seconds])
             .args(["--op", "allreduce", "--dtype", "f32", "--sizes", &sizes.join(","), "--rsh"])
             .arg(format!("{} {{host}}", self.remote_shell.display()));
         let done = shell.must(&mut command, Output::Kept, LIMIT)?;
-        match samples.add_json("net", &done.stdout) {
+        match samples.add_json(who, &done.stdout) {
             0 => Err(format!("phalanx bench printed no rows:\n{}", done.text)),
             _ => Ok(()),
         }

@@ -185,11 +185,13 @@ fn net(samples: &Samples) -> Table {
             "hand-made",
             "Open MPI",
             "Gloo",
-            "ours",
+            "ours, plain",
+            "ours, encrypted",
             "ours / Open MPI",
             "ours / Gloo",
             "ours / streams",
             "ours / hand-made",
+            "encrypted / plain",
         ],
     );
     for bytes in NET_SIZES {
@@ -204,10 +206,12 @@ fn net(samples: &Samples) -> Table {
             us(mpi),
             us(gloo),
             us(ours),
+            us(get("net-tls-private")),
             ratio(ours, mpi, Some(1.0)),
             ratio(ours, gloo, Some(1.0)),
             ratio(ours, streams, goals::against_streams(bytes)),
             ratio(ours, handmade, None),
+            ratio(get("net-tls-private"), ours, None),
         ]);
     }
     table

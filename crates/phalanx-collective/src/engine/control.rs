@@ -42,6 +42,12 @@ struct Peer {
     closed: Option<Instant>,
 }
 
+impl Peer {
+    fn has_unsent(&self) -> bool {
+        self.sent < self.out.len() || self.link.holds()
+    }
+}
+
 pub(crate) struct Control {
     shared: Arc<Shared>,
     /// Distinguishes the links of this engine from those of earlier ones in the same world.
@@ -158,7 +164,7 @@ impl Control {
                 set.drive(&self.shared, Input::End(by));
             }
         }
-        let sent = self.peers.values().all(|p| p.out.len() == p.sent || p.closed.is_some());
+        let sent = self.peers.values().all(|p| !p.has_unsent() || p.closed.is_some());
         (self.sets.values().all(|set| is_done_with(set)) && sent).then_some(why)
     }
 
@@ -254,6 +260,9 @@ impl Control {
                     }
                 }
             }
+            if peer.link.flush().is_err() {
+                peer.closed.get_or_insert_with(Instant::now);
+            }
             if peer.sent == peer.out.len() {
                 peer.out.clear();
                 peer.sent = 0;
@@ -296,7 +305,7 @@ impl Control {
         }
         let mut fds = vec![PollFd::new(&**self.shared.wake_fd(), PollFlags::IN)];
         for peer in self.peers.values().filter(|p| p.closed.is_none()) {
-            let out = if peer.sent < peer.out.len() { PollFlags::OUT } else { PollFlags::empty() };
+            let out = if peer.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::from_borrowed_fd(peer.link.as_fd(), PollFlags::IN | out));
         }
         let timeout = Timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };

@@ -142,6 +142,10 @@ impl LinkRun<'_> {
                 if out.done < out.total {
                     pending = true;
                     moved |= !blocked && self.push(out, buffers)?;
+                } else if out.link.holds() {
+                    // Before the call is over: no other call would send it (CHAN-1).
+                    let is_sent = out.link.flush().map_err(|e| self.broken(out.link.peer(), &e))?;
+                    pending |= !is_sent;
                 }
             }
             for i in 0..incoming.len() {
@@ -245,7 +249,7 @@ impl LinkRun<'_> {
     fn sleep(&mut self, outgoing: &[Outgoing], incoming: &[Incoming], start: Instant) -> Result<(), Stop> {
         // Before the last look at what is known.
         self.listen()?;
-        let wants_out = outgoing.iter().filter(|o| o.done < o.total);
+        let wants_out = outgoing.iter().filter(|o| o.done < o.total || o.link.holds());
         let wants_in = incoming.iter().filter(|i| i.done < i.total);
         let mut whom: Vec<Rank> = wants_in.clone().map(|i| i.rank).collect();
         whom.extend(wants_out.clone().map(|o| o.link.peer()));

@@ -25,6 +25,7 @@ const WORLDS: &[World] = &[
     (&[2, 2], &[]),
     (&[1, 2], &[]),
     (&[3], &[("PHALANX_TRANSPORT", "tcp")]),
+    (&[2, 1], &[("PHALANX_ENCRYPT", "always")]),
 ];
 
 /// Runs `f` with an engine on every rank of several worlds.

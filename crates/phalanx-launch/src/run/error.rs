@@ -1,6 +1,7 @@
 //! Errors that keep a job from starting. Each message says what to do.
 
 use crate::{hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, wire::StartRefusal};
+use phalanx_core::ConfigError;
 use phalanx_net::socket::AddressError;
 use std::{io, path::PathBuf};
 
@@ -16,6 +17,8 @@ pub enum LaunchError {
     HostFile { path: PathBuf, why: io::Error },
     #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
     Extra { name: String },
+    #[error(transparent)]
+    Setting(#[from] ConfigError),
     #[error("cannot write {}: {why}; check --output-filename", path.display())]
     Files { path: PathBuf, why: io::Error },
     #[error(transparent)]
@@ -63,6 +66,7 @@ impl LaunchError {
             LaunchError::Hosts(_)
             | LaunchError::Place(_)
             | LaunchError::Rsh(_)
+            | LaunchError::Setting(_)
             | LaunchError::Extra { .. } => 2,
             LaunchError::HostFile { .. } | LaunchError::Interface(_) => 2,
             LaunchError::LargeWorld { .. }

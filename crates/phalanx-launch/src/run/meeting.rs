@@ -5,12 +5,12 @@
 use super::LaunchError;
 use phalanx_core::Rank;
 use phalanx_net::{
+    Terms,
     ending::End,
     hub::{
         Hub,
         message::{Verdict, Words},
     },
-    secret::Secret,
     socket::{self, AddressError},
 };
 use std::{
@@ -40,7 +40,7 @@ pub struct Guests<'a> {
 /// Opens the meeting for the ranks of one job. `hear` gets what they say to people, and must not wait.
 pub fn open(
     guests: &Guests<'_>,
-    secret: &Secret,
+    terms: Terms,
     hear: impl FnMut(Rank, Words) + Send + 'static,
 ) -> Result<MeetingPoint, LaunchError> {
     let ips = choose(guests).map_err(LaunchError::Interface)?;
@@ -49,7 +49,7 @@ pub fn open(
         .map(|ip| socket::listen(ip, 0))
         .collect::<Result<_, _>>()
         .map_err(LaunchError::Port)?;
-    let hub = Hub::start_hearing(listeners, secret.clone(), guests.n_ranks, hear)
+    let hub = Hub::start_hearing(listeners, terms, guests.n_ranks, hear)
         .map_err(|why| LaunchError::System { what: "the meeting point", why })?;
     tracing::info!(n_ranks = guests.n_ranks, addresses = ?hub.addresses(), "meeting opened");
     Ok(MeetingPoint { hub })

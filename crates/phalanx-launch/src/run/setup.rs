@@ -25,8 +25,9 @@ use crate::{
     rsh::Rsh,
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
-use phalanx_core::Rank;
+use phalanx_core::{Config, Encrypt, Rank};
 use phalanx_net::{
+    Terms,
     secret::Secret,
     task::{JOB_BEGAN, job_began_value},
 };
@@ -54,6 +55,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
         plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
     rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
+    let encrypt = encryption(&extra)?;
     let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
     let files = args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, &plan)).transpose()?;
     let secret = Secret::random();
@@ -64,7 +66,8 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     };
     let (news_to, news) = sync_channel(256);
     let words_to = news_to.clone();
-    let meeting = meeting::open(&guests, &secret, move |rank, words| {
+    let terms = Terms { secret: secret.clone(), encrypt };
+    let meeting = meeting::open(&guests, terms, move |rank, words| {
         // The hub's thread must not wait; where there is too much news, words for people are what can be missed.
         let _ = words_to.try_send(News::Words { rank, words });
     })?;
@@ -200,10 +203,24 @@ fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
 
 fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let here = |name: &str| env::var_os(name).map(OsStringExt::into_vec);
+    let plaintext = args.insecure_plaintext.then_some("PHALANX_ENCRYPT=never");
     args.env
         .iter()
+        .map(String::as_str)
+        .chain(plaintext)
         .map(|spec| environment::extra(spec, here).map_err(|name| LaunchError::Extra { name }))
         .collect()
+}
+
+/// What the ranks will encrypt; the meeting does the same.
+fn encryption(extra: &Env) -> Result<Encrypt, LaunchError> {
+    let mut config = Config::default();
+    let given = extra.iter().rev().find(|(name, _)| name == b"PHALANX_ENCRYPT");
+    let here = || env::var("PHALANX_ENCRYPT").ok();
+    if let Some(value) = given.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).or_else(here) {
+        config.set("PHALANX_ENCRYPT", &value)?;
+    }
+    Ok(config.encrypt)
 }
 
 /// What goes along to another host.

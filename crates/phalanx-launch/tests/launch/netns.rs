@@ -3,6 +3,7 @@
 
 #[path = "../../../phalanx-collective/tests/processes/crowd.rs"]
 mod crowd;
+mod overheard;
 mod stranger;
 
 use crate::launch::support::{Running, finish, phalanx};

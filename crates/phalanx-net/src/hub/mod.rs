@@ -5,22 +5,20 @@ pub mod state;
 
 use crate::{
     auth::Purpose,
+    channel::{Channel, Terms},
     door::{Door, Listener},
     ending::End,
-    forks::Own,
     frame::{self, Decoder},
     lost::Cause,
-    secret::Secret,
     socket,
 };
 use message::{Down, MAX_FRAME, Up, Verdict, Words};
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use phalanx_core::Rank;
-use socket2::Socket;
 use state::{BEAT_MS, HubInput, HubOutput, Membership};
 use std::{
     collections::BTreeMap,
-    io::{self, Read},
+    io::{self, IoSlice},
     net::{SocketAddr, TcpListener},
     os::fd::AsRawFd,
     sync::{Arc, mpsc},
@@ -55,14 +53,14 @@ enum Order {
 
 impl Hub {
     /// Serves a world of `n_ranks` on these listeners, with nobody who would hear the ranks' words.
-    pub fn start(listeners: Vec<TcpListener>, secret: Secret, n_ranks: u32) -> io::Result<Hub> {
-        Hub::start_hearing(listeners, secret, n_ranks, |_, _| {})
+    pub fn start(listeners: Vec<TcpListener>, terms: impl Into<Terms>, n_ranks: u32) -> io::Result<Hub> {
+        Hub::start_hearing(listeners, terms, n_ranks, |_, _| {})
     }
 
     /// The same, for a launcher. `hear` gets what ranks say to people, made plain; it is called by the hub's thread, and must not wait.
     pub fn start_hearing(
         listeners: Vec<TcpListener>,
-        secret: Secret,
+        terms: impl Into<Terms>,
         n_ranks: u32,
         hear: impl FnMut(Rank, Words) + Send + 'static,
     ) -> io::Result<Hub> {
@@ -73,7 +71,7 @@ impl Hub {
             .into_iter()
             .map(|l| Listener { socket: l.into(), tune: |socket| socket::tune_control(socket) })
             .collect();
-        let door = Door::open(listeners, secret, Purpose::Hub, FIRST_DOOR, poll.registry())?;
+        let door = Door::open(listeners, terms.into(), Purpose::Hub, FIRST_DOOR, poll.registry())?;
         let (orders, inbox) = mpsc::channel();
         let start = Instant::now();
         let serving = Serving {
@@ -133,7 +131,7 @@ impl Drop for Hub {
 
 struct Conn {
     rank: Rank,
-    socket: Own<Socket>,
+    channel: Channel,
     decoder: Decoder,
     backlog: Vec<u8>,
 }
@@ -195,8 +193,8 @@ impl Serving {
             return;
         }
         if !self.conns.contains_key(&token.0) {
-            let Some((socket, caller)) = self.door.ready(self.poll.registry(), token) else { return };
-            if let Err(error) = self.welcome(token, socket, caller.rank) {
+            let Some((channel, caller)) = self.door.ready(self.poll.registry(), token) else { return };
+            if let Err(error) = self.welcome(token, channel, caller.rank) {
                 tracing::warn!(rank = %caller.rank, %error, "cannot read from a rank: it must connect again");
                 return;
             }
@@ -206,11 +204,11 @@ impl Serving {
         }
     }
 
-    fn welcome(&mut self, token: Token, socket: Own<Socket>, rank: Rank) -> io::Result<()> {
+    fn welcome(&mut self, token: Token, channel: Channel, rank: Rank) -> io::Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let fd = socket.as_raw_fd();
+        let fd = channel.as_raw_fd();
         self.poll.registry().reregister(&mut SourceFd(&fd), token, interest)?;
-        let conn = Conn { rank, socket, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
+        let conn = Conn { rank, channel, decoder: Decoder::new(MAX_FRAME), backlog: Vec::new() };
         self.conns.insert(token.0, conn);
         Ok(())
     }
@@ -221,7 +219,7 @@ impl Serving {
         loop {
             let Some(conn) = self.conns.get_mut(&token) else { return Ok(()) };
             flush(conn).map_err(|e| cause_of(&e))?;
-            let n = match conn.socket.read(&mut bytes) {
+            let n = match conn.channel.recv(&mut bytes) {
                 Ok(0) => return Err(Cause::Disconnected),
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -350,7 +348,7 @@ impl Serving {
 
 fn flush(conn: &mut Conn) -> io::Result<()> {
     while !conn.backlog.is_empty() {
-        match conn.socket.send_with_flags(&conn.backlog, libc::MSG_NOSIGNAL) {
+        match conn.channel.send(&[IoSlice::new(&conn.backlog)]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => drop(conn.backlog.drain(..n)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -358,7 +356,8 @@ fn flush(conn: &mut Conn) -> io::Result<()> {
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    // What is left goes when the socket is writable again.
+    conn.channel.flush().map(|_| ())
 }
 
 /// What a failed connection says about the rank behind it.
@@ -374,14 +373,15 @@ pub fn cause_of(error: &io::Error) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use socket2::{Domain, Type};
+    use crate::{forks::Own, secret::Secret};
+    use socket2::{Domain, Socket, Type};
 
     #[test]
     fn a_rank_that_cannot_be_listened_to_does_not_end_the_hub() {
         let poll = Poll::new().unwrap();
         let (_orders, inbox) = mpsc::channel();
-        let door =
-            Door::open(Vec::new(), Secret::random(), Purpose::Hub, FIRST_DOOR, poll.registry()).unwrap();
+        let door = Door::open(Vec::new(), Secret::random().into(), Purpose::Hub, FIRST_DOOR, poll.registry())
+            .unwrap();
         let mut serving = Serving {
             poll,
             door,
@@ -395,7 +395,7 @@ mod tests {
         };
         let (socket, _other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
         // The system knows no registration of it that could be changed.
-        assert!(serving.welcome(Token(7), Own::new(socket), Rank(0)).is_err());
+        assert!(serving.welcome(Token(7), Channel::plain(Own::new(socket)), Rank(0)).is_err());
         assert_eq!((serving.read(7), serving.conns.len()), (Ok(()), 0));
     }
 }

@@ -91,7 +91,7 @@ pub fn towards(chosen: &'static StreamTransport, same_host: bool) -> &'static St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forks::Own;
+    use crate::{channel::Channel, forks::Own};
     use std::{io::IoSlice, net::Ipv4Addr, os::fd::OwnedFd};
 
     const SITE: ListenContext<'_> = ListenContext { interface: None, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) };
@@ -101,11 +101,11 @@ mod tests {
     fn every_transport_listens_where_it_says_and_carries_bytes_both_ways() {
         for transport in TRANSPORTS {
             let (door, address) = (transport.listen)(&SITE).unwrap().remove(0);
-            let dialled = Own::new((transport.dial)(&address, SOON).unwrap());
+            let dialled = Channel::plain(Own::new((transport.dial)(&address, SOON).unwrap()));
             let there = Link::new(phalanx_core::Rank(1), dialled).unwrap();
             let came: OwnedFd = rustix::net::accept(&door.socket).unwrap();
             (door.tune)(&came.try_clone().unwrap().into());
-            let here = Link::new(phalanx_core::Rank(0), Own::new(came.into())).unwrap();
+            let here = Link::new(phalanx_core::Rank(0), Channel::plain(Own::new(came.into()))).unwrap();
             for (from, to) in [(&here, &there), (&there, &here)] {
                 let mut got = [0; 8];
                 assert_eq!(to.recv_some(&mut got).unwrap(), 0, "{} never blocks", transport.name);

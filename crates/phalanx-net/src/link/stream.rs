@@ -1,10 +1,9 @@
 //! A link: an authenticated, non-blocking byte stream between two ranks, over any transport.
 
-use crate::forks::Own;
+use crate::channel::Channel;
 use phalanx_core::Rank;
-use socket2::Socket;
 use std::{
-    io::{self, IoSlice, Read},
+    io::{self, IoSlice},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -12,28 +11,28 @@ use std::{
 #[derive(Debug)]
 pub struct Link {
     peer: Rank,
-    socket: Own<Socket>,
+    channel: Channel,
 }
 
 impl Link {
     /// On a socket that its transport has tuned and that has proved itself.
-    pub(crate) fn new(peer: Rank, socket: Own<Socket>) -> io::Result<Link> {
-        socket.set_nonblocking(true)?;
-        Ok(Link { peer, socket })
+    pub(crate) fn new(peer: Rank, channel: Channel) -> io::Result<Link> {
+        channel.socket().set_nonblocking(true)?;
+        Ok(Link { peer, channel })
     }
 
     pub fn peer(&self) -> Rank {
         self.peer
     }
 
-    /// Sends what the network takes now; 0 when it takes nothing.
+    pub fn is_encrypted(&self) -> bool {
+        self.channel.is_encrypted()
+    }
+
+    /// Sends what the network takes now; 0 when it takes nothing. An encrypted link may hold what it has taken: nothing more is sent on it
+    /// before [`flush`](Self::flush) has said that it has left.
     pub fn send_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        // Programs in other languages may have kept the signal that a closed stream sends by default.
-        let sent = match parts {
-            [one] => self.socket.send_with_flags(one, libc::MSG_NOSIGNAL),
-            many => self.socket.send_vectored_with_flags(many, libc::MSG_NOSIGNAL),
-        };
-        match sent {
+        match self.channel.send(parts) {
             Err(e) if would_wait(&e) => Ok(0),
             other => other,
         }
@@ -41,23 +40,33 @@ impl Link {
 
     /// Receives what has arrived; 0 when nothing has. The end of the stream is an error.
     pub fn recv_some(&self, into: &mut [u8]) -> io::Result<usize> {
-        match (&*self.socket).read(into) {
+        match self.channel.recv(into) {
             Ok(0) if !into.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(e) if would_wait(&e) => Ok(0),
             other => other,
         }
     }
 
+    /// Sends more of what was taken; true once all of it has left (CHAN-1).
+    pub fn flush(&self) -> io::Result<bool> {
+        self.channel.flush()
+    }
+
+    /// Whether something that was taken has not left.
+    pub fn holds(&self) -> bool {
+        self.channel.holds()
+    }
+
     /// Ends it for both sides.
     pub(crate) fn shut(&self) {
         // A link that is broken already cannot be shut, and need not.
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let _ = self.channel.socket().shutdown(std::net::Shutdown::Both);
     }
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.channel.as_fd()
     }
 }
 

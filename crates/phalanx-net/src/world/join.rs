@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     arena::{Arena, ArenaOffer, MAX_LOCAL, Patience},
+    channel::Channel,
     discover::Identity,
     door::Listener,
     error::NetError,
@@ -25,7 +26,6 @@ use phalanx_core::{Config, Rank, Topology, Transport};
 use std::{
     collections::BTreeMap,
     io,
-    net::TcpStream,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32},
@@ -40,7 +40,7 @@ pub(super) struct Guest {
     transport: &'static link::StreamTransport,
     deadline: Instant,
     place: Place,
-    hub: TcpStream,
+    hub: Channel,
     decoder: Decoder,
     listeners: Vec<Listener>,
     /// Nothing fails for want of memory that nobody would share: with links everywhere, or one rank on each host.
@@ -86,7 +86,7 @@ impl Guest {
     pub fn meet(mut self) -> Result<Met, NetError> {
         let mut heard = false;
         let joined = loop {
-            let (hub, decoder) = (&mut self.hub, &mut self.decoder);
+            let (hub, decoder) = (&self.hub, &mut self.decoder);
             let joined = await_roster(hub, decoder, &self.hello, &mut heard, self.deadline, &self.config);
             if heard || !matches!(joined, Err(NetError::System { .. })) {
                 break joined;
@@ -113,7 +113,7 @@ impl Guest {
     }
 
     fn give_up(self, error: NetError) -> NetError {
-        give_up(self.hub, self.decoder, &self.identity, &self.place, error)
+        give_up(&self.hub, self.decoder, &self.identity, &self.place, error)
     }
 }
 
@@ -155,7 +155,7 @@ impl Sharing {
             hub_host,
             decoder,
             listeners,
-            secret: place.secret.clone(),
+            terms: place.terms.clone(),
             pidfds,
             arena: arena.clone(),
             casualties: casualties.clone(),
@@ -184,7 +184,7 @@ impl Sharing {
             members,
             config,
             transport,
-            secret: place.secret,
+            terms: place.terms,
             arena,
             patience,
             casualties,

@@ -10,6 +10,7 @@ mod serve;
 use crate::{
     arena::{Arena, ArenaOffer, Patience},
     auth::{Caller, Purpose},
+    channel::{Channel, Terms},
     discover::{self, Identity, Meeting},
     error::NetError,
     forks::Own,
@@ -28,7 +29,6 @@ use join::Guest;
 use phalanx_core::{Config, ConfigError, Epoch, Rank, TaskRole, Topology};
 use place::{ATTEMPT, Knock, Place, RETRY_EVERY, shake};
 use roster::{introduce, patience_of, share_memory};
-use socket2::Socket;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -64,7 +64,7 @@ pub struct World {
     config: Config,
     /// What carries links wherever it leads.
     transport: &'static link::StreamTransport,
-    secret: Secret,
+    terms: Terms,
     arena: Option<Arc<Arena>>,
     patience: Patience,
     casualties: Arc<Casualties>,
@@ -175,7 +175,7 @@ impl World {
             members,
             config,
             transport,
-            secret: Secret::random(),
+            terms: Secret::random().into(),
             arena,
             patience,
             casualties,
@@ -338,15 +338,15 @@ impl World {
         }
         let watch = self.watch.as_ref().expect("a rank with peers has a watch");
         let deadline = Instant::now() + self.config.timeout;
-        let socket = if self.rank > peer {
+        let channel = if self.rank > peer {
             self.connect(peer, stream, deadline)?
         } else {
             self.accept(watch, peer, stream, deadline)?
         };
-        let link = Link::new(peer, socket)
+        let link = Link::new(peer, channel)
             .map_err(|error| NetError::System { what: "cannot set up a link", error })?;
         let link = Arc::new(link);
-        tracing::info!(rank = %self.rank, %peer, stream, transport = self.transport_to(peer), "link opened");
+        tracing::info!(rank = %self.rank, %peer, stream, transport = self.transport_to(peer), encrypted = link.is_encrypted(), "link opened");
         self.links.lock().unwrap_or_else(PoisonError::into_inner).insert((peer, stream), link.clone());
         Ok(link)
     }
@@ -360,19 +360,13 @@ impl World {
         link::towards(self.transport, self.topology.host_of(peer) == self.topology.host_of(self.rank))
     }
 
-    fn accept(
-        &self,
-        watch: &Watch,
-        peer: Rank,
-        stream: u32,
-        deadline: Instant,
-    ) -> Result<Own<Socket>, NetError> {
+    fn accept(&self, watch: &Watch, peer: Rank, stream: u32, deadline: Instant) -> Result<Channel, NetError> {
         let start = Instant::now();
         loop {
             // In slices, to see a verdict about the peer meanwhile.
             let slice = (Instant::now() + RETRY_EVERY).min(deadline);
-            if let Some(socket) = watch.inbox().take(peer, stream, slice) {
-                return Ok(socket);
+            if let Some(channel) = watch.inbox().take(peer, stream, slice) {
+                return Ok(channel);
             }
             if let Some(doom) = self.casualties.verdict(peer) {
                 return Err(doom.into());
@@ -384,7 +378,7 @@ impl World {
     }
 
     /// Tries again until the peer answers or something is known against it: it may be dying, frozen, or besieged by strangers.
-    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<Own<Socket>, NetError> {
+    fn connect(&self, peer: Rank, stream: u32, deadline: Instant) -> Result<Channel, NetError> {
         let deadline = deadline.min(Instant::now() + LINK_PATIENCE);
         let transport = self.transport_towards(peer);
         let addresses: Vec<&LinkAddress> =
@@ -398,11 +392,10 @@ impl World {
                 let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
                 let tried =
                     (transport.dial)(address.address(), ATTEMPT).map_err(Knock::Io).and_then(|socket| {
-                        let socket = Own::new(socket);
-                        shake(&socket, &self.secret, Purpose::Link, caller, HANDSHAKE).map(|()| socket)
+                        shake(Own::new(socket), &self.terms, Purpose::Link, caller, HANDSHAKE)
                     });
                 match tried {
-                    Ok(socket) => return Ok(socket),
+                    Ok(channel) => return Ok(channel),
                     Err(Knock::Io(e)) => last = e.to_string(),
                     Err(Knock::Auth(error)) => {
                         return Err(NetError::Auth { with: format!("rank {peer}"), error });

@@ -2,14 +2,16 @@
 
 use crate::{
     auth::{AuthError, Caller, Connector, Purpose, fresh_nonce},
+    channel::{Channel, Securing, Terms},
     discover::{Identity, Meeting},
     error::NetError,
+    forks::Own,
     hub::Hub,
     secret::Secret,
     socket,
 };
 use phalanx_core::{Config, Epoch, Rank};
-use socket2::{SockRef, Socket};
+use socket2::Socket;
 use std::{
     io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs},
@@ -25,7 +27,7 @@ const N_PORTS: u16 = 16;
 /// Where this rank goes to meet the others, and what it brings.
 pub(super) struct Place {
     pub addresses: Vec<String>,
-    pub secret: Secret,
+    pub terms: Terms,
     /// Set where this rank serves the hub itself.
     pub hub: Option<Hub>,
     pub served_by_rank_0: bool,
@@ -41,14 +43,16 @@ impl Place {
         match &identity.meeting {
             Meeting::Alone => Ok(None),
             Meeting::Hub(addresses) => {
-                Ok(Some(Place { addresses: addresses.clone(), secret, hub: None, served_by_rank_0: false }))
+                let terms = Terms { secret, encrypt: config.encrypt };
+                Ok(Some(Place { addresses: addresses.clone(), terms, hub: None, served_by_rank_0: false }))
             }
             Meeting::RankZero { host, job } => {
                 // Jobs of one user share a long-lived secret; mixing in the job keeps their worlds apart.
                 let secret = secret.derive(job.as_bytes());
                 let (host, ports) = doorsteps(host.as_deref(), &secret);
+                let terms = Terms { secret, encrypt: config.encrypt };
                 let hub = match identity.rank {
-                    Rank::ZERO => Some(serve(host.as_deref(), &ports, &secret, identity.n_ranks, config)?),
+                    Rank::ZERO => Some(serve(host.as_deref(), &ports, &terms, identity.n_ranks, config)?),
                     _ => None,
                 };
                 let host = host.unwrap_or_else(|| "127.0.0.1".into());
@@ -58,7 +62,7 @@ impl Place {
                     Some(hub) => hub.addresses().iter().map(ToString::to_string).collect(),
                     None => ports.iter().map(|p| format!("{host}:{p}")).collect(),
                 };
-                Ok(Some(Place { addresses, secret, hub, served_by_rank_0: true }))
+                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true }))
             }
         }
     }
@@ -81,7 +85,7 @@ fn doorsteps(host: Option<&str>, secret: &Secret) -> (Option<String>, Vec<u16>) 
 fn serve(
     host: Option<&str>,
     ports: &[u16],
-    secret: &Secret,
+    terms: &Terms,
     n_ranks: u32,
     config: &Config,
 ) -> Result<Hub, NetError> {
@@ -99,7 +103,7 @@ fn serve(
     for &port in ports {
         match ips.iter().map(|&ip| socket::listen(ip, port)).collect::<Result<Vec<_>, _>>() {
             Ok(listeners) => {
-                return Hub::start(listeners, secret.clone(), n_ranks)
+                return Hub::start(listeners, terms.clone(), n_ranks)
                     .map_err(|error| NetError::System { what: "cannot start the hub", error });
             }
             Err(e) => last = Some(e),
@@ -113,7 +117,7 @@ pub(super) fn connect_hub(
     rank: Rank,
     deadline: Instant,
     config: &Config,
-) -> Result<(TcpStream, IpAddr), NetError> {
+) -> Result<(Channel, IpAddr), NetError> {
     let mut last = String::from("nothing answered");
     loop {
         for address in &place.addresses {
@@ -142,42 +146,61 @@ pub(super) enum Knock {
     Auth(AuthError),
 }
 
-fn knock(address: &str, place: &Place, rank: Rank, timeout: Duration) -> Result<(TcpStream, IpAddr), Knock> {
+impl Knock {
+    fn of(error: io::Error) -> Knock {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<AuthError>()) {
+            Some(auth) => Knock::Auth(auth.clone()),
+            None => Knock::Io(error),
+        }
+    }
+}
+
+fn knock(address: &str, place: &Place, rank: Rank, timeout: Duration) -> Result<(Channel, IpAddr), Knock> {
     let found = address.to_socket_addrs().map_err(Knock::Io)?.next();
     let found =
         found.ok_or_else(|| Knock::Io(io::Error::new(io::ErrorKind::NotFound, "the name has no address")))?;
     let stream = TcpStream::connect_timeout(&found, timeout).map_err(Knock::Io)?;
     socket::tune_control(&stream);
     let caller = Caller { rank, epoch: Epoch(0), stream: 0 };
-    shake(&SockRef::from(&stream), &place.secret, Purpose::Hub, caller, timeout)?;
     let ip = stream.local_addr().map_err(Knock::Io)?.ip();
-    Ok((stream, ip))
+    let channel = shake(Own::new(stream.into()), &place.terms, Purpose::Hub, caller, timeout)?;
+    Ok((channel, ip))
 }
 
+/// Proves both sides to each other on a socket that blocks, and encrypts what follows where one of them wants that.
 pub(super) fn shake(
-    mut socket: &Socket,
-    secret: &Secret,
+    socket: Own<Socket>,
+    terms: &Terms,
     purpose: Purpose,
     caller: Caller,
     timeout: Duration,
-) -> Result<(), Knock> {
+) -> Result<Channel, Knock> {
     socket.set_read_timeout(Some(timeout)).map_err(Knock::Io)?;
     socket.set_write_timeout(Some(timeout)).map_err(Knock::Io)?;
     let mut out = Vec::new();
-    let mut connector = Connector::new(secret.clone(), purpose, caller, fresh_nonce(), &mut out);
+    let (secret, wish) = (terms.secret.clone(), terms.wish(&socket));
+    let mut connector = Connector::wishing(wish, secret, purpose, caller, fresh_nonce(), &mut out);
     loop {
-        socket::send_all(socket, &out).map_err(Knock::Io)?;
+        socket::send_all(&socket, &out).map_err(Knock::Io)?;
         out.clear();
         let mut bytes = [0; 128];
         let want = connector.wants().min(bytes.len());
-        let n = socket.read(&mut bytes[..want]).map_err(Knock::Io)?;
+        let n = (&*socket).read(&mut bytes[..want]).map_err(Knock::Io)?;
         if n == 0 {
             return Err(Knock::Io(io::ErrorKind::UnexpectedEof.into()));
         }
         if connector.feed(&bytes[..n], &mut out).map_err(Knock::Auth)? {
-            return socket::send_all(socket, &out).map_err(Knock::Io);
+            break socket::send_all(&socket, &out).map_err(Knock::Io)?;
         }
     }
+    if !connector.is_encrypted() {
+        return Ok(Channel::plain(socket));
+    }
+    let securing = Securing::connect(terms.secret.clone(), purpose).and_then(|mut securing| {
+        let is_done = securing.advance(&socket)?;
+        is_done.then_some(securing).ok_or_else(|| io::ErrorKind::TimedOut.into())
+    });
+    Ok(Channel::encrypted(socket, securing.map_err(Knock::of)?.into_tls()))
 }
 
 #[cfg(test)]

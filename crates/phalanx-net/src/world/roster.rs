@@ -3,6 +3,7 @@
 use super::{AGREEMENT, place::Place};
 use crate::{
     arena::{Arena, ArenaOffer, Patience, Source},
+    channel::Channel,
     cores,
     discover::Identity,
     error::NetError,
@@ -15,8 +16,7 @@ use phalanx_core::{Config, Rank, TaskRole, Topology};
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
-    io::{self, Read, Write},
-    net::TcpStream,
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -45,9 +45,10 @@ pub(super) fn introduce(
         trial_address: offer.map_or(0, ArenaOffer::trial_address),
         build: build.to_string(),
         settings: format!(
-            "transport={:?} links={} tiers={} algorithm={} segment={} strict={}",
+            "transport={:?} links={} encrypt={:?} tiers={} algorithm={} segment={} strict={}",
             config.transport,
             config.links.as_deref().unwrap_or_default(),
+            config.encrypt,
             config.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
             config.algorithm.as_deref().unwrap_or_default(),
             config.segment_bytes,
@@ -72,7 +73,7 @@ fn host_key(config: &Config) -> u64 {
 
 /// Says hello and waits for the roster; `heard` tells whether the hub has said anything at all.
 pub(super) fn await_roster(
-    stream: &mut TcpStream,
+    hub: &Channel,
     decoder: &mut Decoder,
     hello: &[u8],
     heard: &mut bool,
@@ -81,7 +82,7 @@ pub(super) fn await_roster(
 ) -> Result<Vec<Member>, NetError> {
     let lost =
         |error| NetError::System { what: "the hub closed the connection before the world formed", error };
-    stream.write_all(hello).map_err(lost)?;
+    hub.send_all(hello).map_err(lost)?;
     let mut bytes = [0; 16 << 10];
     let mut next_beat = Instant::now();
     let mut missing = Vec::new();
@@ -108,10 +109,10 @@ pub(super) fn await_roster(
         if now >= next_beat {
             next_beat = now + Duration::from_millis(crate::hub::state::BEAT_MS);
             let alive = frame::encode(&Up::Alive).expect("a word is small");
-            stream.write_all(&alive).map_err(lost)?;
+            hub.send_all(&alive).map_err(lost)?;
         }
-        stream.set_read_timeout(Some(Duration::from_millis(200))).map_err(lost)?;
-        match stream.read(&mut bytes) {
+        hub.socket().set_read_timeout(Some(Duration::from_millis(200))).map_err(lost)?;
+        match hub.recv(&mut bytes) {
             Ok(0) => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
             Ok(n) => decoder.feed(&bytes[..n]),
             Err(e) if would_wait(&e) => {}
@@ -122,7 +123,7 @@ pub(super) fn await_roster(
 
 /// Tells every rank that this rank cannot join, and why: a rank that died just now may be the reason. Returns what every rank names.
 pub(super) fn give_up(
-    mut stream: TcpStream,
+    hub: &Channel,
     mut decoder: Decoder,
     identity: &Identity,
     place: &Place,
@@ -132,17 +133,17 @@ pub(super) fn give_up(
     let mine = error.doom(identity.rank);
     let agreed = (|| {
         let patience = if matches!(error, NetError::Arena { .. }) { AGREEMENT / 2 } else { Duration::ZERO };
-        let doom = match reason(&mut stream, &mut decoder, start + patience)? {
+        let doom = match reason(hub, &mut decoder, start + patience)? {
             Some(Down::Doomed(doom)) => return Some(doom),
             Some(Down::Lost(lost)) => Doom::Lost(lost),
             _ => mine.clone(),
         };
         let word = frame::encode(&Up::Doomed(doom.clone())).ok()?;
-        if stream.write_all(&word).is_err() && doom != mine {
+        if hub.send_all(&word).is_err() && doom != mine {
             return Some(doom);
         }
         loop {
-            match reason(&mut stream, &mut decoder, start + AGREEMENT) {
+            match reason(hub, &mut decoder, start + AGREEMENT) {
                 Some(Some(Down::Doomed(agreed))) => return Some(agreed),
                 Some(Some(_)) => {}
                 Some(None) => return Some(doom),
@@ -162,7 +163,7 @@ pub(super) fn hub_rank_lost() -> NetError {
 }
 
 /// The next loss or doom that the hub tells of before the deadline, if any; `None` when the hub is gone.
-fn reason(stream: &mut TcpStream, decoder: &mut Decoder, deadline: Instant) -> Option<Option<Down>> {
+fn reason(hub: &Channel, decoder: &mut Decoder, deadline: Instant) -> Option<Option<Down>> {
     let mut bytes = [0; 16 << 10];
     loop {
         while let Some(down) = decoder.take::<Down>().ok()? {
@@ -174,8 +175,8 @@ fn reason(stream: &mut TcpStream, decoder: &mut Decoder, deadline: Instant) -> O
         if left.is_zero() {
             return Some(None);
         }
-        stream.set_read_timeout(Some(left)).ok()?;
-        match stream.read(&mut bytes) {
+        hub.socket().set_read_timeout(Some(left)).ok()?;
+        match hub.recv(&mut bytes) {
             Ok(0) => return None,
             Ok(n) => decoder.feed(&bytes[..n]),
             Err(e) if would_wait(&e) => {}

@@ -31,6 +31,8 @@ pub struct Job {
     n_ranks: u32,
     /// What carries links, and how many ranks a host has.
     links: (&'static str, u32),
+    /// What each rank has for PHALANX_ENCRYPT.
+    encrypt: &'static str,
     /// A lock because ranks are threads that share this.
     words: Mutex<mpsc::Receiver<(Rank, Words)>>,
     _hub: Hub,
@@ -50,7 +52,20 @@ impl Job {
         let hear = move |rank, words| drop(said.send((rank, words)));
         let hub = Hub::start_hearing(vec![listener], secret.clone(), n_ranks, hear).expect("a hub starts");
         let address = hub.addresses()[0];
-        Job { secret, address, n_ranks, links: (transport, per_host), words: Mutex::new(words), _hub: hub }
+        Job {
+            secret,
+            address,
+            n_ranks,
+            links: (transport, per_host),
+            encrypt: "auto",
+            words: Mutex::new(words),
+            _hub: hub,
+        }
+    }
+
+    /// Ranks of different hosts, with this setting.
+    pub fn encrypted(encrypt: &'static str, n_ranks: u32) -> Job {
+        Job { encrypt, ..Job::of(n_ranks) }
     }
 
     /// What a rank said next to the person before the launcher.
@@ -67,8 +82,19 @@ impl Job {
         let (transport, per_host) = self.links;
         config.host_id = Some(format!("host{}", rank / per_host));
         config.set("PHALANX_TRANSPORT", transport).expect("tests use valid settings");
+        config.set("PHALANX_ENCRYPT", self.encrypt).expect("tests use valid settings");
         config.timeout = deadline();
         World::join(identity, self.secret.clone(), config).expect("the world forms")
+    }
+
+    /// Tries to join as this rank with this setting; the error.
+    pub fn refused(&self, rank: u32, encrypt: &str) -> String {
+        let meeting = Meeting::Hub(vec![self.address.to_string()]);
+        let mut config = Config::default();
+        config.set("PHALANX_ENCRYPT", encrypt).expect("tests use valid settings");
+        config.start_timeout = deadline();
+        let identity = Identity::worker(Rank(rank), self.n_ranks, meeting);
+        World::join(identity, self.secret.clone(), config).expect_err("it is refused").to_string()
     }
 }
 

@@ -44,7 +44,9 @@ fn overhear(address: SocketAddr, secret: &Secret, purpose: Purpose) -> [Vec<u8>;
     stream.read_exact(&mut reply).expect("the door answers an opening");
     assert!(connector.feed(&reply, &mut closing).expect("the door knows the secret"));
     stream.write_all(&closing).expect("the door listens");
-    stream.write_all(&alive()).expect("the door listens");
+    if !connector.is_encrypted() {
+        stream.write_all(&alive()).expect("the door listens");
+    }
     stream.set_read_timeout(Some(WELCOME)).expect("an open socket takes options");
     assert!(!is_shown_out(&mut stream), "who knows the secret is let in, or being refused means nothing");
     [opening, closing]
@@ -126,7 +128,16 @@ fn stranger_entry() {
 
 #[test]
 fn a_stranger_in_a_third_namespace_forges_handshakes_in_vain_while_the_job_goes_on() {
-    let Some(hosts) = Hosts::bridged("w", 3) else { return };
+    besiege("w", "auto");
+}
+
+#[test]
+fn a_stranger_is_as_unwelcome_where_nothing_is_encrypted() {
+    besiege("v", "never");
+}
+
+fn besiege(tag: &str, encrypt: &str) {
+    let Some(hosts) = Hosts::bridged(tag, 3) else { return };
     let n_forgeries = setting("PHALANX_TEST_FORGERIES", 600);
     // One rank betrays what no rank does, so that a handshake can be overheard.
     let betray = r#"
@@ -136,7 +147,7 @@ fn a_stranger_in_a_third_namespace_forges_handshakes_in_vain_while_the_job_goes_
     let (binary, sizes) = (super::binary(), super::many_sizes());
     let work = ["bench", "--json", "--op", "all", "--seconds", "0.2", "--sizes", &sizes];
     let program = [&["sh", "-c", betray, "sh", &binary], &work[..]].concat();
-    let mut job = Running::start(&mut aloud(&hosts.command([1, 1], &program)));
+    let mut job = Running::start(aloud(&hosts.command([1, 1], &program)).env("PHALANX_ENCRYPT", encrypt));
     let betrayed = job.line();
     let words: Vec<&str> = betrayed.split_whitespace().skip_while(|w| *w != "betrayed").collect();
     let [_, secret, meeting] = words[..] else { panic!("{betrayed}") };
