@@ -169,10 +169,11 @@ class Bucket:
         if grads:
             with torch.no_grad():
                 _give(grads, views)
-        for p, grad in zip(self.ps, self._back, strict=True):
-            if grad is not None and p.grad is not grad:
-                # The program replaced it meanwhile, with what this rank alone has.
-                p.grad = grad
+        if any(map(is_not, map(_GRAD, self.ps), self._back)):
+            for p, grad in zip(self.ps, self._back, strict=True):
+                if grad is not None and p.grad is not grad:
+                    # The program replaced it meanwhile, with what this rank alone has.
+                    p.grad = grad
         self._back = []
 
     def _is_moved(self) -> bool:

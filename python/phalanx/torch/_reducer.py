@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ def _table(*chosen: int) -> bytes:
 _IS_HAD, _IS_SENT = _table(_FRESH, _BORN, _SENT), _table(_SENT)
 _NEXT_PASS = bytes([_IDLE, _FRESH, _FRESH, _SENT, _REDUCED, *range(5, 256)])
 _ANEW = bytes([_IDLE, _FRESH, _FRESH, _FRESH, _IDLE, *range(5, 256)])
+
+_GRAD, _IS_TRAINED, _DTYPE, _VERSION = map(attrgetter, ("grad", "requires_grad", "dtype", "_version"))
 
 _BUCKET_BYTES = 8 << 20
 _NO_TASK = -2
@@ -96,7 +98,7 @@ class _Seen:
 
     def is_touched(self) -> bool:
         """Whether the program wrote to a gradient or replaced one."""
-        return any(map(is_not, [p.grad for p in self.ps], self.grads)) or self.versions != [*map(_version, self.grads)]
+        return any(map(is_not, map(_GRAD, self.ps), self.grads)) or self.versions != _versions(self.grads)
 
 
 class Reducer:
@@ -133,8 +135,8 @@ class Reducer:
         self._names: dict[_Parameter, str] = {}
         self._members: dict[_Parameter, _Member] = {}
         self._hooks: dict[_Parameter, Any] = {}
-        #: Type and layout of each parameter that is trained.
-        self._forms: list[torch.dtype | tuple[int, ...] | None] = []
+        #: What gradients must fit.
+        self._forms: tuple[list[Any], ...] = ()
         self._is_known = False
         self._buckets: list[Bucket] = []
         #: Parameters whose gradients were sparse.
@@ -203,12 +205,12 @@ class Reducer:
         if self._layout_age != _world.age():
             # Ranks that had joined have learned nothing meanwhile.
             self._layout_age, self._is_known, self._order, self._sparse = _world.age(), False, {}, set()
-        forms = list(map(_form, self._ps))
+        forms = _forms(self._ps)
         if self._is_known and forms == self._forms:
             return
         self._forms, self._is_known = forms, True
         #: Those whose gradients are expected.
-        self._wanted = [i for i, form in enumerate(forms) if form is not None]
+        self._wanted = [i for i, p in enumerate(self._ps) if p.requires_grad]
         self._births = {}
         self._fill()
         self._digest = hashlib.blake2b("\n".join(self._lines()).encode()).digest()
@@ -428,12 +430,13 @@ class Reducer:
         for i in self._rows:
             if self._state[i] == _SENT:
                 dense[i], sparse[i] = 0, 1
-        for i, state in enumerate(self._state):
+        unsent = () if min(self._state, default=_SENT) >= _SENT else enumerate(self._state)
+        for i, state in unsent:
             if state >= _SENT:
                 continue
             grad = self._ps[i].grad
             # Gradients that the program has set itself count at a step, too.
-            has = grad is not None and (state != _IDLE or (is_at_step and self._forms[i] is not None))
+            has = grad is not None and (state != _IDLE or (is_at_step and self._forms[0][i]))
             is_sparse = has and grad is not None and grad.is_sparse and not self._manner.sparse_as_dense
             dense[i], sparse[i] = has and not is_sparse, is_sparse
         counts = struct.pack("<qqq", self._n_steps, self._n_left_out, self._n_touched)
@@ -530,7 +533,8 @@ class Reducer:
     def complete(self) -> None:
         """Waits until all gradients are reduced, including those that the program has set itself."""
         self._open.clear()
-        self._look()
+        if not self._is_known or self._layout_age != _world.age() or self._forms[0] != list(map(_IS_TRAINED, self._ps)):
+            self._look()
         while not self.is_complete():
             if self._settle(is_at_step=True):
                 break
@@ -555,10 +559,10 @@ class Reducer:
         if self._again:
             return
         reduced = [self._ps[i] for travel in self._travels for i in travel.indices]
-        grads = [p.grad for p in reduced]
+        grads = list(map(_GRAD, reduced))
         self._seen.ps += reduced
         self._seen.grads += grads
-        self._seen.versions += map(_version, grads)
+        self._seen.versions += _versions(grads)
 
     def look_at_gradients(self) -> None:
         """Counts the step if the program changed gradients after they were reduced: clipped them, or unscaled them.
@@ -650,15 +654,20 @@ class Reducer:
             self.is_syncing = before
 
 
-def _form(p: _Parameter) -> torch.dtype | tuple[int, ...] | None:
-    """What a gradient must fit; nothing where none is wanted."""
-    if not p.requires_grad:
-        return None
-    return p.dtype if p.is_contiguous() else (hash(p.dtype), *p.stride())
+def _forms(ps: Sequence[_Parameter]) -> tuple[list[Any], ...]:
+    """Which parameters are trained, their types, and the layouts of those that do not lie in order. Called twice in a step: no Python for
+    each parameter."""
+    in_order = list(map(torch.Tensor.is_contiguous, ps))
+    layouts = [] if all(in_order) else [p.stride() for p, is_so in zip(ps, in_order, strict=True) if not is_so]
+    return list(map(_IS_TRAINED, ps)), list(map(_DTYPE, ps)), in_order, layouts
 
 
-def _version(grad: torch.Tensor | None) -> int:
-    return -1 if grad is None else grad._version
+def _versions(grads: Sequence[torch.Tensor | None]) -> list[int]:
+    try:
+        return list(map(_VERSION, grads))
+    except AttributeError:
+        # Some parameters have none.
+        return [-1 if grad is None else grad._version for grad in grads]
 
 
 def default_cap() -> int:
