@@ -10,7 +10,7 @@ import pytest
 from ranks import run_ranks
 
 import phalanx
-from phalanx.data import Sampler
+from phalanx.data import DataError, Sampler
 
 
 def world(n: int, size: int, **options: Any) -> list[Sampler]:
@@ -83,6 +83,30 @@ def test_recorded_samples_count_instead_of_those_that_were_read_ahead() -> None:
     assert sampler.state_dict()["consumed"] == 16
     list(sampler)
     assert sampler.state_dict()["consumed"] == 40
+
+
+def test_an_iterator_that_was_taken_before_a_position_is_loaded_goes_on_from_there() -> None:
+    saved = Sampler(20, world=1, rank=0)
+    order = list(saved)
+    state = {**saved.state_dict(), "consumed": 7}
+    sampler = Sampler(20, world=1, rank=0)
+    samples = iter(sampler)
+    sampler.load_state_dict(state)
+    assert sampler.state_dict() == state and len(samples) == 13  # type: ignore[arg-type]
+    assert next(samples) == order[7]
+    assert sampler.state_dict()["consumed"] == 8
+    # One that has given samples would give some of them twice.
+    sampler.load_state_dict({**state, "consumed": 3})
+    with pytest.raises(DataError, match=r"call iter\(sampler\) after the session has begun"):
+        next(samples)
+    assert len(list(sampler)) == 17
+    # The position that it has is no other one; one that has ended stays at its end.
+    samples = iter(sampler)
+    taken = [next(samples) for _ in range(4)]
+    sampler.load_state_dict(sampler.state_dict())
+    taken += list(samples)
+    sampler.load_state_dict(state)
+    assert len(set(taken)) == len(taken) and next(samples, None) is None
 
 
 def test_mistakes_are_refused() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from phalanx import _phalanx, _world
+from phalanx.data.errors import DataError
 
 _KEYS = ("n", "seed", "epoch", "consumed")
 
@@ -53,6 +55,7 @@ class Sampler:
         self._begin = 0
         self._running: _phalanx.DataIndices | None = None
         self._n_recorded: int | None = None
+        self._iterators: WeakSet[SamplerIterator] = WeakSet()
         if self._place is not None:
             self._indices()
 
@@ -80,17 +83,34 @@ class Sampler:
         return {"n": self._n, "seed": self._seed, "epoch": self._epoch, "consumed": consumed}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Continues from a saved position: the next iteration begins there. Its world may have had another size."""
+        """Continues from a saved position: the next iteration begins there. Its world may have had another size.
+
+        An iterator that has given no samples yet goes on from there; one that has raises a :class:`DataError` when it is asked for more.
+        """
         if set(state_dict) != set(_KEYS):
             raise ValueError(f"the state of a sampler has {', '.join(_KEYS)}, not {', '.join(map(str, state_dict))}")
         n, seed, epoch, consumed = (_whole(key, state_dict[key]) for key in _KEYS)
         self._sampler.check(n, seed, epoch, consumed)
+        is_here = dict(state_dict) == self.state_dict()
+        running, n_recorded = self._running, self._n_recorded
         self._set(epoch, consumed)
+        for each in self._iterators:
+            if not len(each._indices):
+                continue
+            if is_here and each._indices is running:
+                # Nothing has changed for it.
+                self._running, self._n_recorded = running, n_recorded
+            elif each._indices.taken == 0:
+                each._indices = self._running = self._indices()
+            else:
+                each._is_lost = True
 
     def __iter__(self) -> Iterator[int]:
         self._set(self._epoch, self._next_begin())
         self._running = self._indices()
-        return self._running
+        made = SamplerIterator(self._running)
+        self._iterators.add(made)
+        return made
 
     def __len__(self) -> int:
         """How many samples this rank gets in an iteration that begins now."""
@@ -107,6 +127,26 @@ class Sampler:
     def _indices(self) -> _phalanx.DataIndices:
         world, rank = self._place or (_world.size(), _world.rank())
         return self._sampler.indices(world, rank, self._epoch, self._next_begin())
+
+
+class SamplerIterator(Iterator[int]):
+    """The samples of one iteration."""
+
+    def __init__(self, indices: _phalanx.DataIndices) -> None:
+        self._indices = indices
+        self._is_lost = False
+
+    def __next__(self) -> int:
+        if self._is_lost:
+            raise DataError(
+                "the position of the sampler was loaded after this iterator had given samples, which would come twice: call iter(sampler) "
+                "after the session has begun"
+            )
+        return next(self._indices)
+
+    def __len__(self) -> int:
+        """How many samples are left."""
+        return len(self._indices)
 
 
 def _whole(name: str, value: Any) -> int:
