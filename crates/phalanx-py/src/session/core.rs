@@ -75,7 +75,7 @@ impl SessionCore {
             let keep = Keep { last: keep_last, every: keep_every };
             let shards = if to_chief { ShardWriters::chief() } else { ShardWriters::Each };
             let writer = Writer::start(dir.as_deref(), keep, shards, peers.clone())?;
-            let boundary = Boundary::new(peers.clone(), dir.is_some(), listens)?;
+            let boundary = Boundary::new(peers.clone(), dir.is_some(), listens);
             *owned = Some(Parts { peers, boundary, writer, dir });
             Ok(())
         })?;

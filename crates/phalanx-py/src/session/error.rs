@@ -24,7 +24,6 @@ pub fn of_session(py: Python<'_>, why: &SessionError) -> PyErr {
         SessionError::Checkpoint(why) => of_checkpoint(py, why),
         SessionError::Ended
         | SessionError::Words { .. }
-        | SessionError::Signals(_)
         | SessionError::Thread(_)
         | SessionError::Build(_)
         | SessionError::Run(_)

@@ -14,7 +14,7 @@ use super::{
     writer::Writer,
 };
 use phalanx_core::Rank;
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 /// What the hooks of one rank want after a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,14 +68,29 @@ pub struct StepVerdict {
 pub struct Boundary {
     peers: Arc<Peers>,
     listener: Option<TermListener>,
+    /// Why this rank does not listen; all ranks are told at the first boundary (BOUND-2).
+    deaf: Option<Reason>,
     has_checkpoints: bool,
 }
 
 impl Boundary {
     /// `listens`: SIGTERM is a wish to save and to stop.
-    pub fn new(peers: Arc<Peers>, has_checkpoints: bool, listens: bool) -> Result<Boundary, SessionError> {
-        let listener = listens.then(TermListener::new).transpose().map_err(SessionError::Signals)?;
-        Ok(Boundary { peers, listener, has_checkpoints })
+    pub fn new(peers: Arc<Peers>, has_checkpoints: bool, listens: bool) -> Boundary {
+        Boundary::with(peers, has_checkpoints, listens.then(TermListener::new).transpose())
+    }
+
+    fn with(
+        peers: Arc<Peers>,
+        has_checkpoints: bool,
+        listener: io::Result<Option<TermListener>>,
+    ) -> Boundary {
+        let (listener, deaf) = match listener {
+            Ok(listener) => (listener, None),
+            Err(why) => {
+                (None, Some(Reason { by: "SIGTERM".into(), why: format!("it cannot be caught: {why}") }))
+            }
+        };
+        Boundary { peers, listener, deaf, has_checkpoints }
     }
 
     /// From now on SIGTERM does what it always does: this session cannot act on it any more.
@@ -91,7 +106,7 @@ impl Boundary {
         writer: Option<&mut Writer>,
     ) -> Result<StepVerdict, SessionError> {
         let unsaved = writer.and_then(|writer| writer.look().err()).map(unsaved);
-        let fail = wish.fail.map(EndWords::Wish).or(unsaved);
+        let fail = wish.fail.or(self.deaf.take()).map(EndWords::Wish).or(unsaved);
         let is_asked = self.listener.as_ref().is_some_and(TermListener::is_asked);
         if is_asked {
             wish.stop
@@ -128,5 +143,19 @@ fn unsaved(why: SessionError) -> EndWords {
     match why {
         SessionError::Save { step, rank, why } => EndWords::Save { step, rank, why },
         other => EndWords::Wish(Reason { by: "the checkpoint".into(), why: other.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BOUND-2.
+    #[test]
+    fn a_rank_that_cannot_catch_signals_fails_at_the_first_boundary() {
+        let peers = Arc::new(Peers::new(Rank::ZERO, 1, 1, Box::new(|| None)));
+        let mut boundary = Boundary::with(peers, false, Err(io::Error::other("no room")));
+        let why = boundary.cross(0, StepWish::default(), None).expect_err("it is deaf").to_string();
+        assert_eq!(why, "training stopped at step 0: SIGTERM of rank 0: it cannot be caught: no room");
     }
 }

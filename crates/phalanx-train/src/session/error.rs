@@ -21,8 +21,6 @@ pub enum SessionError {
     Ranks { during: String, why: EngineError },
     #[error("what a rank said cannot be read ({of}): {why}; do all ranks run the same build?")]
     Words { of: String, why: String },
-    #[error("signals cannot be caught: {0}")]
-    Signals(io::Error),
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
     #[error(transparent)]

@@ -114,7 +114,7 @@ impl Session {
             store.set_randomness(about.seed, about.run);
         }
         let step = origin.step();
-        let mut boundary = Boundary::new(peers.clone(), dir.is_some(), options.listens)?;
+        let mut boundary = Boundary::new(peers.clone(), dir.is_some(), options.listens);
         let mut hooks = options.hooks;
         if peers.is_chief() {
             hooks.extend(options.chief_only_hooks);
