@@ -3,8 +3,8 @@
 use crate::{
     About, Checkpoint, CheckpointDraft, CheckpointError, Keep, Loaded, Manifest, Part, ShardId, Skipped,
     Strictness, Swept, TensorSlice,
-    durable::{PathContext, make_dirs, remove_later, sync_dir},
-    layout::{self, DONE, LATEST},
+    durable::{make_dirs, remove_later, sync_dir},
+    layout::{self, LATEST},
     sweep::{names, sweep},
 };
 use std::{
@@ -69,17 +69,12 @@ impl Checkpoints {
         Checkpoints { dir: dir.as_ref().to_path_buf() }
     }
 
-    /// For a training that begins: makes the directory, collects what killed saves left, and removes the mark of a training
-    /// that ended. One rank does this.
+    /// For a training that is about to begin: makes the directory, and collects what killed saves left. One rank does this. The mark of a
+    /// training that ended stays until [`unmark_done`](crate::unmark_done).
     pub fn create(dir: impl AsRef<Path>) -> Result<Checkpoints> {
         let dir = dir.as_ref();
         make_dirs(dir)?;
         sweep(dir)?;
-        let done = dir.join(DONE);
-        match fs::remove_file(&done) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.said("remove", &done).and_then(|()| sync_dir(dir))?,
-        }
         Ok(Checkpoints::open(dir))
     }
 

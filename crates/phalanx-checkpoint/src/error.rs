@@ -49,6 +49,12 @@ pub enum CheckpointError {
     #[error("{}: none of the checkpoints is whole: {}", dir.display(), listed(skipped))]
     NoneWhole { dir: PathBuf, skipped: Vec<Skipped> },
 
+    #[error(
+        "{} is in use by another session, {by}: close that session, or give this one another directory",
+        dir.display()
+    )]
+    Held { dir: PathBuf, by: String },
+
     #[error("{} has no checkpoints; write the directory in which a training saves", dir.display())]
     Empty { dir: PathBuf },
 }

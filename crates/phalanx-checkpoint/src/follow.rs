@@ -8,7 +8,7 @@
 
 mod done;
 
-pub use done::mark_done;
+pub use done::{mark_done, unmark_done};
 
 use crate::{Checkpoint, CheckpointError, Checkpoints, Listed, Skipped};
 use rustix::{

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 pub const LATEST: &str = "latest";
 pub const DONE: &str = "done";
+pub const LOCK: &str = ".lock";
 pub const MANIFEST: &str = "manifest.json";
 
 pub fn checkpoint(step: u64) -> String {

@@ -5,6 +5,7 @@
 //! DIR/checkpoint-<step>/manifest.json                  what is where, with digests ([`Manifest`])
 //! DIR/latest                                           names the newest checkpoint; a hint, never needed
 //! DIR/done                                             training has ended
+//! DIR/.lock                                            the session that saves here
 //! DIR/.draft-<step>-...                                a save that is under way, or was killed
 //! ```
 //!
@@ -32,6 +33,7 @@ mod draft;
 mod durable;
 mod error;
 mod follow;
+mod hold;
 mod keep;
 mod layout;
 mod load;
@@ -48,7 +50,8 @@ pub use checkpoints::{Checkpoints, Listed, NewestWhole, Pointer, Restored};
 pub use copied::Copied;
 pub use draft::CheckpointDraft;
 pub use error::{CheckpointError, Flaw, ManifestFault, Skipped, TensorMisfit};
-pub use follow::{Follow, Followed, Newest, mark_done};
+pub use follow::{Follow, Followed, Newest, mark_done, unmark_done};
+pub use hold::DirHold;
 pub use keep::Keep;
 pub use load::{Loaded, Strictness};
 pub use manifest::{About, Manifest, ShardRecord, SliceRecord, TensorRecord};

@@ -1,8 +1,12 @@
 //! The mark of a training that has ended: a file with the time of its end.
 
-use crate::{CheckpointError, durable::replace_file, layout::DONE};
+use crate::{
+    CheckpointError,
+    durable::{PathContext, replace_file, sync_dir},
+    layout::DONE,
+};
 use std::{
-    fs,
+    fs, io,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -12,6 +16,15 @@ pub fn mark_done(dir: impl AsRef<Path>) -> Result<(), CheckpointError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let text = format!("ended {}.{:09}\n", now.as_secs(), now.subsec_nanos());
     replace_file(dir.as_ref(), DONE, u64::MAX, text.as_bytes())
+}
+
+/// Removes the mark: a training goes on here. One rank does this, once all of them have begun.
+pub fn unmark_done(dir: impl AsRef<Path>) -> Result<(), CheckpointError> {
+    let done = dir.as_ref().join(DONE);
+    match fs::remove_file(&done) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.said("remove", &done).and_then(|()| sync_dir(dir.as_ref())),
+    }
 }
 
 /// When the training of this directory ended, if it has.

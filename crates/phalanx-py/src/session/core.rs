@@ -255,7 +255,9 @@ impl SessionCore {
 
 impl Parts {
     fn cross(&mut self, step: u64, wish: StepWish) -> Result<StepVerdict, SessionError> {
-        self.boundary.cross(step, wish, self.writer.as_mut())
+        let verdict = self.boundary.cross(step, wish, self.writer.as_mut())?;
+        self.writer.as_mut().map_or(Ok(()), Writer::begun)?;
+        Ok(verdict)
     }
 
     fn wanted<'a>(&'a self, path: &'a Option<PathBuf>) -> Wanted<'a> {

@@ -102,7 +102,7 @@ impl Session {
         let mut store = Store::new(options.seed);
         store.admit(&program).map_err(SessionError::Run)?;
         let dir = options.checkpoint_dir;
-        let writer = Writer::start(dir.as_deref(), options.keep, options.shards, peers.clone())?;
+        let mut writer = Writer::start(dir.as_deref(), options.keep, options.shards, peers.clone())?;
         let origin = match &dir {
             Some(dir) => {
                 let mut part = StorePart::new(&program, &mut store);
@@ -136,6 +136,7 @@ impl Session {
             todo.extend(wish.take(by, hook.begin(step)));
         }
         let stopped = boundary.cross(step, wish, None)?.stopped;
+        writer.as_mut().map_or(Ok(()), Writer::begun)?;
         let mut session = Session {
             program,
             executor,

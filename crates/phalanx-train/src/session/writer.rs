@@ -5,6 +5,7 @@
 //!
 //! - WRITE-2: a save succeeds on all ranks or fails on all of them, with the rank and the cause.
 //! - WRITE-3: ranks of which one saves otherwise than the chief, or not at all, do not begin.
+//! - WRITE-4: the mark `done` of an earlier training stays until all ranks have begun.
 
 use super::{
     error::SessionError,
@@ -12,8 +13,8 @@ use super::{
     sent::{Sending, ShardWriters},
 };
 use phalanx_checkpoint::{
-    About, Checkpoint, CheckpointDraft, CheckpointError, Checkpoints, Copied, Keep, Manifest, Part, ShardId,
-    ShardRecord, TensorInfo, TensorSlice, share_out,
+    About, Checkpoint, CheckpointDraft, CheckpointError, Checkpoints, Copied, DirHold, Keep, Manifest, Part,
+    ShardId, ShardRecord, TensorInfo, TensorSlice, share_out, unmark_done,
 };
 use phalanx_core::Rank;
 use std::{
@@ -55,6 +56,10 @@ pub struct Writer {
     spare: Copied,
     /// The last step that is on the disk.
     saved: Option<u64>,
+    /// Where the mark of an earlier training is to be removed, on the chief, until it is.
+    marked: Option<PathBuf>,
+    /// Keeps other sessions from the directory, on the chief.
+    _hold: Option<DirHold>,
 }
 
 impl Writer {
@@ -67,8 +72,12 @@ impl Writer {
         peers: Arc<Peers>,
     ) -> Result<Option<Writer>, SessionError> {
         let made = match dir.filter(|_| peers.is_chief()) {
-            Some(dir) => Checkpoints::create(dir).map(drop).map_err(|why| why.to_string()),
-            None => Ok(()),
+            Some(dir) => Checkpoints::create(dir).and_then(|_| DirHold::take(dir)).map(Some),
+            None => Ok(None),
+        };
+        let (made, hold) = match made {
+            Ok(hold) => (Ok(()), hold),
+            Err(why) => (Err(why.to_string()), None),
         };
         let how = dir.map_or("without a directory for checkpoints".to_string(), |_| shards.to_string());
         let mut told: Vec<(Told<()>, String)> = peers.gather("save.directory", &(made, how))?;
@@ -94,7 +103,13 @@ impl Writer {
         let thread = thread::Builder::new().name("phalanx-save".into()).spawn(run);
         let thread = Some(thread.map_err(SessionError::Thread)?);
         let (jobs, under_way, spare, saved) = (Some(jobs), None, Copied::new(), None);
-        Ok(Some(Writer { peers, jobs, ended, thread, under_way, spare, saved }))
+        let marked = peers.is_chief().then(|| dir.to_path_buf());
+        Ok(Some(Writer { peers, jobs, ended, thread, under_way, spare, saved, marked, _hold: hold }))
+    }
+
+    /// All ranks have begun: the training that ended here is not the last one any more (WRITE-4).
+    pub fn begun(&mut self) -> Result<(), SessionError> {
+        self.marked.take().map_or(Ok(()), |dir| unmark_done(dir).map_err(SessionError::Checkpoint))
     }
 
     /// Copies this rank's share of the state, and has it written. Waits for the save before it. A copy that fails is told like a save that
