@@ -20,6 +20,7 @@ from test_session_graph import Model, share
 
 import phalanx.graph as fluid
 from phalanx.distributed import CheckpointSaverHook, StopAtStepHook, TaskSpecDef, evaluate_continuously
+from phalanx.exceptions import CheckpointError
 
 BESIDE = """
 import sys
@@ -75,6 +76,28 @@ def test_one_that_is_deleted_is_skipped_and_other_errors_are_not(tmp_path: Path)
     assert evaluate_continuously(tmp_path, measure, newest_only=False) == [(1, 1), (3, 3)]
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         evaluate_continuously(tmp_path, lambda c: Path("elsewhere").read_text())
+
+
+def test_one_that_is_damaged_is_told_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(tmp_path / "saved", 4)
+    for step in (2, 4):
+        (shard,) = (tmp_path / "saved" / f"checkpoint-{step}").glob("shard-*")
+        content = bytearray(shard.read_bytes())
+        content[-5] ^= 1
+        shard.write_bytes(content)
+    main, other = Model().main, Model(width=9).main
+
+    def measure(checkpoint: Any) -> int:
+        checkpoint.load(main, scope=fluid.Scope())
+        return int(checkpoint.step)
+
+    with caplog.at_level(logging.INFO, "phalanx.session"):
+        results = evaluate_continuously(tmp_path / "saved", measure, newest_only=False, output_path=tmp_path / "logs")
+    assert results == [(1, 1), (3, 3)] and len(list((tmp_path / "logs").iterdir())) == 1
+    said = [line for line in caplog.messages if line.startswith("a checkpoint is not whole and was skipped: step ")]
+    assert [line.split("step ")[1].split(":")[0] for line in said] == ["2", "4"] and "is damaged" in said[0], said
+    with pytest.raises(CheckpointError, match="does not fit"):
+        evaluate_continuously(tmp_path / "saved", lambda c: c.load(other, scope=fluid.Scope()), newest_only=False)
 
 
 def test_time_and_interrupts_end_it(tmp_path: Path) -> None:

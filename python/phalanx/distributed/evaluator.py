@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from phalanx import _phalanx
-from phalanx.distributed._loop import log
+from phalanx.distributed._log import log, warn
 from phalanx.distributed.task import TaskSpec, TaskSpecDef
+from phalanx.exceptions import CheckpointError
 from phalanx.summary import FileWriter
 
 
@@ -91,8 +92,8 @@ def evaluate_continuously(
 
     ``newest_only``: of several new ones, only the newest. ``max_time_secs``: ends after this time, even if the
     training goes on. What ``fn`` returns, a number or a dict of numbers, is written to ``output_path`` for
-    TensorBoard, at the step of the checkpoint. A checkpoint that is deleted before it is loaded is skipped. The
-    directory need not exist yet.
+    TensorBoard, at the step of the checkpoint. A checkpoint that is deleted before it is loaded is skipped, and one
+    whose files are damaged is skipped and named. The directory need not exist yet.
 
     ``task_spec``: the evaluator that this process is, from ``use_last_worker_as_evaluator()``; ``None`` for what the
     environment says. The evaluator of a job waits for the training of that job: a mark ``done`` that was written before
@@ -128,6 +129,13 @@ def evaluate_continuously(
                 if found.path.exists():
                     raise
                 log(f"the checkpoint of step {found.step} was deleted before it was evaluated; it is skipped")
+                continue
+            except CheckpointError:
+                # One that is whole, and does not fit, is a mistake of the program.
+                damage = found.damage()
+                if damage is None:
+                    raise
+                warn(f"a checkpoint is not whole and was skipped: step {found.step}: {damage}")
                 continue
             results.append((found.step, value))
             if writer is not None and value is not None:

@@ -67,6 +67,13 @@ impl CheckpointFile {
         write(&self.checkpoint.manifest().about)
     }
 
+    /// What is wrong with its files, compared to their digests; `None` if it is whole.
+    fn damage(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let checkpoint = self.checkpoint.clone();
+        let verified = gate::enter(py, "checkpoint", move || checkpoint.verify())?;
+        Ok(verified.err().map(|why| why.to_string()))
+    }
+
     fn tensors(&self) -> Vec<Listed> {
         let all = self.checkpoint.manifest().tensors.iter().map(|t| t.info.clone());
         all.map(|info| (info.name, info.dtype as u8, info.shape, info.owner)).collect()
