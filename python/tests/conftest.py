@@ -23,6 +23,8 @@ NEED_TORCH = {
     "test_horovod_names.py",
     "test_horovod_scripts.py",
     "test_process_sets.py",
+    "test_session_left.py",
+    "test_session_resumed.py",
     "test_session_torch.py",
     "test_signatures.py",
     "test_torch_collectives.py",

@@ -47,8 +47,9 @@ mod _phalanx {
         submit::{join, submit},
         task::{Rotation, Task},
         world::{
-            add_process_set, check_every, counters, fusion_bytes, is_homogeneous, is_strict, last_stall,
-            place, process_sets, remove_process_set, start_timeline, stop_timeline, throughput_every, zeros,
+            add_process_set, check_every, counters, fusion_bytes, give_up, is_homogeneous, is_strict,
+            last_stall, place, process_sets, remove_process_set, start_timeline, stop_timeline,
+            throughput_every, zeros,
         },
     };
 

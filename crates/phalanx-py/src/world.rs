@@ -1,6 +1,7 @@
 //! Functions about the world and its process sets.
 
 use crate::{array::Array, error, gate, lent::dtype, state};
+use phalanx_net::lost::Doom;
 use pyo3::{prelude::*, types::PyDict};
 use std::path::PathBuf;
 
@@ -43,6 +44,16 @@ pub fn throughput_every(py: Python<'_>) -> PyResult<f64> {
 #[pyfunction]
 pub fn fusion_bytes(py: Python<'_>) -> PyResult<u64> {
     Ok(state::engine(py)?.world().config().fusion_bytes)
+}
+
+/// Ends the world: every rank that waits gets an error with this rank and this reason. The process may live on, without the others.
+#[pyfunction]
+pub fn give_up(py: Python<'_>, why: String) -> PyResult<()> {
+    let engine = state::engine(py)?;
+    gate::enter(py, "give_up", move || {
+        let world = engine.world();
+        world.doom(Doom::GaveUp { rank: world.rank(), why });
+    })
 }
 
 /// Zeros in memory that ranks of one host reduce where it is.

@@ -4,13 +4,13 @@
 * LOOP-2: a hook that raises ends its step like any other; all ranks then stop together.
 * LOOP-3: the session of a parameter server serves until the workers have left, and makes no steps.
 * LOOP-4: a checkpoint holds one state of each object; ranks that have different ones do not save.
+* LOOP-5: an exception that leaves a session on one rank is an error on all ranks: those that do not hear of it in a step or after it
+  lose their world.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from phalanx import _phalanx, _world
+from phalanx.distributed._lazy import Lazy
+from phalanx.distributed._log import log
 from phalanx.distributed._options import SAVE_SECS, Options, check_empty, savers
 from phalanx.distributed._plain import digest
 from phalanx.distributed._words import check_alike, exchanged
@@ -36,7 +38,6 @@ from phalanx.exceptions import PhalanxError, SessionError
 from phalanx.summary import FileWriter
 
 HEARD_SECS = 2.0
-LOGGER = logging.getLogger("phalanx.session")
 
 Self = TypeVar("Self", bound="Loop")
 #: Fetches that hooks have added, and what becomes of them.
@@ -77,6 +78,8 @@ class Loop:
     """A training loop that resumes by itself and stops on all ranks after the same step."""
 
     _rank: int | None
+    #: How long a rank that leaves by an exception waits until the others hear of it.
+    _heard_secs = HEARD_SECS
 
     def __init__(self, options: Options) -> None:
         options = options.checked()
@@ -115,6 +118,8 @@ class Loop:
         self._failure: _Failure | None = None
         self._is_closed, self._saves, self._is_broken = is_over, False, False
         self._stopped: Stopped | None = None
+        #: The other ranks come to a boundary next, and not to a step.
+        self._is_at_boundary = True
         self._writers: dict[str, FileWriter] = {}
 
     def _create(self) -> None:
@@ -125,6 +130,7 @@ class Loop:
         for hook in self._hooks:
             self._call(hook, hook.after_create_session, self, self)
         self._cross()
+        self._is_at_boundary = False
 
     # What a kind of session knows.
 
@@ -151,8 +157,12 @@ class Loop:
     def _write_trace(self, folder: str) -> None:
         """Writes the recording of the last step."""
 
-    def _leave_step(self, why: str, is_ended: bool) -> None:
-        """Tells ranks that wait for this one in a step that it makes no more, or that these shall not wait for ever."""
+    def _leave_step(self, why: str, is_ended: bool) -> Callable[[], bool]:
+        """Tells ranks that wait for this one in a step that it makes no more. With ``is_ended`` it waits for them, else for no rank.
+
+        What it gives says whether they have been told.
+        """
+        raise NotImplementedError
 
     # What users call.
 
@@ -254,10 +264,12 @@ class Loop:
         asked = [self._call(hook, hook.before_run, context) for hook in self._hooks]
         result, results, values = call([one.fetches if isinstance(one, SessionRunArgs) else None for one in asked])
         self._step += 1
-        seen = _Lazy(values)
+        self._is_at_boundary = True
+        seen = Lazy(values)
         for hook, own in zip(self._hooks, results, strict=True):
             self._call(hook, hook.after_run, context, SessionRunValues(own, seen))
         self._cross()
+        self._is_at_boundary = False
         return result
 
     def _call(self, hook: SessionRunHook, method: Callable[..., Any], *args: Any) -> Any:
@@ -270,7 +282,7 @@ class Loop:
             raise
         except Exception as why:
             if self._failure is None:
-                self._failure = _Failure(type(hook).__name__, f"{type(why).__name__}: {why}", why)
+                self._failure = _Failure(type(hook).__name__, _text(why), why)
             return None
         finally:
             self._caller = "the program"
@@ -347,14 +359,27 @@ class Loop:
             return
         if not self._is_broken:
             self._is_broken = True
-            why = f"{type(error).__name__}: {error}"
-            self._leave_step(why, False)
-            # Other ranks that are about to end a step hear of it, and say so; nobody waits for the others.
-            patience = min(self._grace, HEARD_SECS) if isinstance(error, Exception) else 0.0
-            self._core.leave(self._step, "the program", why, patience)
+            why = _text(error)
+            is_told = (lambda: False) if self._is_at_boundary else self._leave_step(why, False)
+            # Other ranks that are about to end a step hear of it, and say so.
+            may_live_on = isinstance(error, Exception)
+            patience = max(0.5, min(self._grace, HEARD_SECS if is_told() else self._heard_secs))
+            if not may_live_on and self._core.n_ranks > 1:
+                patience = 0.0
+            has_left = self._core.leave(self._step, "the program", why, patience)
+            if may_live_on and not has_left and not is_told():
+                self._give_up(why)
             self._release()
         else:
             self._release(wait=isinstance(error, Exception))
+
+    def _give_up(self, why: str) -> None:
+        """Ends the world (LOOP-5): the other ranks wait somewhere for this one, whose process may live on."""
+        try:
+            _phalanx.give_up(f"its program left the session after step {self._step}: {why}")
+        except PhalanxError:
+            # It has ended already, which others have said.
+            return
 
     def _release(self, wait: bool = False) -> None:
         self._is_closed = True
@@ -367,27 +392,6 @@ class Loop:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
-
-
-class _Lazy(Mapping[str, float]):
-    """Numbers that are made when somebody looks at them: that may cost time, on another device for example."""
-
-    def __init__(self, make: Callable[[], Mapping[str, float]]) -> None:
-        self._make, self._made = make, None  # type: tuple[Callable[[], Mapping[str, float]], Mapping[str, float] | None]
-
-    def _values(self) -> Mapping[str, float]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def __getitem__(self, name: str) -> float:
-        return self._values()[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._values())
-
-    def __len__(self) -> int:
-        return len(self._values())
 
 
 def _is_epoch(value: Any) -> bool:
@@ -419,29 +423,14 @@ def join(task_spec: Any) -> bool:
     return not is_ps
 
 
-def tell(found: _phalanx.RestoredFrom, is_chief: bool) -> int:
-    """Prints where a training goes on; the steps that it has."""
-    about, where, skipped, _ = found
-    step = json.loads(about)["step"]
-    if is_chief:
-        for one in skipped:
-            log(f"a checkpoint is not whole and was skipped: {one}")
-        log(f"training goes on after step {step}, from {where}")
-    return int(step)
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _noted(error: Exception, why: SessionError) -> Exception:
     if hasattr(error, "add_note"):
         error.add_note(f"phalanx: {why}")
     return error
-
-
-def log(line: str) -> None:
-    """A line for people: to the program's logging if it has set it up, else to the standard error output."""
-    if LOGGER.hasHandlers():
-        LOGGER.info(line)
-    else:
-        print(line, file=sys.stderr, flush=True)
 
 
 __all__ = ["SAVE_SECS", "Loop", "Options", "Stopped"]

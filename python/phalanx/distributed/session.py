@@ -25,7 +25,8 @@ import numpy as np
 
 from phalanx import _phalanx
 from phalanx.data.sampler import Sampler
-from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
+from phalanx.distributed._log import log, tell
+from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join
 from phalanx.distributed._plain import filled, hollow
 from phalanx.distributed._words import exchanged
 from phalanx.distributed.hooks import SessionRunArgs, SessionRunHook
@@ -81,6 +82,9 @@ class DistributedSession(Loop):
     An exception inside of the ``with`` block ends the session at once, without the mark ``done``; the other ranks are
     told. The end of the data, an ``EOFError`` such as ``OutOfRangeError``, ends it on all ranks in good order.
     """
+
+    #: Other ranks hear of it in their next step, and keep their world.
+    _heard_secs = 10.0
 
     def __init__(
         self,
@@ -254,11 +258,15 @@ class DistributedSession(Loop):
             with open(path.join(folder, f"timeline-{self.global_step}.rank{self.rank}.json"), "w") as file:
                 file.write(trace)
 
-    def _leave_step(self, why: str, is_ended: bool) -> None:
-        if not self._has_left and self._core.n_ranks > 1:
-            self._has_left = True
-            assert isinstance(self._exe._exe, _phalanx.GraphParallelExecutor), "async_mode was refused"
-            self._exe._exe.give_up(why, is_ended)
+    def _leave_step(self, why: str, is_ended: bool) -> Callable[[], bool]:
+        if self._has_left or self._core.n_ranks == 1:
+            return lambda: True
+        self._has_left = True
+        executor = self._exe._exe
+        assert isinstance(executor, _phalanx.GraphParallelExecutor), "async_mode was refused"
+        executor.give_up(why, is_ended)
+        # They are told when they come to a step, and then to the boundary, too.
+        return lambda: is_ended
 
 
 #: TensorLayer's later name.

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.distributed._loop import HEARD_SECS
 from phalanx.distributed._training import Recipe, Training
 from phalanx.distributed.session import DistributedSession, Scaffold
 from phalanx.graph import unique_name
@@ -109,6 +110,9 @@ class _TrainerSession(DistributedSession):
         self._trainer = trainer
         self.counts: list[int] = []
         super().__init__(scaffold=scaffold, **options)
+    #: Before a step ranks meet elsewhere, where they do not hear of it.
+    _heard_secs = HEARD_SECS
+
 
     def _train(self, form: Any, extra: list[Any], feed_dict: Any) -> Any:
         result, results, values = super()._train(form, extra, feed_dict)

@@ -29,7 +29,8 @@ import torch
 
 from phalanx import _phalanx, _world
 from phalanx.data.sampler import Sampler
-from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join, log, tell
+from phalanx.distributed._log import log, tell, warn
+from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
 from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
 from phalanx.torch._state import (
@@ -207,10 +208,12 @@ class Session(Loop):
             for left in found[3]:
                 log(f"{path}: left as it is: {left}")
 
-    def _leave_step(self, why: str, is_ended: bool) -> None:
-        # Nobody can tell ranks that wait for gradients. Ranks that have ended, too, come here.
-        if self._core.n_ranks == 1 or self._leaving is not None:
-            return
+    def _leave_step(self, why: str, is_ended: bool) -> Callable[[], bool]:
+        # Ranks that have ended, too, come here; those that wait for gradients do not (LOOP-5).
+        if self._core.n_ranks == 1:
+            return lambda: True
+        if self._leaving is not None:
+            return self._leaving.poll
         word = json.dumps(None if is_ended else why).encode() + b"\n"
         try:
             self._leaving = _phalanx.submit("allgather", [word], name=f"session.{self._nth}.end")
@@ -218,7 +221,8 @@ class Session(Loop):
             # The world has ended, which others have said.
             if is_ended:
                 raise
-        if is_ended and self._leaving is not None:
+            return lambda: True
+        if is_ended:
             self._wait_for_ends(self._leaving)
 
     def _wait_for_ends(self, leaving: _phalanx.Operation) -> None:
@@ -262,6 +266,7 @@ def _number(value: Any) -> float | None:
 
 
 def _chosen(names: Any, values: Mapping[str, float]) -> Any:
+        return self._leaving.poll
     if isinstance(names, Mapping):
         return {key: values.get(str(name)) for key, name in names.items()}
     if isinstance(names, (list, tuple)):

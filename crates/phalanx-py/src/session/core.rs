@@ -169,8 +169,8 @@ impl SessionCore {
     }
 
     /// Ends the session as a failure of this rank. The other ranks learn of it at their next boundary; this one waits for that no longer than
-    /// it says.
-    fn leave(&self, py: Python<'_>, step: u64, by: String, why: String, timeout_s: f64) -> PyResult<()> {
+    /// it says. Gives whether they have.
+    fn leave(&self, py: Python<'_>, step: u64, by: String, why: String, timeout_s: f64) -> PyResult<bool> {
         let call = move |owned: &mut Owned| {
             let Some(mut parts) = owned.take() else { return };
             // Other ranks may never come, and this process may live on.
@@ -179,7 +179,7 @@ impl SessionCore {
             // It is an error by intention.
             let _ = parts.cross(step, wish);
         };
-        self.driver.begin(py, call)?.wait_until(py, after(timeout_s)).map(drop)
+        self.driver.begin(py, call)?.wait_until(py, after(timeout_s)).map(|left| left.is_some())
     }
 
     /// Copies this rank's share of a store, and has it written.
