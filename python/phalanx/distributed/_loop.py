@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import fspath
 from os.path import abspath
 from types import TracebackType
@@ -118,6 +118,7 @@ class Loop:
         self._failure: _Failure | None = None
         self._is_closed, self._saves, self._is_broken = is_over, False, False
         self._stopped: Stopped | None = None
+        self._ending = ("the program", "the session was closed")
         #: The other ranks come to a boundary next, and not to a step.
         self._is_at_boundary = True
         self._writers: dict[str, FileWriter] = {}
@@ -226,10 +227,12 @@ class Loop:
             self._leave_step("", True)
         for hook in self._hooks:
             self._call(hook, hook.end, self)
-        stopped, self._stop = self._stopped, None
+        before = self._stopped
+        self._stop = None if before is not None else self._ending
         self._cross(closing=True)
-        self._stopped = stopped
-        is_done = stopped is None or not stopped.is_asked
+        # All steps are made: to be asked to end changes nothing any more.
+        self._stopped = before or (self._stopped and replace(self._stopped, is_asked=False))
+        is_done = before is None or not before.is_asked
         self._is_closed = True
         try:
             self._core.close(is_done, self._grace)
@@ -246,14 +249,21 @@ class Loop:
             self.close()
             return False
         if self._is_end_of_data(error):
+            self._end_with(f"they ended on rank {self.rank}: {_text(error)}")
             self.close()
+            if self.is_chief and self._stopped is not None:
+                log(f"training has ended after step {self._step}: the data: {self._stopped.why}")
             return True
         self._abandon(error)
         return False
 
     def _is_end_of_data(self, error: BaseException) -> bool:
-        # Also those of readers and data sets: EOFException, OutOfRangeError.
-        return isinstance(error, EOFError) and not self.should_stop()
+        # Also those of readers and data sets: EOFException, OutOfRangeError; and of next().
+        return isinstance(error, (EOFError, StopIteration)) and not self.should_stop()
+
+    def _end_with(self, why: str) -> None:
+        """The data end; with that reason the session is closed."""
+        self._ending = ("the data", why)
 
     # One step.
 

@@ -80,7 +80,8 @@ class DistributedSession(Loop):
       ``"rank0"``: ranks send their shares to rank 0, which writes all of it, so that only rank 0's directory counts.
 
     An exception inside of the ``with`` block ends the session at once, without the mark ``done``; the other ranks are
-    told. The end of the data, an ``EOFError`` such as ``OutOfRangeError``, ends it on all ranks in good order.
+    told. The end of the data, a ``StopIteration`` or an ``EOFError`` such as ``OutOfRangeError``, ends it on all ranks in
+    good order; :attr:`stopped` says so. Without ``with``, call :meth:`close`: the last steps are saved by it.
     """
 
     #: Other ranks hear of it in their next step, and keep their world.
