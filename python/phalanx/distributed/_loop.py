@@ -25,6 +25,7 @@ from phalanx.distributed._lazy import Lazy
 from phalanx.distributed._log import log
 from phalanx.distributed._options import SAVE_SECS, Options, check_empty, savers
 from phalanx.distributed._plain import digest
+from phalanx.distributed._unsaved import Unsaved
 from phalanx.distributed._words import check_alike, exchanged
 from phalanx.distributed.hooks import (
     ProfilerHook,
@@ -119,6 +120,7 @@ class Loop:
         self._is_closed, self._saves, self._is_broken = is_over, False, False
         self._stopped: Stopped | None = None
         self._ending = ("the program", "the session was closed")
+        self._unsaved: Unsaved | None = None
         #: The other ranks come to a boundary next, and not to a step.
         self._is_at_boundary = True
         self._writers: dict[str, FileWriter] = {}
@@ -132,6 +134,8 @@ class Loop:
             self._call(hook, hook.after_create_session, self, self)
         self._cross()
         self._is_at_boundary = False
+        if self._save_dir is not None and self.is_chief:
+            self._unsaved = Unsaved(self, self._save_dir, self._step)
 
     # What a kind of session knows.
 
@@ -311,6 +315,8 @@ class Loop:
         if saves and not (closing and self._core.newest() == self._step):
             # Ranks that end each by itself may have taken different numbers of batches.
             self._save(json.dumps(self._about(not closing or self._stopped is not None), allow_nan=False))
+        if self._unsaved is not None:
+            self._unsaved.made(self._step, saves)
         if stopped is not None:
             self._stopped = Stopped(*stopped)
 
@@ -393,6 +399,8 @@ class Loop:
 
     def _release(self, wait: bool = False) -> None:
         self._is_closed = True
+        if self._unsaved is not None:
+            self._unsaved.close()
         if wait:
             # All ranks have failed together, and what they are saving can still be written.
             try:
