@@ -26,7 +26,7 @@ from phalanx.distributed._log import log
 from phalanx.distributed._options import SAVE_SECS, Options, check_empty, savers
 from phalanx.distributed._plain import digest
 from phalanx.distributed._unsaved import Unsaved
-from phalanx.distributed._words import check_alike, exchanged
+from phalanx.distributed._words import check_alike, check_hooks, exchanged
 from phalanx.distributed.hooks import (
     ProfilerHook,
     SessionRunArgs,
@@ -97,6 +97,7 @@ class Loop:
             check_empty(save_dir)
         hooks = [*every, *chief] if is_chief else every
         self._hooks = [hook for hook in hooks if is_chief or not getattr(hook, "_only_chief", False)]
+        self._given = hooks
         self._nth = _number()
         self._core = _phalanx.SessionCore(self._nth, save_dir, keep, keep_every, options.shards == "rank0", True)
         self._rank = self._core.rank
@@ -126,6 +127,8 @@ class Loop:
         self._writers: dict[str, FileWriter] = {}
 
     def _create(self) -> None:
+        words = [word for word in (hook._word() for hook in self._given) if word is not None]
+        check_hooks(exchanged("session.hooks", words, None, "comparing hooks"))
         for hook in self._hooks:
             self._call(hook, hook.begin)
         self._step = self._restore(self._dir is not None)
@@ -168,6 +171,9 @@ class Loop:
         What it gives says whether they have been told.
         """
         raise NotImplementedError
+
+    def _check_names(self, hook: str, names: Sequence[str]) -> None:
+        """Refuses names of numbers that no step has, as far as that is known before the first one."""
 
     # What users call.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx import _world
-from phalanx.exceptions import SessionError
+from phalanx.exceptions import MismatchError, SessionError
 from phalanx.objects import gather_bytes
 
 
@@ -38,4 +38,35 @@ def check_alike(told: list[Mapping[str, str]]) -> None:
             )
 
 
-__all__ = ["check_alike", "exchanged"]
+def check_hooks(told: list[list[tuple[str, str]]]) -> None:
+    """Refuses hooks of a rank that would not act: ``"chief"``: rank 0 alone acts on it; ``"all"``: all ranks take part in it."""
+    chief = [tuple(one) for one in told[0]]
+    for rank, each in enumerate(told):
+        own = [tuple(one) for one in each]
+        for kind, name in own:
+            if kind == "chief" and (kind, name) not in chief:
+                raise SessionError(
+                    f"hooks of rank {rank} has a {name}, and rank 0, which alone acts on it, has not: give all ranks the same hooks",
+                    rank=rank,
+                )
+        for name in sorted({name for kind, name in (*own, *chief) if kind == "all"}):
+            if own.count(("all", name)) != chief.count(("all", name)):
+                numbers = f"{own.count(('all', name))} times on rank {rank}, {chief.count(('all', name))} times on rank 0"
+                raise SessionError(f"hooks has {name} {numbers}: all ranks take part in it; give it to all of them", rank=rank)
+
+
+def check_settings(told: list[Mapping[str, str]], of: str) -> None:
+    """Refuses arguments that ranks have not alike.
+
+    >>> check_settings([{"num_epochs": "3"}, {"num_epochs": "5"}], "trainers")
+    Traceback (most recent call last):
+    phalanx.exceptions.MismatchError: num_epochs is 3 on rank 0 and 5 on rank 1: give the trainers of all ranks the same arguments
+    """
+    for rank, each in enumerate(told):
+        for name, value in told[0].items():
+            if each.get(name) != value:
+                text = f"{name} is {value} on rank 0 and {each.get(name)} on rank {rank}"
+                raise MismatchError(f"{text}: give the {of} of all ranks the same arguments", ranks=(0, rank))
+
+
+__all__ = ["check_alike", "check_hooks", "check_settings", "exchanged"]

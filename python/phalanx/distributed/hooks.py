@@ -93,6 +93,10 @@ class SessionRunHook:
     def end(self, session: Any) -> None:
         """The session is about to end."""
 
+    def _word(self) -> tuple[str, str] | None:
+        """What ranks compare before a session begins: which of them act on the hook, and how it is called."""
+        return None
+
 
 class _Decided(SessionRunHook):
     """A hook whose decisions are made by the compiled module; the session does what they say."""
@@ -105,12 +109,18 @@ class _Decided(SessionRunHook):
         self._make = make
         self._core = make()
         self._tensors = _named(tensors)
+        self._is_found = False
 
     def begin(self) -> None:
         """Begins anew, so that a hook can be used by one session after the other."""
         self._core = self._make()
+        self._is_found = False
+
+    def _word(self) -> tuple[str, str] | None:
+        return ("chief", type(self).__name__) if self._only_chief else None
 
     def after_create_session(self, session: Any, coord: Any) -> None:
+        session._check_names(type(self).__name__, list(self._tensors.values()))
         session._act(self, self._core.begin(session.global_step))
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
@@ -125,7 +135,15 @@ class _Decided(SessionRunHook):
         session._act(self, self._core.end(session.global_step))
 
     def _seen(self, values: Mapping[str, float]) -> list[tuple[str, float]]:
-        """The values under the names that this hook has for them."""
+        """The values under the names that this hook has for them. The first step that has numbers must have these."""
+        if values and not self._is_found:
+            odd = next((name for name in self._tensors.values() if name not in values), None)
+            if odd is not None:
+                raise ValueError(
+                    f"{type(self).__name__} looks at {odd!r}, and the step has no number of that name: its numbers are "
+                    f"{', '.join(values)}"
+                )
+            self._is_found = True
         own = {tag: values[name] for tag, name in self._tensors.items() if name in values}
         return list({**values, **own}.items())
 
@@ -154,6 +172,9 @@ class StopAtStepHook(_Decided):
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
+        for name, number in (("num_steps", num_steps), ("last_step", last_step)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+                raise ValueError(f"{name} must be a whole number from 0, not {number!r}")
         super().__init__(lambda: _phalanx.SessionHook.stop_at_step(num_steps, last_step))
 
 
@@ -188,6 +209,11 @@ class CheckpointSaverHook(_Decided):
         super().__init__(lambda: _phalanx.SessionHook.save(save_steps, save_secs))
         self.checkpoint_dir = fspath(checkpoint_dir)
         self.keep, self.keep_every = keep, keep_every
+        self._settings = {"save_secs": save_secs, "save_steps": save_steps, "keep": keep, "keep_every": keep_every}
+
+    def _word(self) -> tuple[str, str]:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._settings.items() if value is not None)
+        return "chief", f"CheckpointSaverHook({given})"
 
 
 class SummarySaverHook(_Decided):
@@ -320,6 +346,9 @@ class LoadCheckpoint(SessionRunHook):
 
     def __init__(self, saver: Saver | None, checkpoint: str | PathLike[str], strict: bool = True) -> None:
         self.saver, self.checkpoint, self.strict = saver, fspath(checkpoint), strict
+
+    def _word(self) -> tuple[str, str]:
+        return "all", "LoadCheckpoint"
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         if session.global_step == 0:

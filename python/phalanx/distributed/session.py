@@ -129,6 +129,7 @@ class DistributedSession(Loop):
         loss = made.loss if made.loss is not None else _loss_of(self._program)
         if loss is None:
             raise LossError("the program has nothing to learn: call minimize() of an optimizer first")
+        self._loss = loss if isinstance(loss, str) else loss.name
         initialise(self._scope, self._program, made.startup or default_startup_program())
         self._exe = ParallelExecutor(
             loss_name=loss,
@@ -271,6 +272,14 @@ class DistributedSession(Loop):
 
 
 #: TensorLayer's later name.
+    def _check_names(self, hook: str, names: Sequence[str]) -> None:
+        odd = next((name for name in names if self._program._graph.var(name) is None), None)
+        if odd is not None:
+            raise ValueError(
+                f"{hook} looks at {odd!r}, which is not a variable of the program: give it a variable, such as the loss, which is "
+                f"called {self._loss!r}"
+            )
+
 create_distributed_session = DistributedSession
 
 
