@@ -140,6 +140,8 @@ class DistributedSession(Loop):
             devices=made.devices,
         )
         self._has_left = False
+        if hasattr(made.state, "state_dict"):
+            raise TypeError(f"Scaffold.state takes a list of objects, not a {type(made.state).__name__}: write state=[…]")
         self._state = list(made.state)
         for one in self._state:
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
@@ -270,8 +272,6 @@ class DistributedSession(Loop):
         # They are told when they come to a step, and then to the boundary, too.
         return lambda: is_ended
 
-
-#: TensorLayer's later name.
     def _check_names(self, hook: str, names: Sequence[str]) -> None:
         odd = next((name for name in names if self._program._graph.var(name) is None), None)
         if odd is not None:
@@ -280,6 +280,8 @@ class DistributedSession(Loop):
                 f"called {self._loss!r}"
             )
 
+
+#: TensorLayer's later name.
 create_distributed_session = DistributedSession
 
 

@@ -33,6 +33,7 @@ from phalanx.distributed._log import log, tell, warn
 from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
 from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
+from phalanx.torch._resumed import classes, misfit, tell_settings, trains_another
 from phalanx.torch._state import (
     InPlace,
     filled,
@@ -97,6 +98,8 @@ class Session(Loop):
         )
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not a {type(model).__name__}")
+        if hasattr(state, "state_dict"):
+            raise TypeError(f"state takes a list of objects, not a {type(state).__name__}: write [{type(state).__name__.lower()}]")
         self._model = model
         self._leaving: _phalanx.Operation | None = None
         self._others = [("optimizer", optimizer)] if optimizer is not None else []
@@ -115,6 +118,11 @@ class Session(Loop):
             log(
                 "phalanx: neither the optimizer nor the model of this session exchanges gradients, so ranks train apart unless the step "
                 "does it: wrap the optimizer with DistributedOptimizer, or the model with DistributedDataParallel"
+            )
+        if _world.rank() == 0 and trains_another(model, optimizer):
+            warn(
+                "phalanx: none of the optimizer's parameters belongs to the model of this session, which is saved and does not learn: make "
+                "the optimizer of model.parameters()"
             )
         super().__init__(options)
 
@@ -161,35 +169,69 @@ class Session(Loop):
                         f"the checkpoint {found[1]} has no state of a session with torch: begin with LoadCheckpoint and another "
                         "checkpoint_dir"
                     )
-                self._take(extra, form, taken_over(made), dict(tensors))
-                return tell(found, self.is_chief)
+                odd = misfit(self._others, extra["torch"], extra.get("classes", {}))
+                if odd is not None:
+                    raise CheckpointError(
+                        f"the checkpoint {found[1]} {odd}: give the session the same objects again, or begin with LoadCheckpoint and "
+                        "another checkpoint_dir"
+                    )
+                step = tell(found, self.is_chief)
+                self._take(extra, form, taken_over(made), dict(tensors), step)
+                return step
         if self._core.n_ranks == 1:
             return 0
         forms, every = self._forms()
         lent = InPlace(every).lent if self.is_chief else memory.lent
-        about = json.dumps({**_NOTHING, "extra": {"torch": forms}}, allow_nan=False)
+        about = json.dumps({**_NOTHING, "extra": self._said(forms)}, allow_nan=False)
         told, made = self._core.share(lent, opens, about)
         if not self.is_chief:
             memory.written()
-            self._take(json.loads(told)["extra"], form, taken_over(made), dict(tensors))
+            extra = json.loads(told)["extra"]
+            odd = misfit(self._others, extra["torch"], extra["classes"])
+            odd = odd or next((f"has no {name}" for name, _ in self._others if name not in extra["torch"]), None)
+            if odd is not None:
+                raise SessionError(f"rank 0 {odd}, on rank {self.rank}: give the sessions of all ranks the same objects", rank=self.rank)
+            self._take(extra, form, taken_over(made), dict(tensors), None)
         return 0
 
-    def _take(self, extra: Any, form: Any, made: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> None:
-        """Gives the objects what a checkpoint says of them, once the model's tensors are there."""
+    def _take(
+        self,
+        extra: Any,
+        form: Any,
+        made: dict[str, torch.Tensor],
+        tensors: dict[str, torch.Tensor],
+        step: int | None,
+    ) -> None:
+        """Gives the objects what a checkpoint of this step, or the chief, says of them, once the model's tensors are there."""
         forms = extra["torch"]
         if has_values(form):
             self._model.load_state_dict(filled(forms["model"], tensors))
         for name, one in self._others:
             if name not in forms:
-                log(f"the checkpoint has no {name}, which begins anew")
+                if self.is_chief:
+                    log(f"the checkpoint has no {name}, which begins anew")
                 continue
-            one.load_state_dict(filled(forms[name], made))
+            state = filled(forms[name], made)
+            if step is not None and self.is_chief and isinstance(one, torch.optim.Optimizer):
+                tell_settings(name, one, state, self._settings_now(step) if name == "optimizer" else {})
+            try:
+                one.load_state_dict(state)
+            except Exception as why:
+                text = f"{name}, a {type(one).__name__}, does not take the state that was saved: {type(why).__name__}: {why}"
+                raise CheckpointError(text) from why
+
+    def _settings_now(self, step: int) -> dict[str, Any]:
+        """Settings of the optimizer that the program sets in every step: those of this step."""
+        return {}
+
+    def _said(self, forms: dict[str, Any]) -> dict[str, Any]:
+        return {"torch": forms, "classes": classes(self._others)}
 
     def _extra(self) -> dict[str, Any]:
         forms, self._tensors = self._forms()
         sampler = next((one.state_dict() for _, one in self._others if isinstance(one, Sampler)), None)
         each = {f"{name}, a {type(one).__name__}": forms[name] for name, one in self._others}
-        return {"sampler": sampler, "extra": {"torch": forms}, "forms": each}
+        return {"sampler": sampler, "extra": self._said(forms), "forms": each}
 
     def _save(self, about: str) -> None:
         own = random_state(self.rank)
@@ -224,6 +266,7 @@ class Session(Loop):
             return lambda: True
         if is_ended:
             self._wait_for_ends(self._leaving)
+        return self._leaving.poll
 
     def _wait_for_ends(self, leaving: _phalanx.Operation) -> None:
         patience = max(self._grace, END_SECS)
@@ -266,7 +309,6 @@ def _number(value: Any) -> float | None:
 
 
 def _chosen(names: Any, values: Mapping[str, float]) -> Any:
-        return self._leaving.poll
     if isinstance(names, Mapping):
         return {key: values.get(str(name)) for key, name in names.items()}
     if isinstance(names, (list, tuple)):
