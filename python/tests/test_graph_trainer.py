@@ -20,7 +20,7 @@ import phalanx.graph as fluid
 from phalanx import data
 from phalanx.data import DataError
 from phalanx.distributed import NanTensorHook, SessionRunArgs, SessionRunHook, StopAtStepHook
-from phalanx.exceptions import PhalanxError, SessionError
+from phalanx.exceptions import MismatchError, PhalanxError, SessionError
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -431,6 +431,28 @@ def test_rank_0_prints_what_it_is_to_print(caplog: pytest.LogCaptureFixture) -> 
     lines = [line for line in caplog.messages if "loss" in line and "twice" in line]
     assert len(lines) == 2, caplog.messages
     phalanx.shutdown()
+
+
+def begun(kind: str) -> str:
+    """With arguments that ranks have apart."""
+    odd = phalanx.rank()
+    try:
+        if kind == "sharded":
+            fluid.Trainer(samples(8).shard(2, odd), build, fluid.optimizer.SGD, {"learning_rate": 0.1}, 2, log_step_size=None)
+        else:
+            made(8, num_epochs=2 + odd)
+    except (MismatchError, ValueError) as why:
+        return f"{type(why).__name__}: {why}"
+    raise AssertionError("it began")
+
+
+def test_arguments_that_ranks_have_not_alike_are_refused_on_all() -> None:
+    for kind, says in (
+        ("epochs", "MismatchError: num_epochs is 2 on rank 0 and 3 on rank 1: give the trainers of all ranks the same arguments"),
+        ("sharded", "ValueError: training_dataset is sharded already (training_dataset.shard(2, 0) on rank 0, "),
+    ):
+        first, second = run_ranks(2, begun, kind, fresh=True, deadline_s=60)
+        assert first == second and first.startswith(says), (first, second)
 
 
 def test_four_workers_need_about_a_quarter_of_the_steps_of_one() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from heard import heard
 from ranks import run_ranks
 from regression import WEIGHT, check_resumes, check_resumes_elsewhere, joint, samples, serial
 
@@ -15,7 +19,7 @@ import phalanx.torch as hvd
 from phalanx import data
 from phalanx.data import DataError
 from phalanx.distributed import NanTensorHook, StopAtStepHook
-from phalanx.exceptions import PhalanxError, SessionError
+from phalanx.exceptions import MismatchError, PhalanxError, SessionError
 
 
 def build() -> tuple[torch.nn.Module, Any]:
@@ -193,3 +197,125 @@ def test_what_cannot_act_is_refused() -> None:
         texts, ["sqrt", "or neither", "lr", "from_list", "warmup_steps", "max_iteration", "batch_size"], strict=True
     ):
         assert word in text
+
+
+def made(given: Any = None, **options: Any) -> hvd.Trainer:
+    args = {"batch_size": 2, "log_step_size": None, **options}
+    return hvd.Trainer(samples(12) if given is None else given, build, torch.optim.SGD, {"lr": 0.1}, **args)
+
+
+def begun(kind: str) -> str:
+    """With arguments that rank 1 alone has."""
+    odd = hvd.rank() == 1
+    whole = {"validation_dataset": samples(4), "build_validation_func": lambda batch: {"half": 0.5}}
+    cases: dict[str, Callable[[], Any]] = {
+        "epochs": lambda: made(num_epochs=5 if odd else 3),
+        "iterations": lambda: made(max_iteration=8 if odd else 4),
+        "validation": lambda: made(**({} if odd else whole)),
+        "seed": lambda: made(shuffle_buffer=4, shuffle_seed=int(odd)),
+        "steps": lambda: made(**whole).train_and_validate_to_end(2 if odd else 3),
+        "sharded": lambda: made(samples(12).shard(hvd.size(), hvd.rank()).map(lambda pair: pair)),
+        "few": lambda: made(max_iteration=1),
+        "few on one": lambda: made(max_iteration=1 if odd else 4),
+    }
+    try:
+        cases[kind]()
+    except (PhalanxError, ValueError) as why:
+        ranks = why.ranks if isinstance(why, MismatchError) else ""
+        return f"{type(why).__name__} {ranks}: {why}"
+    raise AssertionError("it began")
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("epochs", "MismatchError (0, 1): num_epochs is 3 on rank 0 and 5 on rank 1: give the trainers of all ranks the same arguments"),
+        ("iterations", "MismatchError (0, 1): max_iteration is 4 on rank 0 and 8 on rank 1"),
+        ("validation", "MismatchError (0, 1): validation_dataset is 'a data set' on rank 0 and None on rank 1"),
+        ("seed", "MismatchError (0, 1): shuffle_seed is 0 on rank 0 and 1 on rank 1"),
+        ("steps", "MismatchError (0, 1): validate_step_size is 3 on rank 0 and 2 on rank 1"),
+        ("sharded", "ValueError : training_dataset is sharded already (training_dataset.shard(2, 0) on rank 0, "),
+        ("few", "ValueError : max_iteration is 1, and a step of 2 ranks takes 2 batches, one of each: give it a number from 2"),
+    ],
+)
+def test_arguments_that_ranks_have_not_alike_are_refused_on_all(kind: str, says: str) -> None:
+    first, second = run_ranks(2, begun, kind, fresh=True, deadline_s=60)
+    assert first == second and first.startswith(says), (first, second)
+
+
+def test_an_argument_that_one_rank_alone_refuses_is_told_to_all() -> None:
+    other, own = run_ranks(2, begun, "few on one", fresh=True, deadline_s=60)
+    assert own.startswith("ValueError : max_iteration is 1") and other.startswith(
+        "SessionError : building the trainer failed on rank 1: ValueError: max_iteration is 1"
+    )
+
+
+def divided() -> tuple[int, int]:
+    """Every rank has the same part of the data, which the trainer divides; and five batches make two steps of two ranks."""
+    trainer = made(samples(12).shard(3, 0), num_epochs=2)
+    trainer.train_and_validate_to_end()
+    few = made(max_iteration=5)
+    few.train_and_validate_to_end()
+    return trainer.global_step, few.global_step
+
+
+def test_a_part_that_all_ranks_have_is_divided_and_iterations_are_batches_of_all_ranks() -> None:
+    assert run_ranks(2, divided) == [(2, 2), (2, 2)]
+
+
+def test_a_data_set_that_has_become_smaller_is_told(tmp_path: Path) -> None:
+    hvd.init()
+    made(checkpoint_dir=tmp_path, hooks=[StopAtStepHook(last_step=5)], num_epochs=1).train_and_validate_to_end()
+    with heard() as lines:
+        trainer = made(samples(7), checkpoint_dir=tmp_path, num_epochs=1)
+        trainer.train_and_validate_to_end()
+    assert trainer.global_step == 5 and trainer.session.stopped is not None
+    said = "the training was saved after sample 10 of epoch 0, and training_dataset has 7 samples now: this epoch has no more"
+    assert "\n".join(lines).count(said) == 1, lines
+    assert trainer.session.stopped.by == "the data", trainer.session.stopped
+    with heard() as lines:
+        made(samples(10), checkpoint_dir=tmp_path, num_epochs=1).train_and_validate_to_end()
+    assert "samples now" not in "".join(lines), "the position is its end"
+
+
+def test_a_rate_that_differs_is_told_and_counts(tmp_path: Path) -> None:
+    hvd.init()
+    options: dict[str, Any] = {"checkpoint_dir": tmp_path, "warmup_steps": 4, "num_epochs": 1}
+    made(**options, hooks=[StopAtStepHook(last_step=2)]).train_and_validate_to_end()
+    for rate, says in ((0.1, ""), (0.3, "lr was 0.1 in the last step, and the trainer's arguments make it 0.3; the arguments count")):
+        with heard() as lines:
+            trainer = hvd.Trainer(samples(12), build, torch.optim.SGD, {"lr": rate}, 2, log_step_size=None, **options)
+            trainer.close()
+        told = "".join(lines)
+        assert says in told and ("lr was" in told) == bool(says), lines
+        assert trainer.learning_rate == rate
+
+
+FORGOTTEN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_torch_trainer import made
+
+def train(trainer):
+    while trainer.global_step < 3:
+        trainer.train_on_batch()
+    return trainer
+
+if sys.argv[3] == "with":
+    with made(checkpoint_dir=sys.argv[2]) as trainer:
+        train(trainer)
+elif sys.argv[3] == "close":
+    train(made(checkpoint_dir=sys.argv[2])).close()
+else:
+    trainer = train(made(checkpoint_dir=sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("how", "saved"), [("with", [3]), ("close", [3]), ("forget", [])])
+def test_a_trainer_is_closed_or_says_that_it_was_not(tmp_path: Path, how: str, saved: list[int]) -> None:
+    words = [sys.executable, "-c", FORGOTTEN, str(Path(__file__).parent), str(tmp_path), how]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done
+    assert [int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")] == saved, done.stderr
+    said = f"the session that saves to {tmp_path} was not closed, so steps 1 to 3 are not saved: use `with`, or call close()"
+    assert (said in done.stderr) == (how == "forget"), done.stderr

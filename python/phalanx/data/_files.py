@@ -54,6 +54,7 @@ class TextLineDataset(Dataset[str]):
         self._make = lambda at: _lines_of(names, at)
         self._n_shuffles = names._n_shuffles
         self._is_unseeded = names._is_unseeded
+        self._shards = names._shards
 
 
 def _lines_of(names: Dataset[Any], at: Pass) -> Iterator[str]:

@@ -47,6 +47,8 @@ class Dataset(Generic[T]):
         self._make: Make[T] = partial(_made, _begin(source))
         self._n_shuffles = 0
         self._is_unseeded = False
+        #: Number and index of each shard() that made it.
+        self._shards: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def from_list(elements: Iterable[U]) -> Dataset[U]:
@@ -89,7 +91,9 @@ class Dataset(Generic[T]):
                 "shuffle() before shard() gives every rank another order: write shard(..).shuffle(buffer_size), "
                 "or shuffle(buffer_size, seed=..).shard(..) with the same seed on all ranks"
             )
-        return self._then(lambda at: _steps.sharded(self._make(at), num, index))
+        made = self._then(lambda at: _steps.sharded(self._make(at), num, index))
+        made._shards = (*self._shards, (num, index))
+        return made
 
     def shuffle(self, buffer_size: int, seed: int | None = None) -> Dataset[T]:
         """Chooses each element at random among the next ``buffer_size`` ones.
@@ -153,6 +157,7 @@ class Dataset(Generic[T]):
         made._make = make
         made._n_shuffles = self._n_shuffles
         made._is_unseeded = self._is_unseeded
+        made._shards = self._shards
         return made
 
 

@@ -8,22 +8,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
 from os import PathLike
-from typing import Any, ClassVar, NamedTuple
+from types import TracebackType
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from phalanx import _world
 from phalanx.data.dataset import Dataset, DatasetIterator, _whole
+from phalanx.distributed._log import warn
 from phalanx.distributed._loop import SAVE_SECS, Loop
-from phalanx.distributed._words import exchanged
+from phalanx.distributed._words import check_settings, exchanged
 from phalanx.distributed.hooks import LoggingTensorHook, SessionRunHook, StopAtStepHook
 
 #: How often the speed is printed, where anything is.
 COUNT_STEPS = 100
 #: Sums of numbers by name, each with the number of samples that it is of.
 Sums = dict[str, tuple[float, int]]
+Self = TypeVar("Self", bound="Training")
 
 
 class Recipe(NamedTuple):
@@ -79,17 +82,42 @@ class Training:
             order = order.shuffle(shuffle_buffer, shuffle_seed)
         _world.init()
         self._rank, self._size = _world.rank(), _world.size()
-        self._batches = Batches(order, self._rank, self._size, batch_size, num_epochs, prefetch_size)
         self._validation: Dataset[Any] | None = None
-        if validation_dataset is not None:
-            own = _dataset("validation_dataset", validation_dataset).shard(self._size, self._rank)
-            self._validation = own.batch(batch_size)
         self._metrics: dict[str, float] | None = None
         self._validated: int | None = None
-        logged = self._build(Recipe(build_training_func, build_validation_func, optimizer, optimizer_args))
+        settings = {
+            "num_epochs": num_epochs,
+            "max_iteration": max_iteration,
+            "batch_size": batch_size,
+            "shuffle_buffer": shuffle_buffer,
+            "shuffle_seed": shuffle_seed,
+            "scaling_learning_rate": scaling_learning_rate,
+            "warmup_steps": warmup_steps,
+            self._rate_key: self._rates.base,
+            "validation_dataset": None if validation_dataset is None else "a data set",
+        }
+        failure, logged = None, None
+        try:
+            if max_iteration < self._size:
+                raise ValueError(
+                    f"max_iteration is {max_iteration!r}, and a step of {self._size} ranks takes {self._size} batches, one of each: "
+                    f"give it a number from {self._size}"
+                )
+            self._batches = Batches(order, self._rank, self._size, batch_size, num_epochs, prefetch_size)
+            if validation_dataset is not None:
+                own = _dataset("validation_dataset", validation_dataset).shard(self._size, self._rank)
+                self._validation = own.batch(batch_size)
+            logged = self._build(Recipe(build_training_func, build_validation_func, optimizer, optimizer_args))
+        except Exception as why:
+            failure = why
+        shards = {"training_dataset": _shards(training_dataset), "validation_dataset": _shards(validation_dataset)}
+        mine = {"settings": {name: repr(value) for name, value in settings.items()}, "shards": shards}
+        told = exchanged("trainer.begin", mine, failure, "building the trainer")
+        check_settings([each["settings"] for each in told], "trainers")
+        _check_shards([each["shards"] for each in told])
         every = list(hooks or ())
         if max_iteration != math.inf:
-            every.append(StopAtStepHook(last_step=max(int(max_iteration) // self._size, 1)))
+            every.append(StopAtStepHook(last_step=int(max_iteration) // self._size))
         self.session = self._begun(
             checkpoint_dir=checkpoint_dir,
             hooks=every,
@@ -134,7 +162,22 @@ class Training:
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        return self._rates.at(self.global_step, self._size)
+        return self._rate_of(self.global_step + 1)
+
+    def _rate_of(self, step: int) -> float:
+        return self._rates.at(step - 1, self._size)
+
+    def close(self) -> None:
+        """Ends the training on all ranks: its last step is saved. :meth:`train_and_validate_to_end` does that by itself."""
+        self.session.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self.session.__exit__(kind, error, trace)
 
     def train_on_batch(self) -> bool:
         """One step of all ranks. ``False``: no rank has a batch left, or the session has stopped."""
@@ -143,6 +186,7 @@ class Training:
         batch, counts = self._next()
         while not any(counts):
             if not self._batches.begin_epoch():
+                self.session._end_with(self._batches.why_over())
                 return False
             batch, counts = self._next()
         self._batches.count(sum(counts))
@@ -182,6 +226,9 @@ class Training:
         """
         every = _whole("validate_step_size", validate_step_size, 1)
         with self.session:
+            if self._validation is not None:
+                mine = {"validate_step_size": repr(every)}
+                check_settings(exchanged("trainer.steps", mine, None, "validation"), "trainers")
             while self.train_on_batch():
                 if self.global_step % every == 0:
                     self._validate_once()
@@ -281,10 +328,27 @@ class Batches:
         """The next batch of this rank in this epoch; ``None`` if there is none."""
         if self._iterator is None:
             epoch, begin = self._epoch, self._n_taken
-            rest = Dataset(lambda: islice(self._order.iterator(epoch), begin, None))
+            rest = Dataset(lambda: self._rest(epoch, begin))
             own = rest.shard(self._size, self._rank).batch(self._batch_size)
             self._iterator = (own if self._n_ahead is None else own.prefetch(self._n_ahead)).iterator()
         return next(self._iterator, None)
+
+    def _rest(self, epoch: int, begin: int) -> Iterator[Any]:
+        """The samples of an epoch that are left."""
+        with closing(self._order.iterator(epoch)) as elements:
+            n = sum(1 for _ in islice(elements, begin))
+            if n < begin and self._rank == 0:
+                warn(
+                    f"the training was saved after sample {begin} of epoch {epoch}, and training_dataset has {n} samples now: this epoch "
+                    "has no more; give it the data set that it was saved with"
+                )
+            yield from elements
+
+    def why_over(self) -> str:
+        """Why there are no more batches."""
+        if self._n_taken == 0:
+            return "training_dataset has no samples"
+        return f"epoch {self._epoch} was the last one: num_epochs is {self._n_epochs}"
 
     def count(self, n: int) -> None:
         """All ranks together have taken this number of samples."""
@@ -311,6 +375,23 @@ def _dataset(name: str, given: Any) -> Dataset[Any]:
             f"{name} must be a phalanx.data.Dataset, not a {type(given).__name__}: data.from_list() makes one"
         )
     return given
+
+
+def _shards(given: Any) -> str | None:
+    """How a data set was sharded before the trainer got it."""
+    shards: tuple[tuple[int, int], ...] = getattr(given, "_shards", ())
+    return "".join(f".shard({num}, {index})" for num, index in shards) or None
+
+
+def _check_shards(told: list[Mapping[str, str | None]]) -> None:
+    """Refuses data sets that ranks have divided already: each of them would train with a share of its share."""
+    for rank, each in enumerate(told):
+        for name, own in told[0].items():
+            if each[name] != own:
+                found = f"{name}{own or ''} on rank 0, {name}{each[name] or ''} on rank {rank}"
+                raise ValueError(
+                    f"{name} is sharded already ({found}), and the trainer gives each rank its share: leave .shard() out"
+                )
 
 
 def n_samples(batch: Any) -> int:

@@ -46,8 +46,9 @@ class Trainer(Training):
     ``optimizer`` is a class of ``phalanx.graph.optimizer``, made with ``optimizer_args``, which are not changed.
 
     ``scaling_learning_rate``: ``True`` multiplies the rate by the number of ranks, ``"sqrt"`` by its root, ``False`` leaves it.
-    ``warmup_steps``: the rate rises from that of one rank to the scaled one. ``max_iteration`` counts steps of one rank: with n ranks
-    training ends after ``max_iteration // n`` steps. ``log_step_size``: how often rank 0 prints its numbers; ``None``: never.
+    ``warmup_steps``: the rate rises from that of one rank to the scaled one. ``max_iteration`` counts batches of all ranks together:
+    a step of n ranks takes n of them, so training ends after ``max_iteration // n`` steps; a number below n is refused. ``log_step_size``:
+    how often rank 0 prints its numbers; ``None``: never.
 
     A step learns the mean over the samples of all ranks. Ranks whose shard is shorter take part without samples until the last one has
     ended. ``validation_dataset`` and ``build_validation_func()``, which makes the same layers and returns the network and variables to
@@ -55,6 +56,9 @@ class Trainer(Training):
 
     With ``shuffle_buffer`` each sample is chosen among the next ones of the whole data set, as ``Dataset.shuffle`` does. A training that
     is resumed from ``checkpoint_dir`` goes on with the next sample, also with another number of ranks.
+
+    All ranks give the same arguments. :meth:`train_and_validate_to_end` trains and saves; who calls :meth:`train_on_batch` writes ``with
+    trainer:`` around it, or calls :meth:`close` at the end.
 
     ``training_network`` is what ``build_training_func`` returned as such. The trainer has programs and a scope of its own: ``program``, and
     ``scope`` with the parameters.
@@ -106,13 +110,13 @@ class Trainer(Training):
 class _TrainerSession(DistributedSession):
     """A session in which ranks may have no samples: their hooks see the numbers of the others."""
 
+    #: Before a step ranks meet elsewhere, where they do not hear of it.
+    _heard_secs = HEARD_SECS
+
     def __init__(self, trainer: Trainer, scaffold: Scaffold, **options: Any) -> None:
         self._trainer = trainer
         self.counts: list[int] = []
         super().__init__(scaffold=scaffold, **options)
-    #: Before a step ranks meet elsewhere, where they do not hear of it.
-    _heard_secs = HEARD_SECS
-
 
     def _train(self, form: Any, extra: list[Any], feed_dict: Any) -> Any:
         result, results, values = super()._train(form, extra, feed_dict)

@@ -36,8 +36,9 @@ class Trainer(Training):
     and a dict of numbers for hooks. ``optimizer`` is a class of ``torch.optim``, made with ``optimizer_args``, which are not changed.
 
     ``scaling_learning_rate``: ``True`` multiplies the rate by the number of ranks, ``"sqrt"`` by its root, ``False`` leaves it.
-    ``warmup_steps``: the rate rises from that of one rank to the scaled one. ``max_iteration`` counts steps of one rank: with n ranks
-    training ends after ``max_iteration // n`` steps. ``log_step_size``: how often rank 0 prints its loss; ``None``: never.
+    ``warmup_steps``: the rate rises from that of one rank to the scaled one. ``max_iteration`` counts batches of all ranks together:
+    a step of n ranks takes n of them, so training ends after ``max_iteration // n`` steps; a number below n is refused. ``log_step_size``:
+    how often rank 0 prints its loss; ``None``: never.
 
     A step learns the mean over the samples of all ranks. Ranks whose shard is shorter take part without samples until the last one has
     ended. ``validation_dataset`` and ``build_validation_func(batch)``, which returns means of a batch by name, give
@@ -45,6 +46,9 @@ class Trainer(Training):
 
     With ``shuffle_buffer`` each sample is chosen among the next ones of the whole data set, as ``Dataset.shuffle`` does. A training that
     is resumed from ``checkpoint_dir`` goes on with the next sample, also with another number of ranks.
+
+    All ranks give the same arguments. :meth:`train_and_validate_to_end` trains and saves; who calls :meth:`train_on_batch` writes ``with
+    trainer:`` around it, or calls :meth:`close` at the end.
     """
 
     _rate_key = "lr"
@@ -60,7 +64,7 @@ class Trainer(Training):
         return ["loss"]
 
     def _begun(self, **options: Any) -> Session:
-        return Session(self.training_network, self._optimizer, [self._batches], **options)
+        return _TrainerSession(self, [self._batches], **options)
 
     def _step(self, batch: Any, counts: list[int]) -> None:
         for group in self._optimizer.param_groups:
@@ -94,6 +98,17 @@ class Trainer(Training):
         assert self._evaluate_batch is not None, "there is a validation"
         numbers: Mapping[str, Any] = self._evaluate_batch(batch)
         return numbers
+
+
+class _TrainerSession(Session):
+    """A session whose learning rate is set by the trainer."""
+
+    def __init__(self, trainer: Trainer, state: list[Any], **options: Any) -> None:
+        self._rate = trainer._rate_of
+        super().__init__(trainer.training_network, trainer._optimizer, state, **options)
+
+    def _settings_now(self, step: int) -> dict[str, Any]:
+        return {"lr": self._rate(step)}
 
 
 __all__ = ["Trainer"]
