@@ -105,6 +105,7 @@ def iterated(n: int) -> tuple[int, Any]:
 def test_stop_iteration_ends_the_session_with_the_reason() -> None:
     wanted = (3, (3, 0, "the data", "they ended on rank 0: StopIteration", False))
     assert run_ranks(2, iterated, 3) == [wanted, wanted]
+    hvd.init()
     with heard() as lines:
         assert iterated(0) == (0, (0, 0, "the data", "they ended on rank 0: StopIteration", False))
     assert "training has ended after step 0: the data: they ended on rank 0: StopIteration" in lines

@@ -382,7 +382,7 @@ class Loop:
         if not self._is_broken:
             self._is_broken = True
             why = _text(error)
-            is_told = (lambda: False) if self._is_at_boundary else self._leave_step(why, False)
+            is_told = _nobody_told if self._is_at_boundary else self._leave_step(why, False)
             # Other ranks that are about to end a step hear of it, and say so.
             may_live_on = isinstance(error, Exception)
             patience = max(0.5, min(self._grace, HEARD_SECS if is_told() else self._heard_secs))
@@ -445,6 +445,10 @@ def join(task_spec: Any) -> bool:
     if not (task_spec._has_served if is_ps else _phalanx.is_initialized()):
         task_spec.create_server()
     return not is_ps
+
+
+def _nobody_told() -> bool:
+    return False
 
 
 def _text(error: BaseException) -> str:
