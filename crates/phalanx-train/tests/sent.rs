@@ -160,7 +160,7 @@ fn saver_entry() {
     }
 }
 
-/// What the chief has: the newest checkpoint, whole, and what is not a checkpoint.
+/// What the chief has: the newest checkpoint, whole, and what saves have left there.
 fn left(dir: &Path) -> (u64, Vec<String>) {
     let chief = Checkpoints::open(dir.join("0"));
     for listed in chief.list().expect("it can be read") {
@@ -170,7 +170,7 @@ fn left(dir: &Path) -> (u64, Vec<String>) {
     let entries = fs::read_dir(chief.dir()).expect("it can be read");
     let names =
         entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("our names"));
-    (newest, names.filter(|name| name.starts_with('.')).collect())
+    (newest, names.filter(|name| name.starts_with('.') && name != ".lock").collect())
 }
 
 /// SENT-2: ranks are killed while they save, one save after the other.
