@@ -7,8 +7,9 @@
 //! ```
 //! A wish says whether this side wants the rest of the connection encrypted. If one side does, TLS follows ([`crate::channel`]).
 //! - AUTH-1: every message has a fixed length, so an unauthenticated peer can make this side hold at most 48 bytes.
-//! - AUTH-2: proofs cover both fresh nonces, the direction, the purpose and both wishes; a recorded handshake cannot be replayed, a proof
-//!   made by one side cannot be sent back to it, and nobody between the two can turn encryption off.
+//! - AUTH-2: proofs cover both fresh nonces, the direction, the purpose with the rank that is called, and both wishes; a recorded handshake
+//!   cannot be replayed, a proof made by one side cannot be sent back to it, a call cannot be led to another rank, and nobody between the
+//!   two can turn encryption off.
 
 use crate::secret::{LEN, Secret};
 use phalanx_core::{Epoch, Rank};
@@ -22,12 +23,36 @@ const CLOSING: usize = 16 + LEN;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Purpose {
     /// A rank's connection to the hub.
-    Hub = 1,
-    /// A link between two ranks.
-    Link = 2,
+    Hub,
+    /// A link to this rank, which accepts it.
+    Link(Rank),
+}
+
+impl Purpose {
+    /// What is sent of it.
+    fn code(self) -> u8 {
+        match self {
+            Purpose::Hub => 1,
+            Purpose::Link(_) => 2,
+        }
+    }
+
+    /// All of it, for proofs.
+    pub(crate) fn bytes(self) -> [u8; 5] {
+        let to = match self {
+            Purpose::Hub => u32::MAX,
+            Purpose::Link(rank) => rank.0,
+        };
+        let [a, b, c, d] = to.to_le_bytes();
+        [self.code(), a, b, c, d]
+    }
+
+    fn with_wishes(self, connector: EncryptionWish, acceptor: EncryptionWish) -> [u8; 7] {
+        let [code, a, b, c, d] = self.bytes();
+        [code, a, b, c, d, connector as u8, acceptor as u8]
+    }
 }
 
 /// What one side wants of the connection after the handshake.
@@ -101,7 +126,7 @@ pub enum AuthError {
 /// `about` is the purpose and the wishes of connector and acceptor.
 fn proof_parts<'a>(
     side: &'a [u8],
-    about: &'a [u8; 3],
+    about: &'a [u8; 7],
     a: &'a [u8],
     b: &'a [u8],
     who: &'a [u8],
@@ -119,11 +144,20 @@ pub struct Acceptor {
     /// The connector's nonce and wish, once it has opened.
     theirs: Option<([u8; LEN], EncryptionWish)>,
     pending: Vec<u8>,
+    seal: [u8; LEN],
 }
 
 impl Acceptor {
     pub fn new(secret: Secret, purpose: Purpose, nonce: [u8; LEN]) -> Acceptor {
-        Acceptor { secret, purpose, wish: EncryptionWish::Plain, nonce, theirs: None, pending: Vec::new() }
+        Acceptor {
+            secret,
+            purpose,
+            wish: EncryptionWish::Plain,
+            nonce,
+            theirs: None,
+            pending: Vec::new(),
+            seal: [0; LEN],
+        }
     }
 
     /// With this wish instead of a plain connection.
@@ -134,6 +168,11 @@ impl Acceptor {
     /// Whether TLS follows, once the caller is proved.
     pub fn is_encrypted(&self) -> bool {
         self.theirs.is_some_and(|(_, theirs)| self.wish.with(theirs) == Ok(true))
+    }
+
+    /// A value of this handshake that both sides have once it is over.
+    pub fn seal(&self) -> [u8; LEN] {
+        self.seal
     }
 
     /// How many bytes it wants next; never read more from the connection before the handshake is over.
@@ -164,13 +203,13 @@ impl Acceptor {
         if opening[4] != VERSION {
             return Err(AuthError::Version { theirs: opening[4] });
         }
-        if opening[5] != self.purpose as u8 {
+        if opening[5] != self.purpose.code() {
             return Err(AuthError::WrongPurpose);
         }
         let wish = EncryptionWish::read(opening[6]).ok_or(AuthError::NotOurs)?;
         self.wish.with(wish)?;
         let theirs: [u8; LEN] = opening[8..].try_into().expect("an opening ends with a nonce");
-        let about = [self.purpose as u8, wish as u8, self.wish as u8];
+        let about = self.purpose.with_wishes(wish, self.wish);
         out.extend_from_slice(&self.nonce);
         out.extend_from_slice(&self.secret.prove(&proof_parts(
             b"acceptor",
@@ -183,13 +222,19 @@ impl Acceptor {
         Ok(())
     }
 
-    fn judge(&self, closing: &[u8], theirs: &[u8; LEN], wish: EncryptionWish) -> Result<Caller, AuthError> {
+    fn judge(
+        &mut self,
+        closing: &[u8],
+        theirs: &[u8; LEN],
+        wish: EncryptionWish,
+    ) -> Result<Caller, AuthError> {
         let (who, proof) = closing.split_at(16);
         let proof: &[u8; LEN] = proof.try_into().expect("a closing ends with a proof");
-        let about = [self.purpose as u8, wish as u8, self.wish as u8];
+        let about = self.purpose.with_wishes(wish, self.wish);
         if !self.secret.verify(&proof_parts(b"connector", &about, theirs, &self.nonce, who), proof) {
             return Err(AuthError::WrongSecret);
         }
+        self.seal = *proof;
         let u32_at = |at: usize| u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]);
         let epoch = u64::from(u32_at(4)) | u64::from(u32_at(8)) << 32;
         Ok(Caller { rank: Rank(u32_at(0)), epoch: Epoch(epoch), stream: u32_at(12) })
@@ -205,6 +250,7 @@ pub struct Connector {
     caller: Caller,
     nonce: [u8; LEN],
     pending: Vec<u8>,
+    seal: [u8; LEN],
 }
 
 impl Connector {
@@ -229,9 +275,14 @@ impl Connector {
         out: &mut Vec<u8>,
     ) -> Connector {
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, purpose as u8, wish as u8, 0]);
+        out.extend_from_slice(&[VERSION, purpose.code(), wish as u8, 0]);
         out.extend_from_slice(&nonce);
-        Connector { secret, purpose, wish, caller, nonce, pending: Vec::new() }
+        Connector { secret, purpose, wish, caller, nonce, pending: Vec::new(), seal: [0; LEN] }
+    }
+
+    /// A value of this handshake that both sides have once it is over.
+    pub fn seal(&self) -> [u8; LEN] {
+        self.seal
     }
 
     /// Whether TLS follows, once the acceptor is proved.
@@ -264,7 +315,7 @@ impl Connector {
         }
         let theirs = &self.pending[8..8 + LEN];
         let proof: &[u8; LEN] = self.pending[8 + LEN..].try_into().expect("a reply ends with a proof");
-        let about = [self.purpose as u8, self.wish as u8, wish as u8];
+        let about = self.purpose.with_wishes(self.wish, wish);
         if !self.secret.verify(&proof_parts(b"acceptor", &about, &self.nonce, theirs, &[]), proof) {
             return Err(AuthError::WrongSecret);
         }
@@ -273,13 +324,9 @@ impl Connector {
         who[4..12].copy_from_slice(&self.caller.epoch.0.to_le_bytes());
         who[12..].copy_from_slice(&self.caller.stream.to_le_bytes());
         out.extend_from_slice(&who);
-        out.extend_from_slice(&self.secret.prove(&proof_parts(
-            b"connector",
-            &about,
-            &self.nonce,
-            theirs,
-            &who,
-        )));
+        let proof = self.secret.prove(&proof_parts(b"connector", &about, &self.nonce, theirs, &who));
+        out.extend_from_slice(&proof);
+        self.seal = proof;
         Ok(true)
     }
 }
@@ -294,13 +341,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const LINK: Purpose = Purpose::Link(Rank(1));
     const CALLER: Caller = Caller { rank: Rank(3), epoch: Epoch(1 << 40), stream: 2 };
 
     /// The three messages of a conversation between holders of these secrets, or the first error.
     fn talk(acceptor: &Secret, connector: &Secret) -> Result<(Caller, [Vec<u8>; 3]), AuthError> {
         let (mut opening, mut reply, mut closing) = (Vec::new(), Vec::new(), Vec::new());
-        let mut a = Acceptor::new(acceptor.clone(), Purpose::Link, fresh_nonce());
-        let mut c = Connector::new(connector.clone(), Purpose::Link, CALLER, fresh_nonce(), &mut opening);
+        let mut a = Acceptor::new(acceptor.clone(), LINK, fresh_nonce());
+        let mut c = Connector::new(connector.clone(), LINK, CALLER, fresh_nonce(), &mut opening);
         assert_eq!(a.feed(&opening, &mut reply)?, None);
         assert!(c.feed(&reply, &mut closing)?);
         let caller = a.feed(&closing, &mut Vec::new())?.expect("the closing was whole");
@@ -319,7 +367,7 @@ mod tests {
         let secret = Secret::random();
         let (_, [opening, _, closing]) = talk(&secret, &secret).unwrap();
         for seed in 0..10_000u32 {
-            let mut acceptor = Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce());
+            let mut acceptor = Acceptor::new(secret.clone(), LINK, fresh_nonce());
             acceptor.feed(&opening, &mut Vec::new()).unwrap();
             // Every third is the recorded closing itself, the others have one bit turned or random bytes.
             let mut forged = closing.clone();
@@ -340,8 +388,8 @@ mod tests {
     fn wished(c: EncryptionWish, a: EncryptionWish) -> Result<(bool, bool), AuthError> {
         let secret = Secret::random();
         let (mut opening, mut reply, mut closing) = (Vec::new(), Vec::new(), Vec::new());
-        let mut acceptor = Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce()).wishing(a);
-        let mut connector = Connector::wishing(c, secret, Purpose::Link, CALLER, fresh_nonce(), &mut opening);
+        let mut acceptor = Acceptor::new(secret.clone(), LINK, fresh_nonce()).wishing(a);
+        let mut connector = Connector::wishing(c, secret, LINK, CALLER, fresh_nonce(), &mut opening);
         let answered = acceptor.feed(&opening, &mut reply);
         // The connector learns it as well, from the first bytes.
         assert_eq!(connector.feed(&reply, &mut closing).is_ok(), answered.is_ok());
@@ -377,8 +425,8 @@ mod tests {
         ] {
             let mut opening = Vec::new();
             let mut connector =
-                Connector::wishing(c, secret.clone(), Purpose::Link, CALLER, fresh_nonce(), &mut opening);
-            let mut acceptor = Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce()).wishing(a);
+                Connector::wishing(c, secret.clone(), LINK, CALLER, fresh_nonce(), &mut opening);
+            let mut acceptor = Acceptor::new(secret.clone(), LINK, fresh_nonce()).wishing(a);
             let mut reply = Vec::new();
             opening[6] = EncryptionWish::Plain as u8;
             acceptor.feed(&opening, &mut reply).unwrap();
@@ -392,10 +440,20 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_is_led_to_another_rank_is_refused_by_the_caller() {
+        let secret = Secret::random();
+        let (mut opening, mut reply) = (Vec::new(), Vec::new());
+        let mut connector = Connector::new(secret.clone(), LINK, CALLER, fresh_nonce(), &mut opening);
+        let mut other = Acceptor::new(secret, Purpose::Link(Rank(2)), fresh_nonce());
+        other.feed(&opening, &mut reply).unwrap();
+        assert_eq!(connector.feed(&reply, &mut Vec::new()), Err(AuthError::WrongSecret), "AUTH-2");
+    }
+
+    #[test]
     fn an_acceptors_proof_cannot_be_reflected() {
         let secret = Secret::random();
         let (_, [_, reply, _]) = talk(&secret, &secret).unwrap();
-        let mut connector = Connector::new(secret, Purpose::Link, CALLER, fresh_nonce(), &mut Vec::new());
+        let mut connector = Connector::new(secret, LINK, CALLER, fresh_nonce(), &mut Vec::new());
         assert_eq!(connector.feed(&reply, &mut Vec::new()), Err(AuthError::WrongSecret), "AUTH-2");
     }
 
@@ -404,7 +462,7 @@ mod tests {
         let secret = Secret::random();
         let mut opening = Vec::new();
         Connector::new(secret.clone(), Purpose::Hub, CALLER, fresh_nonce(), &mut opening);
-        let acceptor = || Acceptor::new(secret.clone(), Purpose::Link, fresh_nonce());
+        let acceptor = || Acceptor::new(secret.clone(), LINK, fresh_nonce());
         assert_eq!(acceptor().feed(&opening, &mut Vec::new()), Err(AuthError::WrongPurpose));
         opening[4] = 9;
         assert_eq!(acceptor().feed(&opening, &mut Vec::new()), Err(AuthError::Version { theirs: 9 }));

@@ -1,13 +1,13 @@
 //! A connection between two processes of a job, after both have proved themselves: plain inside a host, encrypted where it leaves one.
 //!
 //! ```text
-//! handshake of [`crate::auth`]        fixed lengths: a stranger gets no further
+//! handshake of [`crate::auth`]        fixed lengths: who does not relay it to a holder of the secret gets no further
 //! TLS 1.3 handshake                   with keys that are forgotten afterwards
 //! connector -> acceptor   proof       (32 bytes, encrypted)
 //! connector <- acceptor   proof       (32 bytes, encrypted)
 //! ```
-//! - AUTH-3: these proofs are made with the job's secret over a value of this TLS session. Somebody between the two would have two sessions
-//!   with two values, and could pass on neither proof.
+//! - AUTH-3: these proofs are made with the job's secret over a value of this TLS session and of the handshake before it. Somebody between
+//!   the two would have two sessions with two values, and could pass on neither proof; nor can two connections be spliced.
 //! - CHAN-1: a channel that has taken bytes says whether they have left; nobody may wait for an answer before they have.
 
 use crate::{
@@ -140,6 +140,8 @@ pub struct Securing {
     side: Side,
     secret: Secret,
     purpose: Purpose,
+    /// Of the handshake before.
+    seal: [u8; LEN],
     has_spoken: bool,
     heard: Vec<u8>,
 }
@@ -167,16 +169,16 @@ impl Side {
 }
 
 impl Securing {
-    pub fn connect(secret: Secret, purpose: Purpose) -> io::Result<Securing> {
-        Ok(Securing::new(Tls::connect()?, Side::Connector, secret, purpose))
+    /// After a handshake with this seal.
+    pub fn connect(secret: Secret, purpose: Purpose, seal: [u8; LEN]) -> io::Result<Securing> {
+        let (tls, side) = (Tls::connect()?, Side::Connector);
+        Ok(Securing { tls, side, secret, purpose, seal, has_spoken: false, heard: Vec::new() })
     }
 
-    pub fn accept(secret: Secret, purpose: Purpose) -> io::Result<Securing> {
-        Ok(Securing::new(Tls::accept()?, Side::Acceptor, secret, purpose))
-    }
-
-    fn new(tls: Tls, side: Side, secret: Secret, purpose: Purpose) -> Securing {
-        Securing { tls, side, secret, purpose, has_spoken: false, heard: Vec::new() }
+    /// After a handshake with this seal.
+    pub fn accept(secret: Secret, purpose: Purpose, seal: [u8; LEN]) -> io::Result<Securing> {
+        let (tls, side) = (Tls::accept()?, Side::Acceptor);
+        Ok(Securing { tls, side, secret, purpose, seal, has_spoken: false, heard: Vec::new() })
     }
 
     pub fn into_tls(self) -> Tls {
@@ -204,8 +206,8 @@ impl Securing {
             }
         }
         let proof: [u8; LEN] = self.heard[..].try_into().expect("it was read to its length");
-        let bond = self.tls.bond()?;
-        if !self.secret.verify(&[self.side.other().word(), &[self.purpose as u8], &bond], &proof) {
+        let bond = self.tls.bond(&self.seal)?;
+        if !self.secret.verify(&[self.side.other().word(), &self.purpose.bytes(), &bond], &proof) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, AuthError::InBetween));
         }
         self.speak(socket)?;
@@ -217,8 +219,8 @@ impl Securing {
             return Ok(());
         }
         self.has_spoken = true;
-        let bond = self.tls.bond()?;
-        let proof = self.secret.prove(&[self.side.word(), &[self.purpose as u8], &bond]);
+        let bond = self.tls.bond(&self.seal)?;
+        let proof = self.secret.prove(&[self.side.word(), &self.purpose.bytes(), &bond]);
         // A fresh connection takes these few bytes at once; one that does not is not worth waiting for.
         let n = self.tls.send(socket, &[IoSlice::new(&proof)])?;
         if n == LEN && self.tls.flush(socket)? { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
@@ -230,6 +232,9 @@ mod tests {
     use super::*;
     use socket2::{Domain, Type};
     use std::{net::Shutdown, thread};
+
+    const LINK: Purpose = Purpose::Link(phalanx_core::Rank(0));
+    const SEAL: [u8; LEN] = [9; LEN];
 
     fn pair() -> (Own<Socket>, Own<Socket>) {
         let (a, b) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
@@ -244,9 +249,9 @@ mod tests {
     /// The two ends of an encrypted connection between holders of these secrets, on sockets that block.
     fn secured(c: &Secret, a: &Secret, sockets: (Own<Socket>, Own<Socket>)) -> [io::Result<Channel>; 2] {
         let (near, far) = sockets;
-        let far_side = Securing::accept(a.clone(), Purpose::Link).unwrap();
+        let far_side = Securing::accept(a.clone(), LINK, SEAL).unwrap();
         let far_end = thread::spawn(move || finish(far_side, far));
-        let near_end = finish(Securing::connect(c.clone(), Purpose::Link).unwrap(), near);
+        let near_end = finish(Securing::connect(c.clone(), LINK, SEAL).unwrap(), near);
         [near_end, far_end.join().unwrap()]
     }
 
@@ -308,8 +313,8 @@ mod tests {
         let (secret, other) = (Secret::random(), Secret::random());
         let ((near, near_middle), (far_middle, far)) = (pair(), pair());
         let middle = thread::spawn(move || {
-            let mut as_acceptor = Securing::accept(other.clone(), Purpose::Link).unwrap();
-            let mut as_connector = Securing::connect(other, Purpose::Link).unwrap();
+            let mut as_acceptor = Securing::accept(other.clone(), LINK, SEAL).unwrap();
+            let mut as_connector = Securing::connect(other, LINK, SEAL).unwrap();
             as_acceptor.tls.advance(&near_middle).unwrap();
             as_connector.tls.advance(&far_middle).unwrap();
             let mut proof = [0; LEN];
@@ -321,13 +326,46 @@ mod tests {
                 as_acceptor.tls.send(&near_middle, &[IoSlice::new(&answer)]).unwrap();
             }
         });
-        let side = Securing::accept(secret.clone(), Purpose::Link).unwrap();
+        let side = Securing::accept(secret.clone(), LINK, SEAL).unwrap();
         let far = thread::spawn(move || finish(side, far));
-        let near = finish(Securing::connect(secret, Purpose::Link).unwrap(), near);
+        let near = finish(Securing::connect(secret, LINK, SEAL).unwrap(), near);
         let error = far.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "AUTH-3: {error}");
         assert!(near.is_err(), "AUTH-3");
         middle.join().unwrap();
+    }
+
+    #[test]
+    fn a_connector_refuses_an_acceptor_that_cannot_prove_the_secret_or_sends_its_proof_back() {
+        for is_reflected in [false, true] {
+            let (near, far) = pair();
+            let acceptor = thread::spawn(move || {
+                let mut side = Securing::accept(Secret::random(), LINK, SEAL).unwrap();
+                assert!(side.tls.advance(&far).unwrap());
+                let mut proof = [0; LEN];
+                side.tls.recv(&far, &mut proof).unwrap();
+                let answer = if is_reflected { proof } else { [3; LEN] };
+                side.tls.send(&far, &[IoSlice::new(&answer)]).unwrap();
+                // Not before the other end has read it.
+                let _ = side.tls.recv(&far, &mut proof);
+            });
+            let error = finish(Securing::connect(Secret::random(), LINK, SEAL).unwrap(), near).unwrap_err();
+            let why = error.get_ref().and_then(|inner| inner.downcast_ref::<AuthError>());
+            assert_eq!(why, Some(&AuthError::InBetween), "AUTH-3, reflected {is_reflected}");
+            acceptor.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn sessions_that_were_spliced_behind_two_handshakes_are_noticed() {
+        let secret = Secret::random();
+        let (near, far) = pair();
+        let side = Securing::accept(secret.clone(), LINK, [8; LEN]).unwrap();
+        let far = thread::spawn(move || finish(side, far));
+        let near = finish(Securing::connect(secret, LINK, SEAL).unwrap(), near);
+        let error = far.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "AUTH-3");
+        assert!(near.is_err(), "AUTH-3");
     }
 
     #[test]
@@ -341,7 +379,7 @@ mod tests {
             socket::send_all(&near, &bytes).unwrap();
             near.shutdown(Shutdown::Write).unwrap();
             assert!(
-                finish(Securing::accept(Secret::random(), Purpose::Hub).unwrap(), far).is_err(),
+                finish(Securing::accept(Secret::random(), Purpose::Hub, SEAL).unwrap(), far).is_err(),
                 "{seed}"
             );
         }

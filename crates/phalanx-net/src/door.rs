@@ -1,6 +1,6 @@
 //! Accepts connections and authenticates them; all others are closed.
 //!
-//! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest is closed.
+//! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest is closed, those that know the secret last.
 //! - DOOR-2: a connection that has not authenticated within `PATIENCE` is closed, however slowly it sends; encryption is part of it.
 
 use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
@@ -137,10 +137,18 @@ impl Door {
         });
     }
 
+    /// Closes the oldest connection that has proved nothing yet, or the oldest of all; false if there is none.
+    fn make_room(&mut self) -> bool {
+        let unproved = self.guests.iter().find(|(_, guest)| matches!(guest.progress, Progress::Proving(_)));
+        let leaves = unproved.or_else(|| self.guests.iter().next()).map(|(token, _)| *token);
+        leaves.is_some_and(|token| self.guests.remove(&token).is_some())
+    }
+
     fn accept(&mut self, registry: &Registry, listener: usize) {
         // Bounded, so that a flood cannot keep the thread here.
         for _ in 0..MAX_GUESTS {
             let Listener { socket, tune } = &*self.listeners[listener];
+            let tune = *tune;
             let (guest, address) = match came(socket) {
                 Ok(came) => came,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -150,11 +158,11 @@ impl Door {
                     continue;
                 }
                 // No descriptor is left, for instance: a guest's place is.
-                Err(_) if self.guests.pop_first().is_some() => continue,
+                Err(_) if self.make_room() => continue,
                 Err(_) => return,
             };
             if self.guests.len() >= MAX_GUESTS {
-                self.guests.pop_first();
+                self.make_room();
             }
             let token = self.next_token;
             self.next_token += 1;
@@ -164,7 +172,7 @@ impl Door {
             }
             let acceptor = Acceptor::new(self.terms.secret.clone(), self.purpose, fresh_nonce());
             let progress = Progress::Proving(acceptor.wishing(self.terms.wish(&guest)));
-            let guest = Guest { socket: guest, tune: *tune, address, progress, came: Instant::now() };
+            let guest = Guest { socket: guest, tune, address, progress, came: Instant::now() };
             self.guests.insert(token, guest);
         }
         // Some may still stand outside, and events come only for new ones unless they are asked for again.
@@ -194,7 +202,7 @@ fn talk(guest: &mut Guest, terms: &Terms, purpose: Purpose) -> io::Result<Option
         if !acceptor.is_encrypted() {
             return Ok(Some((caller, None)));
         }
-        let securing = Box::new(Securing::accept(terms.secret.clone(), purpose)?);
+        let securing = Box::new(Securing::accept(terms.secret.clone(), purpose, acceptor.seal())?);
         guest.progress = Progress::Securing(securing, caller);
     }
     let Progress::Securing(securing, caller) = &mut guest.progress else {

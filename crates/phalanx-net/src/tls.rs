@@ -7,7 +7,16 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, DigitallySignedStruct, Error, ServerConfig, ServerConnection,
     SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, ring::default_provider, verify_tls13_signature_with_raw_key},
+    crypto::{
+        CryptoProvider,
+        ring::{
+            cipher_suite::{
+                TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+            },
+            default_provider,
+        },
+        verify_tls13_signature_with_raw_key,
+    },
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::AlwaysResolvesServerRawPublicKeys,
     sign::CertifiedKey,
@@ -21,8 +30,9 @@ use std::{
 
 /// Plain bytes that are encrypted and not sent yet, at most.
 const MAX_UNSENT: usize = 256 << 10;
-/// The system is asked for this much at once; rustls by itself would ask for 4 KiB.
-const READ_SIZE: usize = 256 << 10;
+/// The system is asked for this much at once at first, and for up to so much where that was not enough. A hub has thousands of connections
+/// that say little.
+const READ_SIZES: [usize; 2] = [8 << 10, 256 << 10];
 /// What the value that both ends compute is called.
 const LABEL: &[u8] = b"EXPORTER-phalanx-job";
 
@@ -91,9 +101,9 @@ impl Tls {
         }
     }
 
-    /// A value that both ends of this session can compute, and nobody else. After the handshake.
-    pub fn bond(&self) -> io::Result<[u8; 32]> {
-        self.session.export_keying_material([0; 32], LABEL, None).map_err(invalid)
+    /// A value that both ends of this session can compute from the same context, and nobody else. After the handshake.
+    pub fn bond(&self, context: &[u8]) -> io::Result<[u8; 32]> {
+        self.session.export_keying_material([0; 32], LABEL, Some(context)).map_err(invalid)
     }
 
     /// Takes what can be encrypted now; an error of kind `WouldBlock` while what was taken before has not left.
@@ -145,8 +155,6 @@ impl Tls {
             match self.more(socket) {
                 Ok(true) => {}
                 Ok(false) => return Ok(0),
-                // Half a record is there, and whole ones before it.
-                Err(e) if n > 0 && e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) => return Err(e),
             }
         }
@@ -171,7 +179,10 @@ impl Records {
     }
 
     fn fill(&mut self, mut socket: &Socket) -> io::Result<usize> {
-        self.bytes.resize(READ_SIZE, 0);
+        let [least, most] = READ_SIZES;
+        if self.bytes.is_empty() || self.end == self.bytes.len() {
+            self.bytes.resize((self.bytes.len() * 4).clamp(least, most), 0);
+        }
         loop {
             match socket.read(&mut self.bytes) {
                 Ok(n) => {
@@ -208,8 +219,14 @@ impl Write for Outlet<'_> {
     }
 }
 
+/// Shorter keys first: both are beyond reach, and these take less time.
+fn provider() -> CryptoProvider {
+    let suites = [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256];
+    CryptoProvider { cipher_suites: suites.to_vec(), ..default_provider() }
+}
+
 fn server_config() -> io::Result<Arc<ServerConfig>> {
-    let provider = default_provider();
+    let provider = provider();
     let random = ring::rand::SystemRandom::new();
     let key = ring::signature::Ed25519KeyPair::generate_pkcs8(&random)
         .map_err(|_| io::Error::other("the system has no random numbers"))?;
@@ -229,7 +246,7 @@ fn server_config() -> io::Result<Arc<ServerConfig>> {
 }
 
 fn client_config() -> Arc<ClientConfig> {
-    let provider = Arc::new(default_provider());
+    let provider = Arc::new(provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])
         .expect("the provider knows TLS 1.3")

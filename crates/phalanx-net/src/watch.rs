@@ -94,7 +94,13 @@ impl Watch {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let first_guest = FIRST_PIDFD + watched.pidfds.len();
-        let door = Door::open(watched.listeners, watched.terms, Purpose::Link, first_guest, poll.registry())?;
+        let door = Door::open(
+            watched.listeners,
+            watched.terms,
+            Purpose::Link(watched.me),
+            first_guest,
+            poll.registry(),
+        )?;
         watched.hub.socket().set_nonblocking(true)?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         poll.registry().register(&mut SourceFd(&watched.hub.as_raw_fd()), HUB, interest)?;
@@ -322,12 +328,8 @@ impl Watching {
     fn part(&mut self) {
         let deadline = Instant::now() + Duration::from_millis(200);
         let mut events = Events::with_capacity(8);
-        let is_unsent = |watching: &Watching| {
-            watching.hub.as_ref().is_some_and(|hub| !watching.backlog.is_empty() || hub.holds())
-        };
-        while is_unsent(self) && Instant::now() < deadline {
+        while !self.flush() && Instant::now() < deadline {
             let _ = self.poll.poll(&mut events, Some(Duration::from_millis(20)));
-            self.flush();
         }
     }
 
@@ -336,26 +338,33 @@ impl Watching {
         self.flush();
     }
 
-    fn flush(&mut self) {
-        self.write();
-        if self.backlog.is_empty() && !self.hub.as_ref().is_some_and(Channel::holds) {
+    /// Sends what goes now; true once all of it has left, or nothing ever will.
+    fn flush(&mut self) -> bool {
+        let is_over = self.write();
+        if is_over {
             self.unsaid.clear();
         }
+        is_over
     }
 
-    fn write(&mut self) {
-        let Some(hub) = &self.hub else { return self.backlog.clear() };
+    fn write(&mut self) -> bool {
+        let Some(hub) = &self.hub else {
+            self.backlog.clear();
+            return true;
+        };
         while !self.backlog.is_empty() {
             match hub.send(&[IoSlice::new(&self.backlog)]) {
                 Ok(n) if n > 0 => drop(self.backlog.drain(..n)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // The reading side learns why.
-                _ => return self.backlog.clear(),
+                _ => {
+                    self.backlog.clear();
+                    return true;
+                }
             }
         }
-        // As above; what is left goes when the socket is writable again.
-        let _ = hub.flush();
+        hub.flush().unwrap_or(true)
     }
 
     fn hear_hub(&mut self) {
@@ -397,6 +406,7 @@ impl Watching {
         if let Some(hub) = self.hub.take() {
             let _ = self.poll.registry().deregister(&mut SourceFd(&hub.as_raw_fd()));
         }
+        self.unsaid.clear();
         match self.hub_host {
             HubHost::Rank(rank) => {
                 self.lose(Lost { rank, cause: cause.clone() });

@@ -99,7 +99,7 @@ fn ten_thousand_forged_handshakes_are_refused_while_a_world_forms_and_works() {
         let forger = scope.spawn(|| none_of_5000_is_accepted(job.address, &at_hub));
         let ranks = Ranks::join(&job);
         let door = ranks.link_address(0);
-        let (_, at_link) = shake(door, &job.secret, Purpose::Link, 7);
+        let (_, at_link) = shake(door, &job.secret, Purpose::Link(Rank(0)), 7);
         let link_forger = scope.spawn(move || none_of_5000_is_accepted(door, &at_link));
         let worker = scope.spawn({
             let over = &over;
@@ -267,7 +267,7 @@ fn unix_sockets_carry_the_links_inside_hosts_and_keep_strangers_out_too() {
     let ranks = Ranks::join(&job);
     let door = ranks.address_of(0, "unix");
     assert_ne!(door, ranks.address_of(1, "unix"), "names are random");
-    let recorded = prove(&mut call_unix(&door), &job.secret, Purpose::Link, 7);
+    let recorded = prove(&mut call_unix(&door), &job.secret, Purpose::Link(Rank(0)), 7);
     let accepted: Vec<u64> = (0..500).filter(|&seed| !forge(call_unix(&door), &recorded, seed)).collect();
     assert_eq!(accepted, Vec::<u64>::new(), "AUTH-2");
     let mut garbage = call_unix(&door);

@@ -392,7 +392,7 @@ impl World {
                 let caller = Caller { rank: self.rank, epoch: Epoch(0), stream };
                 let tried =
                     (transport.dial)(address.address(), ATTEMPT).map_err(Knock::Io).and_then(|socket| {
-                        shake(Own::new(socket), &self.terms, Purpose::Link, caller, HANDSHAKE)
+                        shake(Own::new(socket), &self.terms, Purpose::Link(peer), caller, HANDSHAKE)
                     });
                 match tried {
                     Ok(channel) => return Ok(channel),

@@ -11,6 +11,7 @@ use crate::{
     socket,
 };
 use phalanx_core::{Config, Epoch, Rank};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 use std::{
     io::{self, Read},
@@ -175,7 +176,7 @@ pub(super) fn shake(
     caller: Caller,
     timeout: Duration,
 ) -> Result<Channel, Knock> {
-    socket.set_read_timeout(Some(timeout)).map_err(Knock::Io)?;
+    let deadline = Instant::now() + timeout;
     socket.set_write_timeout(Some(timeout)).map_err(Knock::Io)?;
     let mut out = Vec::new();
     let (secret, wish) = (terms.secret.clone(), terms.wish(&socket));
@@ -185,6 +186,8 @@ pub(super) fn shake(
         out.clear();
         let mut bytes = [0; 128];
         let want = connector.wants().min(bytes.len());
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        socket.set_read_timeout(Some(left)).map_err(Knock::Io)?;
         let n = (&*socket).read(&mut bytes[..want]).map_err(Knock::Io)?;
         if n == 0 {
             return Err(Knock::Io(io::ErrorKind::UnexpectedEof.into()));
@@ -196,11 +199,25 @@ pub(super) fn shake(
     if !connector.is_encrypted() {
         return Ok(Channel::plain(socket));
     }
-    let securing = Securing::connect(terms.secret.clone(), purpose).and_then(|mut securing| {
-        let is_done = securing.advance(&socket)?;
-        is_done.then_some(securing).ok_or_else(|| io::ErrorKind::TimedOut.into())
-    });
-    Ok(Channel::encrypted(socket, securing.map_err(Knock::of)?.into_tls()))
+    let securing = Securing::connect(terms.secret.clone(), purpose, connector.seal());
+    let securing = securing.and_then(|securing| secured(securing, &socket, deadline)).map_err(Knock::of)?;
+    socket.set_read_timeout(Some(timeout)).map_err(Knock::Io)?;
+    Ok(Channel::encrypted(socket, securing.into_tls()))
+}
+
+/// Waits for the whole, not for each byte: who sends one now and then does not keep this rank.
+fn secured(mut securing: Securing, socket: &Socket, deadline: Instant) -> io::Result<Securing> {
+    socket.set_nonblocking(true)?;
+    while !securing.advance(socket)? {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+        poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left))?;
+    }
+    socket.set_nonblocking(false)?;
+    Ok(securing)
 }
 
 #[cfg(test)]

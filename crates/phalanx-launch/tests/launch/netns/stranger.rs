@@ -33,8 +33,8 @@ fn call(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Both messages of an honest caller, who is let in and stays.
-fn overhear(address: SocketAddr, secret: &Secret, purpose: Purpose) -> [Vec<u8>; 2] {
+/// Both messages of an honest caller, who is let in and stays, and whether TLS would follow.
+fn overhear(address: SocketAddr, secret: &Secret, purpose: Purpose) -> ([Vec<u8>; 2], bool) {
     let caller = Caller { rank: Rank(7), epoch: Epoch(0), stream: u32::MAX };
     let (mut opening, mut closing) = (Vec::new(), Vec::new());
     let mut connector = Connector::new(secret.clone(), purpose, caller, fresh_nonce(), &mut opening);
@@ -49,7 +49,7 @@ fn overhear(address: SocketAddr, secret: &Secret, purpose: Purpose) -> [Vec<u8>;
     }
     stream.set_read_timeout(Some(WELCOME)).expect("an open socket takes options");
     assert!(!is_shown_out(&mut stream), "who knows the secret is let in, or being refused means nothing");
-    [opening, closing]
+    ([opening, closing], connector.is_encrypted())
 }
 
 fn alive() -> Vec<u8> {
@@ -75,8 +75,8 @@ struct Tally {
 }
 
 /// Forges a handshake out of an overheard one.
-fn forge(address: SocketAddr, overheard: &[Vec<u8>; 2], seed: usize, tally: &mut Tally) {
-    let [mut opening, mut closing] = overheard.clone();
+fn forge(address: SocketAddr, overheard: &([Vec<u8>; 2], bool), seed: usize, tally: &mut Tally) {
+    let ([mut opening, mut closing], is_encrypted) = overheard.clone();
     let (noise, bit) = (fresh_nonce(), seed / 5);
     match seed % 5 {
         0 => {} // Replayed as it was.
@@ -92,7 +92,12 @@ fn forge(address: SocketAddr, overheard: &[Vec<u8>; 2], seed: usize, tally: &mut
         tally.answered += 1;
         let _ = stream.write_all(&closing);
     }
-    let _ = stream.write_all(&alive());
+    if is_encrypted {
+        // A door that let it in would wait for TLS.
+        stream.set_read_timeout(Some(WELCOME)).expect("an open socket takes options");
+    } else {
+        let _ = stream.write_all(&alive());
+    }
     if !is_shown_out(&mut stream) {
         tally.accepted += 1;
     }
@@ -113,14 +118,14 @@ fn stranger_entry() {
         for (i, &door) in doors.iter().enumerate() {
             let secret = &secret;
             scope.spawn(move || {
-                let purpose = if i == 0 { Purpose::Hub } else { Purpose::Link };
+                let purpose = if i == 0 { Purpose::Hub } else { Purpose::Link(Rank(i as u32 - 1)) };
                 let overheard = overhear(door, secret, purpose);
                 let begun = Instant::now();
                 let mut tally = Tally::default();
                 (0..n).for_each(|seed| forge(door, &overheard, seed, &mut tally));
                 let took = begun.elapsed();
                 overhear(door, secret, purpose);
-                println!("{purpose:?}: forged {n}, {tally:?}, in {took:?}");
+                println!("door {i}: forged {n}, {tally:?}, in {took:?}");
             });
         }
     });
