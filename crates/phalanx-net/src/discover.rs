@@ -6,6 +6,11 @@
 //! - DISC-3: Slurm counts only inside a step (`SLURM_STEP_ID` a number): an sbatch script has started nothing yet.
 //! - DISC-4: an evaluator (`PHALANX_ROLE`, or a task of that type) is alone in its world, whatever else is set; rank 0 is never a server.
 
+mod meeting;
+
+pub(crate) use meeting::told;
+pub use meeting::{BoardAddress, Meeting};
+
 use crate::task::{TaskError, TaskSpec, Vars, of_cluster_vars};
 use phalanx_core::{Rank, TaskRole, UnknownRole};
 
@@ -34,17 +39,6 @@ impl Identity {
     }
 }
 
-/// Where the ranks of a world find each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meeting {
-    /// A world of one needs nobody.
-    Alone,
-    /// A hub serves there (comma-separated `ip:port` or `host:port`).
-    Hub(Vec<String>),
-    /// Rank 0 serves: on this host (or on loopback where all ranks share one), on a port derived from the job's name.
-    RankZero { host: Option<String>, job: String },
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoverError {
     #[error(
@@ -65,6 +59,8 @@ pub enum DiscoverError {
         "{source_name} started {n_ranks} ranks on several hosts but does not say where they meet; set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host, the same on every rank"
     )]
     NowhereToMeet { source_name: &'static str, n_ranks: u32 },
+    #[error("PHALANX_RENDEZVOUS={value:?} is not a meeting point: write host:port[,host:port]")]
+    NotAMeeting { value: String },
     #[error("PHALANX_ROLE={0}")]
     Role(#[from] UnknownRole),
     #[error(
@@ -184,7 +180,7 @@ pub fn discover(var: Vars<'_>, parent: u32) -> Result<Identity, DiscoverError> {
     let Some(launcher) = launcher.filter(|_| role != TaskRole::Evaluator) else {
         return Ok(Identity { role, source, ..Identity::alone() }); // DISC-4
     };
-    let meeting = meeting(launcher, n_ranks, var, parent)?;
+    let meeting = meeting::choose(launcher, rank, n_ranks, var, parent)?;
     Ok(Identity { rank, n_ranks, n_aside: 0, role, source, meeting })
 }
 
@@ -297,65 +293,6 @@ fn read(launcher: &Launcher, var: Vars<'_>) -> Result<Option<(Rank, u32)>, Disco
         (Ok(r), Ok(s)) if r < s && s <= MAX_RANKS => Ok(Some((Rank(r), s))),
         _ => Err(DiscoverError::OutOfRange { source_name: launcher.name, rank, size }),
     }
-}
-
-fn meeting(launcher: &Launcher, n_ranks: u32, var: Vars<'_>, parent: u32) -> Result<Meeting, DiscoverError> {
-    if n_ranks == 1 {
-        return Ok(Meeting::Alone);
-    }
-    if let Some(addresses) = var("PHALANX_RENDEZVOUS") {
-        let addresses: Vec<String> = addresses.split(',').map(|a| a.trim().to_string()).collect();
-        // Our launcher serves the hub itself; anybody else's address is a place where rank 0 shall serve it.
-        if var("PHALANX_LAUNCHER").is_some() {
-            return Ok(Meeting::Hub(addresses));
-        }
-        return Ok(Meeting::RankZero { host: addresses.into_iter().next(), job: String::new() });
-    }
-    let alone_on_host = launcher
-        .local_size
-        .and_then(var)
-        .and_then(|size| size.trim().parse::<u32>().ok())
-        .is_some_and(|local| local == n_ranks);
-    let host = match launcher.name {
-        "torchrun" => var("MASTER_ADDR"),
-        "horovodrun" => var("HOROVOD_GLOO_RENDEZVOUS_ADDR"),
-        "Slurm" => {
-            var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST")).and_then(|list| first_host(&list))
-        }
-        _ => None,
-    };
-    if !alone_on_host && host.is_none() {
-        return Err(DiscoverError::NowhereToMeet { source_name: launcher.name, n_ranks });
-    }
-    let names = match launcher.name {
-        "torchrun" => ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"].as_slice(),
-        // Not the parent: ranks that somebody starts by hand have parents of their own.
-        "horovodrun" => ["HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"].as_slice(),
-        "Open MPI" => ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"].as_slice(),
-        "Slurm" => ["SLURM_JOB_ID", "SLURM_STEP_ID"].as_slice(),
-        _ => ["PMI_JOBID", "PMI_ID_JOB"].as_slice(),
-    };
-    let mut job: Vec<String> = names.iter().filter_map(|n| var(n)).collect();
-    if job.is_empty() {
-        job.push(format!("parent {parent}"));
-    }
-    let host = if alone_on_host { None } else { host };
-    Ok(Meeting::RankZero { host, job: format!("{} {}", launcher.name, job.join(" ")) })
-}
-
-/// The first host of a Slurm host list such as `n[0-1,05-07],m3`.
-fn first_host(list: &str) -> Option<String> {
-    let end = list.find([',', '[']).unwrap_or(list.len());
-    let prefix = &list[..end];
-    if !list[end..].starts_with('[') {
-        return (!prefix.is_empty()).then(|| prefix.to_string());
-    }
-    let inside = &list[end + 1..];
-    let stop = inside.find([',', '-', ']'])?;
-    let close = inside.find(']')?;
-    let suffix = &inside[close + 1..];
-    let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
-    Some(format!("{prefix}{}{suffix}", &inside[..stop]))
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub enum NetError {
     Arena { error: io::Error },
     #[error("cannot get the job's secret: {why}")]
     Secret { why: String },
+    #[error("cannot meet the other ranks through {board}: {error}")]
+    Board { board: String, error: BoardError },
     #[error("{what}: {error}")]
     System { what: &'static str, error: io::Error },
 }
@@ -81,4 +83,29 @@ impl From<Doom> for NetError {
             Doom::GaveUp { rank, why } => NetError::GaveUp { rank, why },
         }
     }
+}
+
+/// What can go wrong on a board where ranks meet.
+#[derive(Debug, thiserror::Error)]
+pub enum BoardError {
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: io::Error },
+    #[error("waited {waited_s:.1} s for {whom}; raise PHALANX_START_TIMEOUT if they are only slow")]
+    Late { whom: String, waited_s: f64 },
+    #[error("it answered {answer:?}, which is not an answer to what was asked")]
+    Nonsense { answer: String },
+    #[error("it refused: {answer}")]
+    Refused { answer: String },
+    #[error("it closed the connection; after MPI_Finalize ranks cannot meet through it any more")]
+    Closed,
+    #[error("rank {rank} has put nothing under {key:?}; is it another version of phalanx?")]
+    Missing { rank: Rank, key: String },
+    #[error("it takes at most {longest} bytes, the text under {key:?} has {n}")]
+    TooLong { key: String, n: usize, longest: usize },
+    #[error("descriptor {fd} cannot be used: {error}")]
+    NotInherited { fd: i32, error: io::Error },
+    #[error(
+        "rank {with} was given a secret, rank {without} was not; set PHALANX_SECRET or PHALANX_SECRET_FILE for every rank or for none"
+    )]
+    SecretOnSome { with: Rank, without: Rank },
 }

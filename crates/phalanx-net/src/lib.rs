@@ -2,6 +2,7 @@
 
 pub mod arena;
 pub mod auth;
+mod board;
 mod channel;
 pub mod cores;
 pub mod discover;
@@ -25,7 +26,7 @@ mod watch;
 mod world;
 
 pub use channel::{Channel, Terms};
-pub use error::NetError;
+pub use error::{BoardError, NetError};
 pub use link::{Link, LinkAddress};
 pub use watch::Watch;
 pub use world::World;

@@ -11,25 +11,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The secret of this process's job.
+/// The secret of this process's job; the user's own key is made where there is none.
 pub fn find() -> Result<Secret, NetError> {
-    let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-    if let Some(fd) = var("PHALANX_SECRET_FD") {
-        return inherited(&fd);
-    }
-    if let Some(text) = var("PHALANX_SECRET") {
-        return from_user("PHALANX_SECRET", &text);
-    }
-    if let Some(path) = var("PHALANX_SECRET_FILE") {
-        let read = fs::read_to_string(&path);
-        let text = read.map_err(|e| NetError::Secret { why: format!("PHALANX_SECRET_FILE={path}: {e}") })?;
-        return from_user(&format!("PHALANX_SECRET_FILE={path}"), &text);
+    if let Some(secret) = given()? {
+        return Ok(secret);
     }
     let home = var("HOME").ok_or_else(|| NetError::Secret {
         why: "the launcher did not provide one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
     })?;
     let path = PathBuf::from(home).join(".phalanx").join("secret");
     users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
+}
+
+/// The secret that the environment gives this process, which is the same for all ranks.
+pub fn given() -> Result<Option<Secret>, NetError> {
+    if let Some(fd) = var("PHALANX_SECRET_FD") {
+        return inherited(&fd).map(Some);
+    }
+    if let Some(text) = var("PHALANX_SECRET") {
+        return from_user("PHALANX_SECRET", &text).map(Some);
+    }
+    if let Some(path) = var("PHALANX_SECRET_FILE") {
+        let read = fs::read_to_string(&path);
+        let text = read.map_err(|e| NetError::Secret { why: format!("PHALANX_SECRET_FILE={path}: {e}") })?;
+        return from_user(&format!("PHALANX_SECRET_FILE={path}"), &text).map(Some);
+    }
+    Ok(None)
+}
+
+fn var(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
 }
 
 /// A text that somebody chose. The handshake lets anybody who can connect try guesses at leisure, so it must be long.

@@ -37,6 +37,7 @@ pub fn main(args: &DoctorArgs) -> ExitCode {
     let mut findings = machine::check();
     findings.extend(network.join().unwrap_or_default());
     findings.extend(sources::check(|name| env::var_os(name).is_some()));
+    findings.extend(sources::meeting(|name| env::var(name).ok()));
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     findings.extend(settings::check(env::vars_os().map(|(name, value)| (lossy(name), lossy(value)))));
     findings.extend(tools.join().unwrap_or_default());

@@ -4,6 +4,7 @@ mod bad_input;
 mod ckpt;
 mod doctor;
 mod ends;
+mod engines;
 mod horovod;
 mod hosts;
 mod input;

@@ -14,15 +14,15 @@ use std::{
 };
 
 /// Namespaces that go away with the value.
-struct Hosts {
-    names: Vec<String>,
+pub struct Hosts {
+    pub names: Vec<String>,
 }
 
 fn ip(args: &[&str]) -> bool {
     Command::new("ip").args(args).output().is_ok_and(|o| o.status.success())
 }
 
-fn inside(host: &str) -> Command {
+pub fn inside(host: &str) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/run/netns/{host}"));
     command
@@ -30,7 +30,7 @@ fn inside(host: &str) -> Command {
 
 impl Hosts {
     /// Two hosts with a cable between them. `tag` keeps the tests of one process apart.
-    fn pair(tag: &str, v6: bool) -> Option<Hosts> {
+    pub fn pair(tag: &str, v6: bool) -> Option<Hosts> {
         let hosts = Hosts::named(tag, &["a", "b"]);
         let (a, b) = (hosts.names[0].as_str(), hosts.names[1].as_str());
         let addresses = if v6 { ["fd77::1/64", "fd77::2/64"] } else { ["10.78.0.1/24", "10.78.0.2/24"] };
@@ -110,7 +110,7 @@ fn connect(host: &str, address: &str) -> bool {
         && ip(&["-n", host, "link", "set", "eth0", "up"])
 }
 
-fn binary() -> String {
+pub fn binary() -> String {
     phalanx(&[]).get_program().to_string_lossy().into_owned()
 }
 

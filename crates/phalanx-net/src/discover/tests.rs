@@ -36,10 +36,10 @@ fn every_known_launcher_is_understood() {
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
         ("PMIX_NAMESPACE", "77"),
     ]);
-    let place = Meeting::RankZero { host: None, job: "Open MPI 77".into() };
+    let place = Meeting::RankZero { hosts: Vec::new(), job: "Open MPI 77".into() };
     assert_eq!(open_mpi, Ok(Identity { source: "Open MPI", ..Identity::worker(Rank(3), 4, place) }));
     let hydra = with(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")]).unwrap();
-    assert_eq!(hydra.meeting, Meeting::RankZero { host: None, job: "PMI parent 7".into() });
+    assert_eq!(hydra.meeting, Meeting::RankZero { hosts: Vec::new(), job: "PMI parent 7".into() });
     let torchrun = with(&[
         ("RANK", "1"),
         ("WORLD_SIZE", "2"),
@@ -48,7 +48,7 @@ fn every_known_launcher_is_understood() {
         ("MASTER_ADDR", "a"),
         ("MASTER_PORT", "29500"),
     ]);
-    let place = Meeting::RankZero { host: Some("a".into()), job: "torchrun a 29500".into() };
+    let place = Meeting::RankZero { hosts: vec!["a".into()], job: "torchrun a 29500".into() };
     assert_eq!(torchrun.unwrap().meeting, place);
 }
 
@@ -64,13 +64,13 @@ fn ranks_started_by_hand_with_horovods_names_share_a_job_whatever_their_parents(
     let job = "horovodrun 10.0.0.9 7000".to_string();
     assert_eq!(
         with(&env).unwrap().meeting,
-        Meeting::RankZero { host: None, job: job.clone() },
+        Meeting::RankZero { hosts: Vec::new(), job: job.clone() },
         "one host meets on loopback"
     );
     let spread = [env[0], env[1], env[3], env[4]];
     assert_eq!(
         with(&spread).unwrap().meeting,
-        Meeting::RankZero { host: Some("10.0.0.9".into()), job },
+        Meeting::RankZero { hosts: vec!["10.0.0.9".into()], job },
         "several meet where the address says"
     );
 }
@@ -86,7 +86,7 @@ fn slurm_counts_only_inside_a_step() {
         ("SLURM_JOB_ID", "12"),
         ("SLURM_STEP_NODELIST", "n[05-07,9],m"),
     ];
-    let place = Meeting::RankZero { host: Some("n05".into()), job: "Slurm 12 0".into() };
+    let place = Meeting::RankZero { hosts: vec!["n05".into()], job: "Slurm 12 0".into() };
     assert_eq!(with(&step).unwrap().meeting, place);
 }
 
@@ -141,7 +141,7 @@ fn roles_are_told_and_an_evaluator_is_alone() {
 fn a_cluster_meets_at_the_address_of_its_first_rank() {
     let config =
         |task: &str| format!(r#"{{"cluster":{{"worker":["a:1","b:2"],"ps":["c:3"]}},"task":{task}}}"#);
-    let place = Meeting::RankZero { host: Some("a:1".into()), job: "cluster  a:1,b:2 c:3".into() };
+    let place = Meeting::RankZero { hosts: vec!["a:1".into()], job: "cluster  a:1,b:2 c:3".into() };
     let ps = config(r#"{"type":"ps","index":0}"#);
     let found = with(&[("TF_CONFIG", &ps)]).unwrap();
     assert_eq!(
@@ -179,9 +179,22 @@ fn nonsense_numbers_are_named() {
 }
 
 #[test]
-fn the_first_host_of_a_list() {
-    for (list, first) in [("a,b", "a"), ("n[0-3]", "n0"), ("n[05-07,9]-ib,m", "n05-ib"), ("x", "x")] {
-        assert_eq!(first_host(list).as_deref(), Some(first));
-    }
-    assert_eq!(first_host(""), None);
+fn ranks_meet_where_the_first_of_several_hints_says() {
+    let hydra = [("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2"), ("PMI_FD", "8")];
+    let meeting = |more: &[(&str, &str)]| with(&[more, &hydra].concat()).unwrap().meeting;
+    assert_eq!(meeting(&[]), Meeting::Board(BoardAddress::Pmi1 { fd: 8 }), "DISC-5");
+    assert_eq!(
+        meeting(&[("PHALANX_RENDEZVOUS", "a:1, b:2")]),
+        Meeting::RankZero { hosts: vec!["a:1".into(), "b:2".into()], job: String::new() },
+        "DISC-5"
+    );
+    let one_host = meeting(&[("MPI_LOCALNRANKS", "4")]);
+    assert_eq!(one_host, Meeting::RankZero { hosts: vec![], job: "PMI parent 7".into() }, "DISC-5");
+    assert_eq!(
+        with(&hydra[..1].iter().chain(&hydra[1..3]).copied().collect::<Vec<_>>()).unwrap_err(),
+        DiscoverError::NowhereToMeet { source_name: "PMI", n_ranks: 4 }
+    );
+    let wrong =
+        with(&[&hydra[..], &[("PHALANX_RENDEZVOUS", "http://a:1")]].concat()).unwrap_err().to_string();
+    assert!(wrong.starts_with("PHALANX_RENDEZVOUS=\"http://a:1\" is not a meeting point"), "{wrong}");
 }

@@ -46,8 +46,8 @@ pub enum Reach {
 pub struct ListenContext<'a> {
     /// The interface that the user wants.
     pub interface: Option<&'a str>,
-    /// The address under which this host reaches the hub.
-    pub ip: IpAddr,
+    /// The addresses under which other hosts may reach this one: where it reaches the hub, first.
+    pub ips: &'a [IpAddr],
 }
 
 /// Every transport there is.
@@ -94,7 +94,8 @@ mod tests {
     use crate::{channel::Channel, forks::Own};
     use std::{io::IoSlice, net::Ipv4Addr, os::fd::OwnedFd};
 
-    const SITE: ListenContext<'_> = ListenContext { interface: None, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    const SITE: ListenContext<'_> =
+        ListenContext { interface: None, ips: &[IpAddr::V4(Ipv4Addr::LOCALHOST)] };
     const SOON: Duration = Duration::from_secs(5);
 
     #[test]

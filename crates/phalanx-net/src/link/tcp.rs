@@ -20,7 +20,7 @@ const MAX_DOORS: usize = 4;
 fn listen(site: &ListenContext<'_>) -> Result<Doorways, AddressError> {
     let ips = match site.interface {
         Some(name) => socket::addresses_of(name)?,
-        None => vec![site.ip],
+        None => site.ips.to_vec(),
     };
     let open = |&ip| {
         let listener = socket::listen(ip, 0)?;

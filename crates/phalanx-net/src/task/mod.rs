@@ -15,7 +15,7 @@ pub use error::TaskError;
 pub use rotation::ServerRotation;
 pub(crate) use sources::{Vars, of_cluster_vars};
 
-use crate::discover::{DiscoverError, Identity, Meeting, discover};
+use crate::discover::{DiscoverError, Identity, Meeting, discover, told};
 use error::Names;
 use phalanx_core::{Rank, TaskRole};
 use std::{fmt, str::FromStr};
@@ -275,7 +275,7 @@ impl TaskSpec {
             return Ok(Identity { role: self.role(), source: self.source, ..Identity::alone() });
         };
         let meeting = match self.has_addresses {
-            true => self.meeting(var),
+            true => self.meeting(var)?,
             false => discover(var, parent)?.meeting,
         };
         // A hub that somebody else serves knows of all ranks (HUB-8).
@@ -289,16 +289,19 @@ impl TaskSpec {
     }
 
     /// Rank 0 serves at its own address of the cluster, unless `PHALANX_RENDEZVOUS` names another.
-    pub(crate) fn meeting(&self, var: Vars<'_>) -> Meeting {
+    pub(crate) fn meeting(&self, var: Vars<'_>) -> Result<Meeting, DiscoverError> {
         if self.n_ranks() == 1 || self.is_evaluator() {
-            return Meeting::Alone;
+            return Ok(Meeting::Alone);
         }
-        let told = var("PHALANX_RENDEZVOUS").filter(|address| !address.is_empty());
-        let host = told.or_else(|| self.target().map(ToString::to_string));
-        let hosts = [&self.hosts.workers, &self.hosts.ps].map(|list| list.join(","));
+        let hosts = match told(var)? {
+            Some(Meeting::Hub(hosts) | Meeting::RankZero { hosts, .. }) => hosts,
+            Some(board) => return Ok(board),
+            None => self.target().map(ToString::to_string).into_iter().collect(),
+        };
+        let cluster = [&self.hosts.workers, &self.hosts.ps].map(|list| list.join(","));
         // Not whose words they are: the tasks of one cluster may be described in several ways.
-        let job = format!("cluster {} {} {}", self.master().unwrap_or_default(), hosts[0], hosts[1]);
-        Meeting::RankZero { host, job }
+        let job = format!("cluster {} {} {}", self.master().unwrap_or_default(), cluster[0], cluster[1]);
+        Ok(Meeting::RankZero { hosts, job })
     }
 }
 

@@ -68,12 +68,15 @@ impl Guest {
     pub fn knock(identity: Identity, place: Place, config: Config, build: &str) -> Result<Guest, NetError> {
         let deadline = Instant::now() + config.start_timeout;
         let transport = link::chosen(&config)?;
-        let (hub, hub_ip) = connect_hub(&place, identity.rank, deadline, &config)?;
+        let (hub, here) = connect_hub(&place, identity.rank, deadline, &config)?;
+        let there = hub.socket().peer_addr().ok().and_then(|address| address.as_socket());
+        let hub_ip = there.map_or(here, |address| address.ip());
+        let ips = place.link_ips(here, hub_ip)?;
         let offer = match config.transport {
             Transport::Auto => Some(ArenaOffer::make(identity.n_ranks.min(MAX_LOCAL as u32) as usize)),
             Transport::Tcp => None,
         };
-        let site = ListenContext { interface: config.interface.as_deref(), ip: hub_ip };
+        let site = ListenContext { interface: config.interface.as_deref(), ips: &ips };
         let (listeners, addresses): (Vec<Listener>, Vec<LinkAddress>) = link::open(transport, &site)?;
         let offered = offer.as_ref().and_then(|offer| offer.as_ref().ok());
         let member = introduce(&identity, &config, offered, addresses, build);
@@ -172,6 +175,7 @@ impl Sharing {
             role = %identity.role,
             hosts = topology.n_hosts(),
             source = identity.source,
+            met = %identity.meeting,
             shares_memory = arena.is_some(),
             links = transport.name,
             "world formed"

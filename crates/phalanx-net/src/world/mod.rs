@@ -22,6 +22,7 @@ use crate::{
     log,
     lost::{Casualties, Doom},
     secret::Secret,
+    secret_source,
     task::TaskSpec,
     watch::Watch,
 };
@@ -115,10 +116,11 @@ impl World {
             config.remarks.iter().for_each(|remark| crate::voice::warn(remark));
         }
         let secret = match identity.meeting {
-            Meeting::Alone => Secret::random(),
-            _ => crate::secret_source::find()?,
+            Meeting::Alone => None,
+            Meeting::Board(_) => secret_source::given()?,
+            _ => Some(secret_source::find()?),
         };
-        World::join_with(identity, secret, config, build)
+        World::enter(identity, secret, config, build)
     }
 
     /// Whether every rank would refuse these settings for what they name and only this crate knows.
@@ -135,6 +137,15 @@ impl World {
     pub fn join_with(
         identity: Identity,
         secret: Secret,
+        config: Config,
+        build: &str,
+    ) -> Result<World, NetError> {
+        World::enter(identity, Some(secret), config, build)
+    }
+
+    fn enter(
+        identity: Identity,
+        secret: Option<Secret>,
         config: Config,
         build: &str,
     ) -> Result<World, NetError> {

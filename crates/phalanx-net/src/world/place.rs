@@ -2,6 +2,7 @@
 
 use crate::{
     auth::{AuthError, Caller, Connector, Purpose, fresh_nonce},
+    board::{self, Meet, Party},
     channel::{Channel, Securing, Terms},
     discover::{Identity, Meeting},
     error::NetError,
@@ -15,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 use std::{
     io::{self, Read},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs},
     time::{Duration, Instant},
 };
 
@@ -32,6 +33,8 @@ pub(super) struct Place {
     /// Set where this rank serves the hub itself.
     pub hub: Option<Hub>,
     pub served_by_rank_0: bool,
+    /// Rank 0 chose its addresses itself, and there may be several.
+    pub is_on_board: bool,
 }
 
 impl Place {
@@ -40,32 +43,111 @@ impl Place {
         (self.served_by_rank_0 && identity.rank != Rank::ZERO).then_some(Rank::ZERO)
     }
 
-    pub fn find(identity: &Identity, secret: Secret, config: &Config) -> Result<Option<Place>, NetError> {
+    /// `secret` is the one that was given; only ranks that meet on a private board may be without one.
+    pub fn find(
+        identity: &Identity,
+        secret: Option<Secret>,
+        config: &Config,
+    ) -> Result<Option<Place>, NetError> {
+        let needed = |secret: Option<Secret>| {
+            secret.ok_or_else(|| NetError::Secret { why: "this meeting point needs one".into() })
+        };
         match &identity.meeting {
             Meeting::Alone => Ok(None),
-            Meeting::Hub(addresses) => {
-                let terms = Terms { secret, encrypt: config.encrypt };
-                Ok(Some(Place { addresses: addresses.clone(), terms, hub: None, served_by_rank_0: false }))
-            }
-            Meeting::RankZero { host, job } => {
+            Meeting::Hub(addresses) => Ok(Some(Place {
+                addresses: addresses.clone(),
+                terms: Terms { secret: needed(secret)?, encrypt: config.encrypt },
+                hub: None,
+                served_by_rank_0: false,
+                is_on_board: false,
+            })),
+            Meeting::RankZero { hosts, job } => {
                 // Jobs of one user share a long-lived secret; mixing in the job keeps their worlds apart.
-                let secret = secret.derive(job.as_bytes());
-                let (host, ports) = doorsteps(host.as_deref(), &secret);
-                let terms = Terms { secret, encrypt: config.encrypt };
+                let secret = needed(secret)?.derive(job.as_bytes());
+                let doors = doors(hosts, &secret);
                 let hub = match identity.rank {
-                    Rank::ZERO => Some(serve(host.as_deref(), &ports, &terms, identity.n_ranks, config)?),
+                    Rank::ZERO => Some(serve(&doors, &secret, identity.n_ranks, config)?),
                     _ => None,
                 };
-                let host = host.unwrap_or_else(|| "127.0.0.1".into());
-                let host =
-                    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
                 let addresses = match &hub {
                     Some(hub) => hub.addresses().iter().map(ToString::to_string).collect(),
-                    None => ports.iter().map(|p| format!("{host}:{p}")).collect(),
+                    None => doors.iter().flat_map(Doorstep::addresses).collect(),
                 };
-                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true }))
+                let terms = Terms { secret, encrypt: config.encrypt };
+                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true, is_on_board: false }))
+            }
+            Meeting::Board(board) => {
+                let party = Party { rank: identity.rank, n_ranks: identity.n_ranks };
+                let serve = |secret: &Secret| serve_everywhere(secret, identity.n_ranks, config);
+                let Meet { addresses, secret, hub } =
+                    board::meet(board, party, secret, config.start_timeout, &serve)?;
+                tracing::info!(rank = %identity.rank, %board, ?addresses, "ranks met on a board");
+                let terms = Terms { secret, encrypt: config.encrypt };
+                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true, is_on_board: true }))
             }
         }
+    }
+
+    /// Where this rank listens for links, if its connection to the hub leads from one address to the other. A rank that shares rank 0's host
+    /// learns nothing from this connection about which of its networks lead to other hosts.
+    pub fn link_ips(&self, here: IpAddr, hub: IpAddr) -> Result<Vec<IpAddr>, NetError> {
+        let mut ips = vec![here];
+        if self.is_on_board && here == hub && !here.is_loopback() {
+            ips.extend(socket::outward_addresses()?.into_iter().filter(|ip| *ip != here));
+        }
+        Ok(ips)
+    }
+}
+
+/// A host where rank 0 serves, and the ports it tries, in order.
+#[derive(Debug, PartialEq, Eq)]
+struct Doorstep {
+    /// Loopback, if there is none.
+    host: Option<String>,
+    ports: Vec<u16>,
+}
+
+impl Doorstep {
+    fn at(host: Option<&str>, secret: &Secret) -> Doorstep {
+        let (host, ports) = doorsteps(host, secret);
+        Doorstep { host, ports }
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let host = self.host.as_deref().unwrap_or("127.0.0.1");
+        let host =
+            if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
+        self.ports.iter().map(|p| format!("{host}:{p}")).collect()
+    }
+
+    /// Listens at the first port that is free on all addresses.
+    fn listen(&self, config: &Config) -> Result<Vec<TcpListener>, NetError> {
+        let ips: Vec<IpAddr> = match (&self.host, &config.interface) {
+            // The others come by loopback, whatever networks there are.
+            (None, _) => vec![Ipv4Addr::LOCALHOST.into()],
+            (_, Some(name)) => socket::addresses_of(name)?,
+            (Some(host), None) => (host.as_str(), 0)
+                .to_socket_addrs()
+                .map_err(|error| NetError::System { what: "cannot resolve rank 0's host name", error })?
+                .map(|a| a.ip())
+                .take(1)
+                .collect(),
+        };
+        let mut last = None;
+        for &port in &self.ports {
+            match ips.iter().map(|&ip| socket::listen(ip, port)).collect::<Result<Vec<_>, _>>() {
+                Ok(listeners) => return Ok(listeners),
+                Err(e) => last = Some(e),
+            }
+        }
+        Err(last.expect("at least one port was tried").into())
+    }
+}
+
+fn doors(hosts: &[String], secret: &Secret) -> Vec<Doorstep> {
+    match hosts {
+        [] => vec![Doorstep::at(None, secret)],
+        hosts => hosts.iter().map(|host| Doorstep::at(Some(host), secret)).collect(),
     }
 }
 
@@ -83,34 +165,44 @@ fn doorsteps(host: Option<&str>, secret: &Secret) -> (Option<String>, Vec<u16>) 
     (host.map(ToString::to_string), (0..N_PORTS).map(|i| first + i * 7).collect())
 }
 
-fn serve(
-    host: Option<&str>,
-    ports: &[u16],
-    terms: &Terms,
+/// Opens the hub at every one of these that is this host's; at least one must be.
+fn serve(doors: &[Doorstep], secret: &Secret, n_ranks: u32, config: &Config) -> Result<Hub, NetError> {
+    let mut listeners = Vec::new();
+    let mut last = None;
+    for door in doors {
+        match door.listen(config) {
+            Ok(found) => listeners.extend(found),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => start(listeners, secret, n_ranks, config),
+    }
+}
+
+/// Opens the hub on every network of this host, or on the wanted one, at ports of the system's choice.
+fn serve_everywhere(secret: &Secret, n_ranks: u32, config: &Config) -> Result<Hub, NetError> {
+    let mut ips = match &config.interface {
+        Some(name) => socket::addresses_of(name)?,
+        None => socket::outward_addresses()?,
+    };
+    if ips.is_empty() {
+        ips.push(Ipv4Addr::LOCALHOST.into());
+    }
+    let listeners = ips.iter().map(|&ip| socket::listen(ip, 0)).collect::<Result<_, _>>()?;
+    start(listeners, secret, n_ranks, config)
+}
+
+fn start(
+    listeners: Vec<TcpListener>,
+    secret: &Secret,
     n_ranks: u32,
     config: &Config,
 ) -> Result<Hub, NetError> {
-    let ips: Vec<IpAddr> = match (host, &config.interface) {
-        (_, Some(name)) => socket::addresses_of(name)?,
-        (None, None) => vec![Ipv4Addr::LOCALHOST.into()],
-        (Some(host), None) => (host, 0)
-            .to_socket_addrs()
-            .map_err(|error| NetError::System { what: "cannot resolve rank 0's host name", error })?
-            .map(|a| a.ip())
-            .take(1)
-            .collect(),
-    };
-    let mut last = None;
-    for &port in ports {
-        match ips.iter().map(|&ip| socket::listen(ip, port)).collect::<Result<Vec<_>, _>>() {
-            Ok(listeners) => {
-                return Hub::start(listeners, terms.clone(), n_ranks)
-                    .map_err(|error| NetError::System { what: "cannot start the hub", error });
-            }
-            Err(e) => last = Some(e),
-        }
-    }
-    Err(last.expect("at least one port was tried").into())
+    let terms = Terms { secret: secret.clone(), encrypt: config.encrypt };
+    Hub::start(listeners, terms, n_ranks)
+        .map_err(|error| NetError::System { what: "cannot start the hub", error })
 }
 
 pub(super) fn connect_hub(
@@ -223,6 +315,24 @@ fn secured(mut securing: Securing, socket: &Socket, deadline: Instant) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rank_0_serves_at_every_address_that_is_its_own() {
+        let (secret, config) = (Secret::from_bytes([3; 32]), Config::default());
+        let hosts = ["127.0.0.1:0", "192.0.2.1:0", "[::1]:0"].map(String::from);
+        let hub = serve(&doors(&hosts, &secret), &secret, 2, &config).unwrap();
+        assert!(hub.addresses().iter().all(|a| a.ip().is_loopback()), "{:?}", hub.addresses());
+        assert!(
+            serve(&doors(&hosts[1..2], &secret), &secret, 2, &config).is_err(),
+            "not an address of this host"
+        );
+        let loopback = doors(&[], &secret);
+        let mut wanted = config;
+        wanted.interface = Some("nope0".into());
+        let hub = serve(&loopback, &secret, 2, &wanted).expect("ranks of one host meet on loopback");
+        let served = hub.addresses()[0].to_string();
+        assert!(loopback[0].addresses().contains(&served), "{served}");
+    }
 
     #[test]
     fn an_address_of_rank_0_is_told_from_an_address_with_a_port() {

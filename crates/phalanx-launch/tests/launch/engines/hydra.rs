@@ -1,0 +1,55 @@
+//! `mpiexec` of MPICH.
+
+use super::{Site, WORK};
+use crate::launch::{
+    netns::binary,
+    support::{Running, finish},
+};
+use std::process::Command;
+
+const NEEDS: [(&str, &str); 1] = [("mpiexec.hydra", "mpich")];
+
+fn mpiexec(site: &Site, hosts: &str) -> Command {
+    let mut command = site.command("mpiexec.hydra");
+    let rsh = site.home.path("rsh");
+    command.args(["-launcher", "ssh", "-launcher-exec", &rsh, "-iface", "eth0", "-hosts", hosts, "-n", "4"]);
+    command
+}
+
+#[test]
+fn mpiexec_on_two_hosts_needs_nothing() {
+    let Some(site) = Site::open("h", &NEEDS) else { return };
+    // Rank 0 is on the launcher's host, and on the other one.
+    for hosts in ["10.78.0.1:2,10.78.0.2:2", "10.78.0.2:2,10.78.0.1:2"] {
+        let done = finish(mpiexec(&site, hosts).arg(binary()).args(WORK));
+        site.assert_worked(&done, "through PMI 1");
+        assert!(!done.stdout.contains("BAD TERMINATION"), "RDZV-4: {done:?}");
+    }
+}
+
+#[test]
+fn a_given_secret_is_used_and_ranks_on_one_host_need_no_board() {
+    let Some(site) = Site::open("g", &NEEDS) else { return };
+    let mut given = mpiexec(&site, "10.78.0.1:2,10.78.0.2:2");
+    given.env("PHALANX_SECRET", "correct horse battery staple");
+    site.assert_worked(&finish(given.arg(binary()).args(WORK)), "through PMI 1");
+    let mut lone = mpiexec(&site, "10.78.0.1:4");
+    let done = finish(lone.env("PHALANX_SECRET", "correct horse battery staple").arg(binary()).args(WORK));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(done.stderr.matches("on loopback").count(), 4, "DISC-5: {done:?}");
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_waited_for_no_longer_than_the_deadline() {
+    let Some(site) = Site::open("w", &NEEDS) else { return };
+    let mut command = mpiexec(&site, "10.78.0.1:2,10.78.0.2:2");
+    let wait = "[ $PMI_RANK = 3 ] && exec tail -f /dev/null; exec \"$@\" 2>\"$0.$PMI_RANK\"";
+    command
+        .env("PHALANX_START_TIMEOUT", "1")
+        .args(["sh", "-c", wait, &site.words()])
+        .arg(binary())
+        .args(WORK);
+    let done = Running::start(&mut command).finish();
+    assert_ne!(done.code, Some(0), "{done:?}");
+    site.assert_one_said("cannot meet the other ranks through PMI 1: waited 1.0 s for all ranks");
+}

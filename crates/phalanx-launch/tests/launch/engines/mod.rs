@@ -1,0 +1,97 @@
+//! The launchers that clusters have, for real: ranks on two hosts that are network namespaces, with no flags of ours. Each test needs root, iproute2
+//! and a Debian package; without them it says so and is skipped.
+
+mod hydra;
+
+use super::{
+    netns::{Hosts, inside},
+    support::{Done, TempDir, phalanx},
+};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+/// Two hosts, a home without a key, and a remote shell between the hosts.
+struct Site {
+    hosts: Hosts,
+    home: TempDir,
+}
+
+/// What every rank runs: a few collectives, reported by rank 0.
+const WORK: [&str; 6] = ["bench", "--json", "--sizes", "4,64K", "--seconds", "0.02"];
+
+impl Site {
+    /// `None` where a program or root is missing, after saying which.
+    fn open(tag: &str, needs: &[(&str, &str)]) -> Option<Site> {
+        for (program, package) in needs {
+            let there = Command::new("sh")
+                .args(["-c", &format!("command -v {program}")])
+                .stdout(Stdio::null())
+                .status();
+            if !there.is_ok_and(|s| s.success()) {
+                eprintln!("skipped: there is no {program} here; the Debian package {package} has it");
+                return None;
+            }
+        }
+        let hosts = Hosts::pair(tag, false)?;
+        let home = TempDir::new();
+        let names = &hosts.names;
+        // Called like ssh: options, the host, a command for a shell.
+        let script = format!(
+            "while [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
+             case $host in 10.78.0.1) ns={};; 10.78.0.2) ns={};; *) echo \"no host $host\" >&2; exit 255;; esac\n\
+             exec nsenter --net=/run/netns/$ns unshare --uts sh -c \"hostname $ns; $*\"",
+            names[0], names[1]
+        );
+        home.script("rsh", &script);
+        Some(Site { hosts, home })
+    }
+
+    /// A command on the first host, in an environment without ranks and keys.
+    fn command(&self, program: &str) -> Command {
+        let mut command = inside(&self.hosts.names[0]);
+        command.args([
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            "hostname \"$0\"; exec \"$@\"",
+            &self.hosts.names[0],
+            program,
+        ]);
+        for (name, value) in phalanx(&[]).get_envs() {
+            if value.is_none() {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", &self.home.0).env("PHALANX_LOG", "phalanx_net=info").stdin(Stdio::null());
+        command
+    }
+
+    /// Where ranks write their errors, with their number behind it: several that write to one pipe interrupt each other.
+    fn words(&self) -> String {
+        self.home.path("words")
+    }
+
+    /// How many ranks wrote this there.
+    fn n_said(&self, text: &str) -> usize {
+        let words =
+            (0..4).map(|rank| fs::read_to_string(format!("{}.{rank}", self.words())).unwrap_or_default());
+        words.filter(|words| words.contains(text)).count()
+    }
+
+    /// The first that gave up said why; the launcher may have ended the others meanwhile.
+    fn assert_one_said(&self, text: &str) {
+        assert!(self.n_said(text) > 0, "RDZV-3: no rank said {text:?}");
+    }
+
+    /// Four ranks ran on two hosts, met there, and nobody made a key.
+    fn assert_worked(&self, done: &Done, met: &str) {
+        assert_eq!(done.code, Some(0), "{done:?}");
+        assert_eq!(done.stdout.matches("\"transport\":\"shm+tcp\"").count(), 2, "{done:?}");
+        let formed = done.stderr.lines().filter(|l| l.contains("world formed") && l.contains("hosts=2"));
+        assert_eq!(formed.filter(|l| l.contains(met)).count(), 4, "{met}: {done:?}");
+        assert!(!self.home.0.join(".phalanx").exists(), "a key was made");
+    }
+}

@@ -1,0 +1,108 @@
+//! The board where ranks meet under a launcher that does not say where rank 0 is: rank 0 serves the hub on a port of the system's choice
+//! and puts its addresses on the board; the others read them there.
+//!
+//! What the boards have in common is [`Notices`]: `publish` and `look`. A *private* board (PMI, PMIx) can be read and written
+//! only by the processes of one job, so ranks may agree on a secret through it ([`agree`]). A *shared* board (etcd, a directory) can be
+//! read by others; it takes a secret that the ranks already have.
+//!
+//! - RDZV-1: a board never carries the job's secret. On a private board it is sealed for each rank with a key that only rank 0 and this
+//!   rank can compute; on a shared board ranks without a given secret get an error.
+//! - RDZV-2: what a board answers is bounded in length and checked; nonsense is an error that shows it.
+//! - RDZV-3: every wait on a board ends by `PHALANX_START_TIMEOUT`, with an error that says who was waited for.
+
+mod agree;
+mod announcement;
+mod answer;
+mod encoding;
+mod held;
+mod pmi1;
+mod process;
+mod seal;
+mod wire;
+
+use crate::{
+    discover::BoardAddress,
+    error::{BoardError, NetError},
+    hub::Hub,
+    secret::Secret,
+};
+use held::Numbered;
+use phalanx_core::Rank;
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+/// A place for short texts under short names. A text is written once, by one rank; other ranks look for it.
+pub(crate) trait Notices: fmt::Debug + Send {
+    /// Puts a text under a name that has none yet.
+    fn publish(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError>;
+
+    /// Waits until every rank has come so far, and what they published can be seen, where the board needs that.
+    fn settle(&mut self, wait: Wait) -> Result<(), BoardError>;
+
+    /// The text that this rank has put under the name.
+    fn look(&mut self, by: Rank, key: &str, wait: Wait) -> Result<String, BoardError>;
+
+    /// The longest text it takes.
+    fn longest(&self) -> usize;
+
+    /// Says goodbye, where the launcher would otherwise take the end of this process for a failure.
+    fn finish(&mut self) {}
+}
+
+/// The time that all of a meeting may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    since: Instant,
+    until: Instant,
+}
+
+impl Wait {
+    pub fn within(time: Duration) -> Wait {
+        let since = Instant::now();
+        Wait { since, until: since + time }
+    }
+
+    /// `None` when the time is up.
+    pub fn left(&self) -> Option<Duration> {
+        self.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    pub fn late(&self, whom: impl Into<String>) -> BoardError {
+        BoardError::Late { whom: whom.into(), waited_s: self.since.elapsed().as_secs_f64() }
+    }
+}
+
+/// Who meets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Party {
+    pub rank: Rank,
+    pub n_ranks: u32,
+}
+
+/// What a rank knows once it has met the others on a board.
+pub(crate) struct Meet {
+    /// Of the hub that rank 0 serves, the likeliest first.
+    pub addresses: Vec<String>,
+    pub secret: Secret,
+    /// Set on rank 0.
+    pub hub: Option<Hub>,
+}
+
+/// Meets the other ranks. `serve` opens the hub on rank 0.
+pub(crate) fn meet(
+    address: &BoardAddress,
+    party: Party,
+    given: Option<Secret>,
+    within: Duration,
+    serve: &dyn Fn(&Secret) -> Result<Hub, NetError>,
+) -> Result<Meet, NetError> {
+    let wait = Wait::within(within);
+    let hub = |secret: &Secret| (party.rank == Rank::ZERO).then(|| serve(secret)).transpose();
+    let agree = |board: Numbered<'_>| agree::on_private_board(board, party, given, wait, &hub);
+    let met = match address {
+        BoardAddress::Pmi1 { fd } => held::with(address, || pmi1::Pmi1::open(*fd, wait), agree),
+    };
+    met.map_err(|error| error.at(address))
+}

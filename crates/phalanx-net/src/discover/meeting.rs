@@ -1,0 +1,165 @@
+//! Where the ranks of a world meet, as the environment has it. Pure.
+//!
+//! - DISC-5: the first of these counts: `PHALANX_RENDEZVOUS`; loopback, if all ranks are on one host; the address that torchrun or
+//!   horovodrun tells; the board that the launcher offers (`PMI_FD`).
+
+use super::{DiscoverError, Launcher};
+use crate::task::Vars;
+use phalanx_core::Rank;
+use std::fmt;
+
+/// Where the ranks of a world find each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// A world of one needs nobody.
+    Alone,
+    /// A hub serves there (`ip:port` or `host:port`).
+    Hub(Vec<String>),
+    /// Rank 0 serves: on these hosts (on loopback where there are none, because all ranks share one), each with a port or on ports that are
+    /// derived from the job's name.
+    RankZero { hosts: Vec<String>, job: String },
+    /// Rank 0 serves, and tells the others on a board where.
+    Board(BoardAddress),
+}
+
+/// A board where ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BoardAddress {
+    /// PMI 1 over an inherited socket.
+    Pmi1 { fd: i32 },
+}
+
+impl fmt::Display for BoardAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BoardAddress::Pmi1 { .. } => f.write_str("PMI 1"),
+        }
+    }
+}
+
+/// Ends the sentence "ranks meet ...".
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Meeting::Alone => f.write_str("nowhere: there is one"),
+            Meeting::Hub(addresses) => write!(f, "at the launcher's address {}", addresses.join(", ")),
+            Meeting::RankZero { hosts, .. } if hosts.is_empty() => {
+                f.write_str("on loopback: all are on one host")
+            }
+            Meeting::RankZero { hosts, .. } => write!(f, "at rank 0's address {}", hosts.join(", ")),
+            Meeting::Board(board) => write!(f, "through {board}"),
+        }
+    }
+}
+
+/// What `PHALANX_RENDEZVOUS` says.
+pub(crate) fn told(var: Vars<'_>) -> Result<Option<Meeting>, DiscoverError> {
+    let Some(value) = var("PHALANX_RENDEZVOUS").filter(|value| !value.is_empty()) else { return Ok(None) };
+    let addresses = || value.split(',').map(|a| a.trim().to_string()).collect::<Vec<_>>();
+    // Our launcher serves the hub itself; anybody else's address is a place where rank 0 shall serve it.
+    if var("PHALANX_LAUNCHER").is_some() {
+        return Ok(Some(Meeting::Hub(addresses())));
+    }
+    if value.contains("://") || addresses().iter().any(String::is_empty) {
+        return Err(DiscoverError::NotAMeeting { value });
+    }
+    Ok(Some(Meeting::RankZero { hosts: addresses(), job: String::new() }))
+}
+
+/// DISC-5.
+pub(super) fn choose(
+    launcher: &Launcher,
+    rank: Rank,
+    n_ranks: u32,
+    var: Vars<'_>,
+    parent: u32,
+) -> Result<Meeting, DiscoverError> {
+    if n_ranks == 1 {
+        return Ok(Meeting::Alone);
+    }
+    if let Some(told) = told(var)? {
+        return Ok(told);
+    }
+    let number = |name: &str| var(name).and_then(|text| text.trim().parse::<u32>().ok());
+    let is_step = launcher.name == "Slurm"
+        || (launcher.name == "PMI"
+            && var("MPI_LOCALNRANKS").is_none()
+            && number("SLURM_STEP_ID").is_some()
+            && (number("SLURM_PROCID"), number("SLURM_NTASKS")) == (Some(rank.0), Some(n_ranks)));
+    let job = || job(launcher, var, parent);
+    let is_on_one_host = launcher.local_size.and_then(number) == Some(n_ranks)
+        || (is_step && number("SLURM_STEP_NUM_NODES") == Some(1));
+    if is_on_one_host {
+        return Ok(Meeting::RankZero { hosts: Vec::new(), job: job() });
+    }
+    let host = match launcher.name {
+        "torchrun" => var("MASTER_ADDR"),
+        "horovodrun" => var("HOROVOD_GLOO_RENDEZVOUS_ADDR"),
+        _ => None,
+    };
+    if let Some(host) = host {
+        return Ok(Meeting::RankZero { hosts: vec![host], job: job() });
+    }
+    if let Some(board) = offered(launcher, is_step, var) {
+        return Ok(Meeting::Board(board));
+    }
+    let nodes = || var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST"));
+    match nodes().filter(|_| is_step).and_then(|list| first_host(&list)) {
+        Some(host) => Ok(Meeting::RankZero { hosts: vec![host], job: job() }),
+        None => Err(DiscoverError::NowhereToMeet { source_name: launcher.name, n_ranks }),
+    }
+}
+
+/// The board that this launcher offers.
+fn offered(launcher: &Launcher, is_step: bool, var: Vars<'_>) -> Option<BoardAddress> {
+    let fd = var("PMI_FD").and_then(|fd| fd.trim().parse().ok());
+    match (launcher.name, fd) {
+        ("PMI", Some(fd)) if !is_step => Some(BoardAddress::Pmi1 { fd }),
+        _ => None,
+    }
+}
+
+/// What keeps the worlds of one user apart.
+fn job(launcher: &Launcher, var: Vars<'_>, parent: u32) -> String {
+    let names = match launcher.name {
+        "torchrun" => ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"].as_slice(),
+        // Not the parent: ranks that somebody starts by hand have parents of their own.
+        "horovodrun" => ["HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"].as_slice(),
+        "Open MPI" => ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"].as_slice(),
+        "Slurm" => ["SLURM_JOB_ID", "SLURM_STEP_ID"].as_slice(),
+        _ => ["PMI_JOBID", "PMI_ID_JOB"].as_slice(),
+    };
+    let mut job: Vec<String> = names.iter().filter_map(|n| var(n)).collect();
+    if job.is_empty() {
+        job.push(format!("parent {parent}"));
+    }
+    format!("{} {}", launcher.name, job.join(" "))
+}
+
+/// The first host of a Slurm host list such as `n[0-1,05-07],m3`.
+fn first_host(list: &str) -> Option<String> {
+    let end = list.find([',', '[']).unwrap_or(list.len());
+    let prefix = &list[..end];
+    if !list[end..].starts_with('[') {
+        return (!prefix.is_empty()).then(|| prefix.to_string());
+    }
+    let inside = &list[end + 1..];
+    let stop = inside.find([',', '-', ']'])?;
+    let close = inside.find(']')?;
+    let suffix = &inside[close + 1..];
+    let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
+    Some(format!("{prefix}{}{suffix}", &inside[..stop]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_host_of_a_list() {
+        for (list, first) in [("a,b", "a"), ("n[0-3]", "n0"), ("n[05-07,9]-ib,m", "n05-ib"), ("x", "x")] {
+            assert_eq!(first_host(list).as_deref(), Some(first));
+        }
+        assert_eq!(first_host(""), None);
+    }
+}
