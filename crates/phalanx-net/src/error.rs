@@ -102,6 +102,10 @@ pub enum BoardError {
     Missing { rank: Rank, key: String },
     #[error("it takes at most {longest} bytes, the text under {key:?} has {n}")]
     TooLong { key: String, n: usize, longest: usize },
+    #[error(
+        "{name} cannot be used: {why}; install it (Debian: libpmix2), or set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host"
+    )]
+    Library { name: &'static str, why: String },
     #[error("descriptor {fd} cannot be used: {error}")]
     NotInherited { fd: i32, error: io::Error },
     #[error(

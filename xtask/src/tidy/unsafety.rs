@@ -9,6 +9,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-core/examples/kernels.rs", "measures the kernels"),
     ("crates/phalanx-net/src/arena/map.rs", "the shared mapping, behind bounds checks"),
     ("crates/phalanx-net/src/arena/peek.rs", "reads another process's memory through the kernel"),
+    ("crates/phalanx-net/src/board/pmix.rs", "calls libpmix, which is loaded at run time"),
     (
         "crates/phalanx-net/src/board/process.rs",
         "the number of a socket that the launcher handed down, and a word when the process ends",

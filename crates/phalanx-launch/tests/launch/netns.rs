@@ -147,7 +147,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 /// Enough that a benchmark of them all outlasts its test.
-fn many_sizes() -> String {
+pub fn many_sizes() -> String {
     (1..200).map(|i| (4 * i).to_string()).collect::<Vec<_>>().join(",")
 }
 

@@ -16,6 +16,7 @@ mod answer;
 mod encoding;
 mod held;
 mod pmi1;
+mod pmix;
 mod process;
 mod seal;
 mod wire;
@@ -103,6 +104,7 @@ pub(crate) fn meet(
     let agree = |board: Numbered<'_>| agree::on_private_board(board, party, given, wait, &hub);
     let met = match address {
         BoardAddress::Pmi1 { fd } => held::with(address, || pmi1::Pmi1::open(*fd, wait), agree),
+        BoardAddress::Pmix => held::with(address, pmix::Pmix::open, agree),
     };
     met.map_err(|error| error.at(address))
 }

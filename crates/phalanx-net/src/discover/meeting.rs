@@ -1,7 +1,8 @@
 //! Where the ranks of a world meet, as the environment has it. Pure.
 //!
 //! - DISC-5: the first of these counts: `PHALANX_RENDEZVOUS`; loopback, if all ranks are on one host; the address that torchrun or
-//!   horovodrun tells; the board that the launcher offers (`PMI_FD`).
+//!   horovodrun tells; the board that the launcher offers: PMIx (`PMIX_NAMESPACE` and
+//!   `PMIX_RANK`), then PMI (`PMI_FD`); the first node of a Slurm step.
 
 use super::{DiscoverError, Launcher};
 use crate::task::Vars;
@@ -25,6 +26,8 @@ pub enum Meeting {
 /// A board where ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BoardAddress {
+    /// PMIx, through the launcher's library.
+    Pmix,
     /// PMI 1 over an inherited socket.
     Pmi1 { fd: i32 },
 }
@@ -32,6 +35,7 @@ pub enum BoardAddress {
 impl fmt::Display for BoardAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            BoardAddress::Pmix => f.write_str("PMIx"),
             BoardAddress::Pmi1 { .. } => f.write_str("PMI 1"),
         }
     }
@@ -100,7 +104,7 @@ pub(super) fn choose(
     if let Some(host) = host {
         return Ok(Meeting::RankZero { hosts: vec![host], job: job() });
     }
-    if let Some(board) = offered(launcher, is_step, var) {
+    if let Some(board) = offered(launcher, rank, is_step, var) {
         return Ok(Meeting::Board(board));
     }
     let nodes = || var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST"));
@@ -111,7 +115,12 @@ pub(super) fn choose(
 }
 
 /// The board that this launcher offers.
-fn offered(launcher: &Launcher, is_step: bool, var: Vars<'_>) -> Option<BoardAddress> {
+fn offered(launcher: &Launcher, rank: Rank, is_step: bool, var: Vars<'_>) -> Option<BoardAddress> {
+    let speaks_pmix =
+        matches!(launcher.name, "Open MPI" | "PMI" | "Slurm") && var("PMIX_NAMESPACE").is_some();
+    if speaks_pmix && var("PMIX_RANK").and_then(|r| r.trim().parse().ok()) == Some(rank.0) {
+        return Some(BoardAddress::Pmix);
+    }
     let fd = var("PMI_FD").and_then(|fd| fd.trim().parse().ok());
     match (launcher.name, fd) {
         ("PMI", Some(fd)) if !is_step => Some(BoardAddress::Pmi1 { fd }),

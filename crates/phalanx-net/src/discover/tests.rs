@@ -194,6 +194,21 @@ fn ranks_meet_where_the_first_of_several_hints_says() {
         with(&hydra[..1].iter().chain(&hydra[1..3]).copied().collect::<Vec<_>>()).unwrap_err(),
         DiscoverError::NowhereToMeet { source_name: "PMI", n_ranks: 4 }
     );
+    let open_mpi =
+        [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+    let pmix = [("PMIX_NAMESPACE", "7"), ("PMIX_RANK", "3"), ("PMI_FD", "8")];
+    assert_eq!(
+        with(&[&open_mpi[..], &pmix].concat()).unwrap().meeting,
+        Meeting::Board(BoardAddress::Pmix),
+        "DISC-5"
+    );
+    assert_eq!(
+        with(&[&hydra[..], &pmix].concat()).unwrap().meeting,
+        Meeting::Board(BoardAddress::Pmix),
+        "DISC-5"
+    );
+    let other = [("PMIX_NAMESPACE", "7"), ("PMIX_RANK", "0")];
+    assert!(with(&[&open_mpi[..], &other].concat()).is_err(), "a PMIx of another launcher is not asked");
     let wrong =
         with(&[&hydra[..], &[("PHALANX_RENDEZVOUS", "http://a:1")]].concat()).unwrap_err().to_string();
     assert!(wrong.starts_with("PHALANX_RENDEZVOUS=\"http://a:1\" is not a meeting point"), "{wrong}");

@@ -2,6 +2,7 @@
 //! and a Debian package; without them it says so and is skipped.
 
 mod hydra;
+mod open_mpi;
 
 use super::{
     netns::{Hosts, inside},
