@@ -106,6 +106,11 @@ pub enum BoardError {
         "{name} cannot be used: {why}; install it (Debian: libpmix2), or set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host"
     )]
     Library { name: &'static str, why: String },
+    #[error(
+        "MPI of this process has begun to use it, and Slurm serves one library for each process; start with srun --mpi=pmix, or set \
+         PHALANX_SECRET or PHALANX_SECRET_FILE, the same on every rank"
+    )]
+    MpiFirst,
     #[error("descriptor {fd} cannot be used: {error}")]
     NotInherited { fd: i32, error: io::Error },
     #[error(

@@ -9,6 +9,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-core/examples/kernels.rs", "measures the kernels"),
     ("crates/phalanx-net/src/arena/map.rs", "the shared mapping, behind bounds checks"),
     ("crates/phalanx-net/src/arena/peek.rs", "reads another process's memory through the kernel"),
+    ("crates/phalanx-net/src/board/mpi.rs", "asks an MPI library of this process whether it runs"),
     ("crates/phalanx-net/src/board/pmix.rs", "calls libpmix, which is loaded at run time"),
     (
         "crates/phalanx-net/src/board/process.rs",

@@ -15,7 +15,9 @@ mod announcement;
 mod answer;
 mod encoding;
 mod held;
+mod mpi;
 mod pmi1;
+mod pmi2;
 mod pmix;
 mod process;
 mod seal;
@@ -104,6 +106,9 @@ pub(crate) fn meet(
     let agree = |board: Numbered<'_>| agree::on_private_board(board, party, given, wait, &hub);
     let met = match address {
         BoardAddress::Pmi1 { fd } => held::with(address, || pmi1::Pmi1::open(*fd, wait), agree),
+        BoardAddress::Pmi2 { fd, job } => {
+            held::with(address, || pmi2::Pmi2::open(*fd, job, party.rank, wait), agree)
+        }
         BoardAddress::Pmix => held::with(address, pmix::Pmix::open, agree),
     };
     met.map_err(|error| error.at(address))

@@ -55,6 +55,13 @@ impl Wire {
         }
     }
 
+    /// This many bytes, as text.
+    pub fn text(&self, n: usize, wait: Wait, whom: &str) -> Result<String, BoardError> {
+        let mut bytes = vec![0; n];
+        self.exactly(&mut bytes, wait, whom)?;
+        text(bytes)
+    }
+
     fn exactly(&self, mut bytes: &mut [u8], wait: Wait, whom: &str) -> Result<(), BoardError> {
         while !bytes.is_empty() {
             let n = self.receive(bytes, RecvFlags::empty(), wait, whom)?;

@@ -3,6 +3,8 @@
 //! - DISC-5: the first of these counts: `PHALANX_RENDEZVOUS`; loopback, if all ranks are on one host; the address that torchrun or
 //!   horovodrun tells; the board that the launcher offers: PMIx (`PMIX_NAMESPACE` and
 //!   `PMIX_RANK`), then PMI (`PMI_FD`); the first node of a Slurm step.
+//! - DISC-6: `srun --mpi=pmi2` offers both PMI and nodes. With a secret in the environment ranks meet at the first node, and PMI is left to
+//!   MPI; without one they meet through PMI 2.
 
 use super::{DiscoverError, Launcher};
 use crate::task::Vars;
@@ -30,6 +32,8 @@ pub enum BoardAddress {
     Pmix,
     /// PMI 1 over an inherited socket.
     Pmi1 { fd: i32 },
+    /// PMI 2 over an inherited socket, for this job.
+    Pmi2 { fd: i32, job: String },
 }
 
 impl fmt::Display for BoardAddress {
@@ -37,6 +41,7 @@ impl fmt::Display for BoardAddress {
         match self {
             BoardAddress::Pmix => f.write_str("PMIx"),
             BoardAddress::Pmi1 { .. } => f.write_str("PMI 1"),
+            BoardAddress::Pmi2 { .. } => f.write_str("PMI 2"),
         }
     }
 }
@@ -121,9 +126,15 @@ fn offered(launcher: &Launcher, rank: Rank, is_step: bool, var: Vars<'_>) -> Opt
     if speaks_pmix && var("PMIX_RANK").and_then(|r| r.trim().parse().ok()) == Some(rank.0) {
         return Some(BoardAddress::Pmix);
     }
+    let has_secret = || ["PHALANX_SECRET", "PHALANX_SECRET_FILE"].iter().any(|name| var(name).is_some());
     let fd = var("PMI_FD").and_then(|fd| fd.trim().parse().ok());
     match (launcher.name, fd) {
         ("PMI", Some(fd)) if !is_step => Some(BoardAddress::Pmi1 { fd }),
+        // DISC-6
+        ("PMI", Some(fd)) if !has_secret() => {
+            let step = || Some(format!("{}.{}", var("SLURM_JOB_ID")?, var("SLURM_STEP_ID")?));
+            var("PMI_JOBID").or_else(step).map(|job| BoardAddress::Pmi2 { fd, job })
+        }
         _ => None,
     }
 }

@@ -213,3 +213,31 @@ fn ranks_meet_where_the_first_of_several_hints_says() {
         with(&[&hydra[..], &[("PHALANX_RENDEZVOUS", "http://a:1")]].concat()).unwrap_err().to_string();
     assert!(wrong.starts_with("PHALANX_RENDEZVOUS=\"http://a:1\" is not a meeting point"), "{wrong}");
 }
+
+#[test]
+fn srun_with_pmi_keeps_its_node_list() {
+    let step = [
+        ("SLURM_PROCID", "1"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_JOB_ID", "12"),
+        ("SLURM_STEP_NODELIST", "n[05-06]"),
+        ("SLURM_STEP_NUM_NODES", "2"),
+    ];
+    let pmi2 = [("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", "11"), ("PMI_JOBID", "12.0")];
+    let meeting = |more: &[(&str, &str)]| with(&[more, &step].concat()).unwrap().meeting;
+    let nodes = |job: &str| Meeting::RankZero { hosts: vec!["n05".into()], job: job.into() };
+    assert_eq!(meeting(&[]), nodes("Slurm 12 0"));
+    let board = BoardAddress::Pmi2 { fd: 11, job: "12.0".into() };
+    assert_eq!(meeting(&pmi2), Meeting::Board(board.clone()), "DISC-6");
+    assert_eq!(meeting(&pmi2[..3]), Meeting::Board(board), "DISC-6: the step's own name");
+    for secret in ["PHALANX_SECRET", "PHALANX_SECRET_FILE"] {
+        assert_eq!(meeting(&[&pmi2[..], &[(secret, "x")]].concat()), nodes("PMI 12.0"), "DISC-6");
+    }
+    assert_eq!(meeting(&pmi2[..2]), nodes("PMI parent 7"), "DISC-6: without a socket");
+    let one_node = meeting(&[&[("SLURM_STEP_NUM_NODES", "1")], &pmi2[..]].concat());
+    assert_eq!(one_node, Meeting::RankZero { hosts: vec![], job: "PMI 12.0".into() }, "DISC-5");
+    // mpiexec of MPICH inside a step has a socket and numbers of its own.
+    let inner = [("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", "8"), ("MPI_LOCALNRANKS", "2")];
+    assert_eq!(meeting(&inner), Meeting::Board(BoardAddress::Pmi1 { fd: 8 }));
+}

@@ -3,6 +3,7 @@
 
 mod hydra;
 mod open_mpi;
+mod slurm;
 
 use super::{
     netns::{Hosts, inside},
