@@ -59,7 +59,9 @@ pub enum DiscoverError {
         "{source_name} started {n_ranks} ranks on several hosts but does not say where they meet; set PHALANX_RENDEZVOUS=host:port to an address of rank 0's host, the same on every rank"
     )]
     NowhereToMeet { source_name: &'static str, n_ranks: u32 },
-    #[error("PHALANX_RENDEZVOUS={value:?} is not a meeting point: write host:port[,host:port]")]
+    #[error(
+        "PHALANX_RENDEZVOUS={value:?} is not a meeting point: write host:port[,host:port], etcd://host:port/job or file:/directory"
+    )]
     NotAMeeting { value: String },
     #[error("PHALANX_ROLE={0}")]
     Role(#[from] UnknownRole),

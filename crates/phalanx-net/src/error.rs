@@ -111,6 +111,19 @@ pub enum BoardError {
          PHALANX_SECRET or PHALANX_SECRET_FILE, the same on every rank"
     )]
     MpiFirst,
+    #[error("{address} cannot be reached: {error}")]
+    Unreachable { address: String, error: io::Error },
+    #[error("{path}: {error}")]
+    File { path: String, error: io::Error },
+    #[error("others can write {path}: choose a directory that is yours, or run chmod go-w on it")]
+    OthersWrite { path: String },
+    #[error("what rank 0 wrote there was made with another secret; is it another job's?")]
+    OtherSecret,
+    #[error(
+        "others can read it, so it does not carry a secret, and this rank has none; set PHALANX_SECRET to the same random text on every \
+         rank, or PHALANX_SECRET_FILE to a file with it, or put the same ~/.phalanx/secret (mode 600) on every host"
+    )]
+    NoSecret,
     #[error("descriptor {fd} cannot be used: {error}")]
     NotInherited { fd: i32, error: io::Error },
     #[error(

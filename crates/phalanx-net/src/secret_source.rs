@@ -23,6 +23,18 @@ pub fn find() -> Result<Secret, NetError> {
     users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
 }
 
+/// The secret that the environment gives this process, or the user's own key, if there is one: where hosts have no common home, each would
+/// make a key of its own.
+pub fn existing() -> Result<Option<Secret>, NetError> {
+    if let Some(secret) = given()? {
+        return Ok(Some(secret));
+    }
+    let Some(home) = var("HOME") else { return Ok(None) };
+    let path = PathBuf::from(home).join(".phalanx").join("secret");
+    let there = path.exists().then(|| users_key(&path)).transpose();
+    there.map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
+}
+
 /// The secret that the environment gives this process, which is the same for all ranks.
 pub fn given() -> Result<Option<Secret>, NetError> {
     if let Some(fd) = var("PHALANX_SECRET_FD") {

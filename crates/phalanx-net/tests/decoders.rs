@@ -215,6 +215,13 @@ const NAMES: &[&str] = &[
     "SLURM_STEP_ID",
     "SLURM_STEP_NODELIST",
     "SLURM_NODELIST",
+    "SLURM_STEP_NUM_NODES",
+    "PMI_FD",
+    "PMI_JOBID",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "PHALANX_SECRET",
+    "HOSTNAME",
     "JOB_COMPLETION_INDEX",
 ];
 const PAIRS: &[(&str, &str)] = &[
@@ -236,6 +243,10 @@ const LISTS: &[&str] = &[
     "n[05-07,9]-ib,m",
     "[::1]:5",
     "10.0.0.1:5, [::1]:6",
+    "etcd://a:1,[::1]/job",
+    "etcd://",
+    "file:/x",
+    "train-1",
     ",",
     "ü[ö]",
 ];

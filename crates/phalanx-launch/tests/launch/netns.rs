@@ -125,7 +125,7 @@ fn aloud(command: &Command) -> Command {
 }
 
 /// Where anything in a namespace listens.
-fn listening(host: &str) -> Vec<SocketAddr> {
+pub fn listening(host: &str) -> Vec<SocketAddr> {
     let sockets = inside(host).args(["cat", "/proc/net/tcp", "/proc/net/tcp6"]).output().expect("cat runs");
     let text = String::from_utf8_lossy(&sockets.stdout).into_owned();
     let listening = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());

@@ -98,7 +98,7 @@ pub fn on_private_board(
             board.settle(wait)?;
         }
         let addresses = announced.addresses.iter().map(ToString::to_string).collect();
-        return Ok(Meet { addresses, secret, hub });
+        return Ok(Meet { addresses, secret, hub, post: None });
     }
 
     board.publish(&of(me), &mine.to_text(), wait)?;
@@ -121,7 +121,7 @@ pub fn on_private_board(
         }
     };
     let addresses = announced.addresses.iter().map(ToString::to_string).collect();
-    Ok(Meet { addresses, secret, hub: None })
+    Ok(Meet { addresses, secret, hub: None, post: None })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The board where ranks meet under a launcher that does not say where rank 0 is: rank 0 serves the hub on a port of the system's choice
 //! and puts its addresses on the board; the others read them there.
 //!
-//! What the boards have in common is [`Notices`]: `publish` and `look`. A *private* board (PMI, PMIx) can be read and written
+//! What the boards have in common is [`Notices`]: `publish`, `look` and `replace`. A *private* board (PMI, PMIx) can be read and written
 //! only by the processes of one job, so ranks may agree on a secret through it ([`agree`]). A *shared* board (etcd, a directory) can be
 //! read by others; it takes a secret that the ranks already have.
 //!
@@ -13,15 +13,23 @@
 mod agree;
 mod announcement;
 mod answer;
+mod base64;
 mod encoding;
+mod etcd;
+mod file;
 mod held;
+mod http;
+pub(crate) mod kube;
 mod mpi;
 mod pmi1;
 mod pmi2;
 mod pmix;
 mod process;
 mod seal;
+mod shared;
 mod wire;
+
+pub(crate) use shared::Post;
 
 use crate::{
     discover::BoardAddress,
@@ -29,8 +37,10 @@ use crate::{
     hub::Hub,
     secret::Secret,
 };
+use agree::Disagreement;
 use held::Numbered;
 use phalanx_core::Rank;
+use shared::Claim;
 use std::{
     fmt,
     time::{Duration, Instant},
@@ -41,6 +51,9 @@ pub(crate) trait Notices: fmt::Debug + Send {
     /// Puts a text under a name that has none yet.
     fn publish(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError>;
 
+    /// Puts a text under a name, whatever is there.
+    fn replace(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError>;
+
     /// Waits until every rank has come so far, and what they published can be seen, where the board needs that.
     fn settle(&mut self, wait: Wait) -> Result<(), BoardError>;
 
@@ -49,6 +62,9 @@ pub(crate) trait Notices: fmt::Debug + Send {
 
     /// The longest text it takes.
     fn longest(&self) -> usize;
+
+    /// Takes away what this rank has put under the name, where the board does not end with the job.
+    fn withdraw(&mut self, _key: &str, _text: &str) {}
 
     /// Says goodbye, where the launcher would otherwise take the end of this process for a failure.
     fn finish(&mut self) {}
@@ -91,6 +107,8 @@ pub(crate) struct Meet {
     pub secret: Secret,
     /// Set on rank 0.
     pub hub: Option<Hub>,
+    /// A shared board, to be kept until the world has formed.
+    pub post: Option<Post>,
 }
 
 /// Meets the other ranks. `serve` opens the hub on rank 0.
@@ -103,12 +121,25 @@ pub(crate) fn meet(
 ) -> Result<Meet, NetError> {
     let wait = Wait::within(within);
     let hub = |secret: &Secret| (party.rank == Rank::ZERO).then(|| serve(secret)).transpose();
-    let agree = |board: Numbered<'_>| agree::on_private_board(board, party, given, wait, &hub);
+    let on_shared_board = |board: Box<dyn Notices>, claim| {
+        let given = given.clone().ok_or(BoardError::NoSecret)?;
+        let mut post = Post::new(board, address.to_string(), given, claim);
+        let met = post.meet(party, wait, &hub)?;
+        Ok::<_, Disagreement>(Meet { post: Some(post), ..met })
+    };
+    let agree = |board: Numbered<'_>| agree::on_private_board(board, party, given.clone(), wait, &hub);
     let met = match address {
         BoardAddress::Pmi1 { fd } => held::with(address, || pmi1::Pmi1::open(*fd, wait), agree),
         BoardAddress::Pmi2 { fd, job } => {
             held::with(address, || pmi2::Pmi2::open(*fd, job, party.rank, wait), agree)
         }
+        BoardAddress::Etcd { endpoints, job } => {
+            let board = Box::new(etcd::Etcd::new(endpoints, job));
+            on_shared_board(board, Claim::Wait)
+        }
+        BoardAddress::File { dir } => file::Directory::open(dir)
+            .map_err(Disagreement::from)
+            .and_then(|board| on_shared_board(Box::new(board), Claim::TakeOver)),
         BoardAddress::Pmix => held::with(address, pmix::Pmix::open, agree),
     };
     met.map_err(|error| error.at(address))

@@ -57,6 +57,10 @@ impl Notices for Pmi1 {
         self.ask(&question, "put_result", wait, LAUNCHER)?.succeeded()
     }
 
+    fn replace(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
+        self.publish(key, text, wait)
+    }
+
     fn settle(&mut self, wait: Wait) -> Result<(), BoardError> {
         let answer = self.ask(
             "cmd=barrier_in",

@@ -65,6 +65,10 @@ impl Notices for Pmi2 {
             .succeeded()
     }
 
+    fn replace(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
+        self.publish(key, text, wait)
+    }
+
     fn settle(&mut self, wait: Wait) -> Result<(), BoardError> {
         let whom = "all ranks (PMI does not say which are missing)";
         self.ask("cmd=kvs-fence;", "kvs-fence-response", wait, whom)?.succeeded()

@@ -216,6 +216,10 @@ impl Notices for Pmix {
         self.judge(status)
     }
 
+    fn replace(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
+        self.publish(key, text, wait)
+    }
+
     fn settle(&mut self, wait: Wait) -> Result<(), BoardError> {
         let fence = self.call.fence;
         // Until the process ends: the library may look at it until it has answered, which may be after this has given up.

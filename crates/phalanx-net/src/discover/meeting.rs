@@ -2,7 +2,8 @@
 //!
 //! - DISC-5: the first of these counts: `PHALANX_RENDEZVOUS`; loopback, if all ranks are on one host; the address that torchrun or
 //!   horovodrun tells; the board that the launcher offers: PMIx (`PMIX_NAMESPACE` and
-//!   `PMIX_RANK`), then PMI (`PMI_FD`); the first node of a Slurm step.
+//!   `PMIX_RANK`), then PMI (`PMI_FD`); the first node of a Slurm step; pod 0 of a Kubernetes
+//!   indexed job.
 //! - DISC-6: `srun --mpi=pmi2` offers both PMI and nodes. With a secret in the environment ranks meet at the first node, and PMI is left to
 //!   MPI; without one they meet through PMI 2.
 
@@ -23,6 +24,8 @@ pub enum Meeting {
     RankZero { hosts: Vec<String>, job: String },
     /// Rank 0 serves, and tells the others on a board where.
     Board(BoardAddress),
+    /// Rank 0 serves in the pod with index 0 of this pod's Kubernetes job.
+    Pod { pod: String, index: u32 },
 }
 
 /// A board where ranks meet.
@@ -30,6 +33,10 @@ pub enum Meeting {
 pub enum BoardAddress {
     /// PMIx, through the launcher's library.
     Pmix,
+    /// A name in etcd.
+    Etcd { endpoints: Vec<String>, job: String },
+    /// A directory that all hosts have.
+    File { dir: String },
     /// PMI 1 over an inherited socket.
     Pmi1 { fd: i32 },
     /// PMI 2 over an inherited socket, for this job.
@@ -40,6 +47,8 @@ impl fmt::Display for BoardAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BoardAddress::Pmix => f.write_str("PMIx"),
+            BoardAddress::Etcd { endpoints, job } => write!(f, "etcd://{}/{job}", endpoints.join(",")),
+            BoardAddress::File { dir } => write!(f, "file:{dir}"),
             BoardAddress::Pmi1 { .. } => f.write_str("PMI 1"),
             BoardAddress::Pmi2 { .. } => f.write_str("PMI 2"),
         }
@@ -57,6 +66,7 @@ impl fmt::Display for Meeting {
             }
             Meeting::RankZero { hosts, .. } => write!(f, "at rank 0's address {}", hosts.join(", ")),
             Meeting::Board(board) => write!(f, "through {board}"),
+            Meeting::Pod { .. } => f.write_str("in pod 0 of this job"),
         }
     }
 }
@@ -69,10 +79,34 @@ pub(crate) fn told(var: Vars<'_>) -> Result<Option<Meeting>, DiscoverError> {
     if var("PHALANX_LAUNCHER").is_some() {
         return Ok(Some(Meeting::Hub(addresses())));
     }
-    if value.contains("://") || addresses().iter().any(String::is_empty) {
+    if let Some(rest) = value.strip_prefix("etcd://") {
+        return match etcd(rest) {
+            Some(board) => Ok(Some(Meeting::Board(board))),
+            None => Err(DiscoverError::NotAMeeting { value }),
+        };
+    }
+    if let Some(dir) = value.strip_prefix("file:").filter(|dir| dir.starts_with('/')) {
+        return Ok(Some(Meeting::Board(BoardAddress::File { dir: dir.to_string() })));
+    }
+    if value.contains("://") || value.starts_with("file:") || addresses().iter().any(String::is_empty) {
         return Err(DiscoverError::NotAMeeting { value });
     }
     Ok(Some(Meeting::RankZero { hosts: addresses(), job: String::new() }))
+}
+
+/// `host:port[,host:port]/job`; the port may be left out.
+fn etcd(text: &str) -> Option<BoardAddress> {
+    let (hosts, job) = text.split_once('/')?;
+    let named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let is_job = !job.is_empty() && job.len() <= 128 && job.chars().all(named);
+    let with_port = |host: &str| {
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let is_v6_alone = host.ends_with(']') || host.parse::<std::net::Ipv6Addr>().is_ok();
+        if has_port && !is_v6_alone { host.to_string() } else { format!("{host}:2379") }
+    };
+    let endpoints: Vec<String> = hosts.split(',').map(|h| with_port(h.trim())).collect();
+    let are_hosts = endpoints.iter().all(|e| !e.starts_with(':'));
+    (is_job && are_hosts).then(|| BoardAddress::Etcd { endpoints, job: job.to_string() })
 }
 
 /// DISC-5.
@@ -111,6 +145,11 @@ pub(super) fn choose(
     }
     if let Some(board) = offered(launcher, rank, is_step, var) {
         return Ok(Meeting::Board(board));
+    }
+    if launcher.name == "Kubernetes"
+        && let Some(pod) = var("HOSTNAME").filter(|pod| pod.ends_with(&format!("-{rank}")))
+    {
+        return Ok(Meeting::Pod { pod, index: rank.0 });
     }
     let nodes = || var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST"));
     match nodes().filter(|_| is_step).and_then(|list| first_host(&list)) {

@@ -241,3 +241,43 @@ fn srun_with_pmi_keeps_its_node_list() {
     let inner = [("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", "8"), ("MPI_LOCALNRANKS", "2")];
     assert_eq!(meeting(&inner), Meeting::Board(BoardAddress::Pmi1 { fd: 8 }));
 }
+
+#[test]
+fn a_meeting_point_is_addresses_etcd_or_a_directory() {
+    let meeting = |value: &str| {
+        with(&[("PHALANX_RANK", "0"), ("PHALANX_SIZE", "2"), ("PHALANX_RENDEZVOUS", value)])
+            .map(|i| i.meeting)
+    };
+    let etcd = |endpoints: &[&str], job: &str| {
+        let endpoints = endpoints.iter().map(ToString::to_string).collect();
+        Ok(Meeting::Board(BoardAddress::Etcd { endpoints, job: job.into() }))
+    };
+    assert_eq!(meeting("etcd://h/job"), etcd(&["h:2379"], "job"));
+    assert_eq!(meeting("etcd://a:1, [::1]/my.job-2"), etcd(&["a:1", "[::1]:2379"], "my.job-2"));
+    assert_eq!(meeting("file:/mnt/x"), Ok(Meeting::Board(BoardAddress::File { dir: "/mnt/x".into() })));
+    for wrong in [
+        "etcd://h",
+        "etcd://h/",
+        "etcd:///job",
+        "etcd://h/a b",
+        "file:x",
+        "file:",
+        "http://h:1/x",
+        "a:1,,b:2",
+        ",",
+    ] {
+        let error = meeting(wrong).unwrap_err().to_string();
+        assert!(
+            error.contains("write host:port[,host:port], etcd://host:port/job or file:/directory"),
+            "{wrong}: {error}"
+        );
+    }
+}
+
+#[test]
+fn pods_of_an_indexed_job_meet_in_pod_0() {
+    let pod = [("JOB_COMPLETION_INDEX", "2"), ("PHALANX_SIZE", "4"), ("HOSTNAME", "train-2")];
+    assert_eq!(with(&pod).unwrap().meeting, Meeting::Pod { pod: "train-2".into(), index: 2 }, "DISC-5");
+    let other = [pod[0], pod[1], ("HOSTNAME", "laptop")];
+    assert_eq!(with(&other), Err(DiscoverError::NowhereToMeet { source_name: "Kubernetes", n_ranks: 4 }));
+}

@@ -65,10 +65,15 @@ pub(super) struct Sharing {
 
 impl Guest {
     /// Reaches the hub at this place.
-    pub fn knock(identity: Identity, place: Place, config: Config, build: &str) -> Result<Guest, NetError> {
+    pub fn knock(
+        identity: Identity,
+        mut place: Place,
+        config: Config,
+        build: &str,
+    ) -> Result<Guest, NetError> {
         let deadline = Instant::now() + config.start_timeout;
         let transport = link::chosen(&config)?;
-        let (hub, here) = connect_hub(&place, identity.rank, deadline, &config)?;
+        let (hub, here) = connect_hub(&mut place, identity.rank, deadline, &config)?;
         let there = hub.socket().peer_addr().ok().and_then(|address| address.as_socket());
         let hub_ip = there.map_or(here, |address| address.ip());
         let ips = place.link_ips(here, hub_ip)?;
@@ -96,7 +101,7 @@ impl Guest {
             }
             // In a crowd the door may close a connection whose last word it has not read yet: knock again, if the hub still answers.
             let soon = self.deadline.min(Instant::now() + KNOCK_AGAIN);
-            let Ok((hub, _)) = connect_hub(&self.place, self.identity.rank, soon, &self.config) else {
+            let Ok((hub, _)) = connect_hub(&mut self.place, self.identity.rank, soon, &self.config) else {
                 break joined;
             };
             (self.hub, self.decoder) = (hub, Decoder::new(MAX_FRAME));

@@ -11,7 +11,7 @@ use crate::{
     arena::{Arena, ArenaOffer, Patience},
     auth::{Caller, Purpose},
     channel::{Channel, Terms},
-    discover::{self, Identity, Meeting},
+    discover::{self, BoardAddress, Identity, Meeting},
     error::NetError,
     forks::Own,
     hub::{
@@ -117,6 +117,9 @@ impl World {
         }
         let secret = match identity.meeting {
             Meeting::Alone => None,
+            Meeting::Board(BoardAddress::Etcd { .. } | BoardAddress::File { .. }) | Meeting::Pod { .. } => {
+                secret_source::existing()?
+            }
             Meeting::Board(_) => secret_source::given()?,
             _ => Some(secret_source::find()?),
         };

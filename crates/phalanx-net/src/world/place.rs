@@ -2,7 +2,7 @@
 
 use crate::{
     auth::{AuthError, Caller, Connector, Purpose, fresh_nonce},
-    board::{self, Meet, Party},
+    board::{self, Meet, Party, Post, kube},
     channel::{Channel, Securing, Terms},
     discover::{Identity, Meeting},
     error::NetError,
@@ -26,6 +26,9 @@ pub(super) const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// Ports that rank 0 tries when nobody chose one.
 const N_PORTS: u16 = 16;
 
+/// What to do where ranks cannot agree on a secret by themselves.
+const NO_SECRET: &str = "set PHALANX_SECRET to the same random text on every rank, or PHALANX_SECRET_FILE to a file with it, or put the same ~/.phalanx/secret (mode 600) on every host";
+
 /// Where this rank goes to meet the others, and what it brings.
 pub(super) struct Place {
     pub addresses: Vec<String>,
@@ -35,6 +38,8 @@ pub(super) struct Place {
     pub served_by_rank_0: bool,
     /// Rank 0 chose its addresses itself, and there may be several.
     pub is_on_board: bool,
+    /// The shared board where rank 0's addresses are, until the world has formed.
+    pub post: Option<Post>,
 }
 
 impl Place {
@@ -49,9 +54,8 @@ impl Place {
         secret: Option<Secret>,
         config: &Config,
     ) -> Result<Option<Place>, NetError> {
-        let needed = |secret: Option<Secret>| {
-            secret.ok_or_else(|| NetError::Secret { why: "this meeting point needs one".into() })
-        };
+        let needed =
+            |secret: Option<Secret>| secret.ok_or_else(|| NetError::Secret { why: NO_SECRET.into() });
         match &identity.meeting {
             Meeting::Alone => Ok(None),
             Meeting::Hub(addresses) => Ok(Some(Place {
@@ -60,32 +64,49 @@ impl Place {
                 hub: None,
                 served_by_rank_0: false,
                 is_on_board: false,
+                post: None,
             })),
             Meeting::RankZero { hosts, job } => {
-                // Jobs of one user share a long-lived secret; mixing in the job keeps their worlds apart.
-                let secret = needed(secret)?.derive(job.as_bytes());
-                let doors = doors(hosts, &secret);
-                let hub = match identity.rank {
-                    Rank::ZERO => Some(serve(&doors, &secret, identity.n_ranks, config)?),
-                    _ => None,
-                };
-                let addresses = match &hub {
-                    Some(hub) => hub.addresses().iter().map(ToString::to_string).collect(),
-                    None => doors.iter().flat_map(Doorstep::addresses).collect(),
-                };
-                let terms = Terms { secret, encrypt: config.encrypt };
-                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true, is_on_board: false }))
+                Place::at_rank_zero(identity, hosts, job, needed(secret)?, config).map(Some)
+            }
+            Meeting::Pod { pod, index } => {
+                let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+                let host = kube::pod_zero(pod, *index, &hosts).unwrap_or_else(|| pod.clone());
+                let job = format!("Kubernetes {host}");
+                Place::at_rank_zero(identity, &[host], &job, needed(secret)?, config).map(Some)
             }
             Meeting::Board(board) => {
                 let party = Party { rank: identity.rank, n_ranks: identity.n_ranks };
                 let serve = |secret: &Secret| serve_everywhere(secret, identity.n_ranks, config);
-                let Meet { addresses, secret, hub } =
+                let Meet { addresses, secret, hub, post } =
                     board::meet(board, party, secret, config.start_timeout, &serve)?;
                 tracing::info!(rank = %identity.rank, %board, ?addresses, "ranks met on a board");
                 let terms = Terms { secret, encrypt: config.encrypt };
-                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true, is_on_board: true }))
+                Ok(Some(Place { addresses, terms, hub, served_by_rank_0: true, is_on_board: true, post }))
             }
         }
+    }
+
+    fn at_rank_zero(
+        identity: &Identity,
+        hosts: &[String],
+        job: &str,
+        secret: Secret,
+        config: &Config,
+    ) -> Result<Place, NetError> {
+        // Jobs of one user share a long-lived secret; mixing in the job keeps their worlds apart.
+        let secret = secret.derive(job.as_bytes());
+        let doors = doors(hosts, &secret);
+        let hub = match identity.rank {
+            Rank::ZERO => Some(serve(&doors, &secret, identity.n_ranks, config)?),
+            _ => None,
+        };
+        let addresses = match &hub {
+            Some(hub) => hub.addresses().iter().map(ToString::to_string).collect(),
+            None => doors.iter().flat_map(Doorstep::addresses).collect(),
+        };
+        let terms = Terms { secret, encrypt: config.encrypt };
+        Ok(Place { addresses, terms, hub, served_by_rank_0: true, is_on_board: false, post: None })
     }
 
     /// Where this rank listens for links, if its connection to the hub leads from one address to the other. A rank that shares rank 0's host
@@ -206,7 +227,7 @@ fn start(
 }
 
 pub(super) fn connect_hub(
-    place: &Place,
+    place: &mut Place,
     rank: Rank,
     deadline: Instant,
     config: &Config,
@@ -224,6 +245,9 @@ pub(super) fn connect_hub(
                 Err(Knock::Auth(e)) => last = e.to_string(),
                 Err(Knock::Io(e)) => last = e.to_string(),
             }
+        }
+        if let Some((addresses, secret)) = place.post.as_mut().and_then(Post::look_again) {
+            (place.addresses, place.terms.secret) = (addresses, secret);
         }
         if Instant::now() >= deadline {
             let waited_s = config.start_timeout.as_secs_f64();

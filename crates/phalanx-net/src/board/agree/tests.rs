@@ -30,6 +30,10 @@ impl Notices for InMemory {
         Ok(())
     }
 
+    fn replace(&mut self, _: &str, _: &str, _: Wait) -> Result<(), BoardError> {
+        unreachable!("ranks replace nothing on a private board")
+    }
+
     fn settle(&mut self, wait: Wait) -> Result<(), BoardError> {
         let (wall, changed) = &*self.wall;
         self.n_settled += 1;

@@ -1,0 +1,171 @@
+//! A directory that all hosts have, as a board: a name is a file in it. Others may read the directory, so ranks need a given secret.
+//!
+//! A file comes into being whole: it is written aside, then linked or renamed. Its mode is 0600, and a directory that others can write is
+//! refused, because they could replace the file.
+
+use super::{Notices, Wait, wire::MAX_ANSWER};
+use crate::error::BoardError;
+use phalanx_core::Rank;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How often it is looked whether a file is there. A network file system does not tell.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Makes the directory, if it is not there.
+    pub fn open(path: &str) -> Result<Directory, BoardError> {
+        let path = PathBuf::from(path);
+        let failed = |error| file(&path, error);
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+            _ => {}
+        }
+        let found = fs::metadata(&path).map_err(failed)?;
+        if !found.is_dir() {
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
+        }
+        if found.mode() & 0o022 != 0 {
+            return Err(BoardError::OthersWrite { path: path.display().to_string() });
+        }
+        Ok(Directory { path })
+    }
+
+    /// Writes the text aside, lets `put` bring it to its place, and leaves nothing aside.
+    fn write(
+        &self,
+        key: &str,
+        text: &str,
+        put: fn(&Path, &Path) -> io::Result<()>,
+    ) -> Result<(), BoardError> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let aside = self.path.join(format!(".{key}.{host}.{}", std::process::id()));
+        let place = self.path.join(key);
+        let done = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&aside)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| put(&aside, &place));
+        let _ = fs::remove_file(&aside);
+        done.map_err(|error| file(&place, error))
+    }
+
+    /// The text; `None` while there is no such file.
+    fn read(&self, key: &str) -> Result<Option<String>, BoardError> {
+        let place = self.path.join(key);
+        let failed = |error| file(&place, error);
+        let found = match File::open(&place) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(failed)?,
+        };
+        let mut text = String::new();
+        found.take(MAX_ANSWER as u64 + 1).read_to_string(&mut text).map_err(failed)?;
+        if text.len() > MAX_ANSWER { Err(super::wire::nonsense(&text)) } else { Ok(Some(text)) }
+    }
+}
+
+fn file(path: &Path, error: io::Error) -> BoardError {
+    BoardError::File { path: path.display().to_string(), error }
+}
+
+impl Notices for Directory {
+    fn publish(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
+        self.write(key, text, |aside, place| fs::hard_link(aside, place))
+    }
+
+    fn replace(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
+        self.write(key, text, |aside, place| fs::rename(aside, place))
+    }
+
+    fn settle(&mut self, _: Wait) -> Result<(), BoardError> {
+        Ok(())
+    }
+
+    fn look(&mut self, by: Rank, key: &str, wait: Wait) -> Result<String, BoardError> {
+        loop {
+            if let Some(text) = self.read(key)? {
+                return Ok(text);
+            }
+            let Some(left) = wait.left() else {
+                return Err(wait.late(format!("rank {by} to write {}", self.path.join(key).display())));
+            };
+            std::thread::park_timeout(left.min(LOOK_EVERY));
+        }
+    }
+
+    fn longest(&self) -> usize {
+        MAX_ANSWER
+    }
+
+    fn withdraw(&mut self, key: &str, text: &str) {
+        if self.read(key).is_ok_and(|found| found.as_deref() == Some(text)) {
+            let _ = fs::remove_file(self.path.join(key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("phalanx-board-{name}-{}", std::process::id()))
+    }
+
+    fn soon() -> Wait {
+        Wait::within(Duration::from_millis(30))
+    }
+
+    #[test]
+    fn texts_are_whole_private_and_leave_nothing_aside() {
+        let path = folder("whole");
+        let mut board = Directory::open(path.to_str().unwrap()).unwrap();
+        let late = board.look(Rank(0), "k", soon()).unwrap_err().to_string();
+        assert!(late.contains("for rank 0 to write"), "RDZV-3: {late}");
+        board.publish("k", "one", soon()).unwrap();
+        assert!(
+            matches!(board.publish("k", "two", soon()), Err(BoardError::File { .. })),
+            "it is there already"
+        );
+        assert_eq!(board.look(Rank(0), "k", soon()).unwrap(), "one");
+        board.replace("k", "two", soon()).unwrap();
+        assert_eq!(board.look(Rank(0), "k", soon()).unwrap(), "two");
+        assert_eq!(fs::metadata(path.join("k")).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        board.withdraw("k", "one");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "RDZV-6: it is another rank's");
+        board.withdraw("k", "two");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "RDZV-6");
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn directories_that_others_write_and_files_without_end_are_refused() {
+        let path = folder("open");
+        let name = path.to_str().unwrap();
+        let mut board = Directory::open(name).unwrap();
+        fs::write(path.join("k"), vec![b'x'; MAX_ANSWER + 2]).unwrap();
+        assert!(matches!(board.look(Rank(0), "k", soon()), Err(BoardError::Nonsense { .. })), "RDZV-2");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).unwrap();
+        let error = Directory::open(name).unwrap_err().to_string();
+        assert!(error.contains("others can write"), "{error}");
+        fs::remove_dir_all(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert!(Directory::open(name).is_err());
+        fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,205 @@
+//! What ranks exchange on a shared board: where the hub is, proved with the secret that every rank was given.
+//!
+//! - RDZV-5: a rank believes an announcement only if it was made with its own secret, for this board. One that leads nowhere may be of an
+//!   earlier job that was killed: the rank looks again until the deadline.
+//! - RDZV-6: when the world has formed, or cannot, rank 0 takes its announcement off the board.
+
+use super::{
+    Meet, Notices, Party, Wait,
+    agree::{Disagreement, fresh_id, of_meeting},
+    announcement::{Announcement, Trust},
+    encoding::{hex, unhex},
+    wire::nonsense,
+};
+use crate::{
+    error::{BoardError, NetError},
+    hub::Hub,
+    secret::Secret,
+};
+use phalanx_core::Rank;
+use std::time::Duration;
+
+const KEY: &str = "rank0";
+/// How long looking once more may take, when an announcement led nowhere.
+const ONCE_MORE: Duration = Duration::from_secs(1);
+
+/// A shared board that ranks have met on. It is kept until the world has formed.
+#[derive(Debug)]
+pub(crate) struct Post {
+    board: Box<dyn Notices>,
+    /// What the board is called, the same on every rank.
+    name: String,
+    given: Secret,
+    claim: Claim,
+    /// What this rank has put there.
+    mine: Option<String>,
+}
+
+/// What rank 0 does with an announcement that is there already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Claim {
+    /// Waits until it is gone: entries of dead jobs go by themselves.
+    Wait,
+    /// Replaces it: it may be of a dead job.
+    TakeOver,
+}
+
+impl Post {
+    pub fn new(board: Box<dyn Notices>, name: String, given: Secret, claim: Claim) -> Post {
+        Post { board, name, given, claim, mine: None }
+    }
+
+    pub fn meet(
+        &mut self,
+        party: Party,
+        wait: Wait,
+        serve: &dyn Fn(&Secret) -> Result<Option<Hub>, NetError>,
+    ) -> Result<Meet, Disagreement> {
+        if party.rank != Rank::ZERO {
+            let (addresses, secret) = self.look(wait)?;
+            return Ok(Meet { addresses, secret, hub: None, post: None });
+        }
+        let id = fresh_id();
+        let secret = of_meeting(&self.given, &id);
+        let hub = serve(&secret)?;
+        let addresses = hub.as_ref().map(|hub| hub.addresses().to_vec()).unwrap_or_default();
+        let announced = Announcement { id, trust: Trust::Given, addresses };
+        let text = announced.to_text(self.board.longest() - 65);
+        let text = format!("{text}/{}", hex(&self.given.prove(&self.parts(&text))));
+        match self.claim {
+            Claim::Wait => self.board.publish(KEY, &text, wait)?,
+            Claim::TakeOver => self.board.replace(KEY, &text, wait)?,
+        }
+        self.mine = Some(text);
+        let addresses = announced.addresses.iter().map(ToString::to_string).collect();
+        Ok(Meet { addresses, secret, hub, post: None })
+    }
+
+    /// Where the hub is by now; `None` if that cannot be found out.
+    pub fn look_again(&mut self) -> Option<(Vec<String>, Secret)> {
+        if self.mine.is_some() { None } else { self.look(Wait::within(ONCE_MORE)).ok() }
+    }
+
+    fn look(&mut self, wait: Wait) -> Result<(Vec<String>, Secret), BoardError> {
+        let text = self.board.look(Rank::ZERO, KEY, wait)?;
+        let (announced, proof) = text.rsplit_once('/').ok_or_else(|| nonsense(&text))?;
+        let proof = unhex(proof).ok_or_else(|| nonsense(&text))?;
+        if !self.given.verify(&self.parts(announced), &proof) {
+            return Err(BoardError::OtherSecret);
+        }
+        let announced = Announcement::parse(announced).ok_or_else(|| nonsense(&text))?;
+        let addresses = announced.addresses.iter().map(ToString::to_string).collect();
+        Ok((addresses, of_meeting(&self.given, &announced.id)))
+    }
+
+    fn parts<'a>(&'a self, text: &'a str) -> [&'a [u8]; 3] {
+        [b"announcement", self.name.as_bytes(), text.as_bytes()]
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        if let Some(mine) = self.mine.take() {
+            self.board.withdraw(KEY, &mine);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        collections::BTreeMap,
+        sync::{Arc, Mutex},
+    };
+
+    /// A board in memory that anybody can write on.
+    #[derive(Clone, Debug, Default)]
+    struct Wall(Arc<Mutex<BTreeMap<String, String>>>);
+
+    impl Notices for Wall {
+        fn publish(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
+            self.0.lock().unwrap().insert(key.into(), text.into());
+            Ok(())
+        }
+
+        fn replace(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
+            self.publish(key, text, wait)
+        }
+
+        fn settle(&mut self, _: Wait) -> Result<(), BoardError> {
+            Ok(())
+        }
+
+        fn look(&mut self, by: Rank, key: &str, _: Wait) -> Result<String, BoardError> {
+            let found = self.0.lock().unwrap().get(key).cloned();
+            found.ok_or(BoardError::Missing { rank: by, key: key.into() })
+        }
+
+        fn longest(&self) -> usize {
+            1000
+        }
+
+        fn withdraw(&mut self, key: &str, text: &str) {
+            let mut notes = self.0.lock().unwrap();
+            if notes.get(key).is_some_and(|t| t == text) {
+                notes.remove(key);
+            }
+        }
+    }
+
+    fn serve(secret: &Secret) -> Result<Option<Hub>, NetError> {
+        let door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Ok(Some(Hub::start(vec![door], secret.clone(), 2).unwrap()))
+    }
+
+    fn meet(post: &mut Post, rank: u32) -> Result<Meet, String> {
+        let wait = Wait::within(Duration::from_secs(1));
+        post.meet(Party { rank: Rank(rank), n_ranks: 2 }, wait, &serve).map_err(|e| match e {
+            Disagreement::Board(error) => error.to_string(),
+            Disagreement::Other(error) => panic!("{error}"),
+        })
+    }
+
+    #[test]
+    fn ranks_with_one_secret_meet_and_leave_nothing_behind() {
+        let (wall, given) = (Wall::default(), Secret::random());
+        let post = |name: &str, secret: &Secret| {
+            Post::new(Box::new(wall.clone()), name.into(), secret.clone(), Claim::Wait)
+        };
+        let mut zero = post("a", &given);
+        let there = meet(&mut zero, 0).unwrap();
+        let here = meet(&mut post("a", &given), 1).unwrap();
+        assert_eq!((here.addresses, &here.secret), (there.addresses, &there.secret));
+        let shown = wall.0.lock().unwrap()[KEY].clone();
+        assert!(
+            !shown.contains(&hex(given.expose())) && !shown.contains(&hex(there.secret.expose())),
+            "RDZV-1"
+        );
+        for (name, secret) in [("a", Secret::random()), ("b", given)] {
+            let error = meet(&mut post(name, &secret), 1).err().unwrap();
+            assert!(error.contains("another secret"), "RDZV-5: {error}");
+        }
+        drop(zero);
+        assert!(wall.0.lock().unwrap().is_empty(), "RDZV-6");
+    }
+
+    #[test]
+    fn an_announcement_of_an_earlier_job_gives_way_to_that_of_this_one() {
+        let (wall, given) = (Wall::default(), Secret::random());
+        let post = || Post::new(Box::new(wall.clone()), "a".into(), given.clone(), Claim::TakeOver);
+        let mut earlier = post();
+        meet(&mut earlier, 0).unwrap();
+        let (mut zero, mut one) = (post(), post());
+        let stale = meet(&mut one, 1).unwrap();
+        let now = meet(&mut zero, 0).unwrap();
+        assert_ne!(now.secret, stale.secret, "RDZV-5: the earlier hub would not let this rank in");
+        assert_eq!(one.look_again(), Some((now.addresses, now.secret)), "RDZV-5");
+        drop(earlier);
+        assert!(one.look_again().is_some(), "RDZV-6: a rank takes down its own announcement only");
+        for nonsense in ["", "/", "x/y/z", &"0/".repeat(500)] {
+            wall.clone().publish(KEY, nonsense, Wait::within(Duration::ZERO)).unwrap();
+            assert!(meet(&mut post(), 1).is_err(), "RDZV-2");
+        }
+    }
+}
