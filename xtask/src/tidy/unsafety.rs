@@ -35,6 +35,10 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-graph/src/kernel/gemm/turn.rs", "SIMD transposes on checked slices"),
     ("crates/phalanx-graph/tests/allocator.rs", "counts what runs and imports allocate"),
     ("crates/phalanx-launch/src/agent/spawn.rs", "what runs between fork and exec"),
+    (
+        "crates/phalanx-launch/tests/launch/engines/beside_mpi.rs",
+        "calls an MPI library in a process that is a rank",
+    ),
     ("crates/phalanx-c/src/", "the edge to C: exported names and the callers' pointers"),
 ];
 

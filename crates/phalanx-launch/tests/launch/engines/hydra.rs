@@ -7,9 +7,9 @@ use crate::launch::{
 };
 use std::process::Command;
 
-const NEEDS: [(&str, &str); 1] = [("mpiexec.hydra", "mpich")];
+pub const NEEDS: [(&str, &str); 1] = [("mpiexec.hydra", "mpich")];
 
-fn mpiexec(site: &Site, hosts: &str) -> Command {
+pub fn mpiexec(site: &Site, hosts: &str) -> Command {
     let mut command = site.command("mpiexec.hydra");
     let rsh = site.home.path("rsh");
     command.args(["-launcher", "ssh", "-launcher-exec", &rsh, "-iface", "eth0", "-hosts", hosts, "-n", "4"]);

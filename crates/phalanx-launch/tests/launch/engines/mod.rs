@@ -1,6 +1,7 @@
 //! The launchers that clusters have, for real: ranks on two hosts that are network namespaces, with no flags of ours. Each test needs root, iproute2
 //! and a Debian package; without them it says so and is skipped.
 
+mod beside_mpi;
 mod boards;
 mod hydra;
 mod open_mpi;

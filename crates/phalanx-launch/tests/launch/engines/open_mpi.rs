@@ -7,9 +7,9 @@ use crate::launch::{
 };
 use std::{process::Command, time::Duration};
 
-const NEEDS: [(&str, &str); 1] = [("mpirun.openmpi", "openmpi-bin")];
+pub const NEEDS: [(&str, &str); 1] = [("mpirun.openmpi", "openmpi-bin")];
 
-fn mpirun(site: &Site, hosts: &str) -> Command {
+pub fn mpirun(site: &Site, hosts: &str) -> Command {
     let mut command = site.command("mpirun.openmpi");
     let rsh = site.home.path("rsh");
     command.args(["--allow-run-as-root", "--oversubscribe", "--mca", "plm_rsh_agent", &rsh]);
