@@ -1,6 +1,6 @@
 //! MPI and a world in one process, in either order: both use the launcher's one session.
 
-use super::{Site, hydra, open_mpi};
+use super::{Site, hydra, open_mpi, slurm::Slurm};
 use crate::launch::support::{Done, finish};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 use phalanx_net::World;
@@ -43,12 +43,17 @@ fn rank_beside_mpi() {
     std::mem::forget(mpi);
 }
 
-/// All four ranks took these steps.
-fn run(mut launcher: Command, mpi: &str, order: &str) -> Done {
+/// Ranks that take these steps.
+fn steps(mut launcher: Command, mpi: &str, order: &str) -> Done {
     launcher.env("PHALANX_TEST_ORDER", order).env("PHALANX_TEST_MPI", mpi);
     launcher.arg(env::current_exe().expect("this program has a path"));
     launcher.args(["--exact", "launch::engines::beside_mpi::rank_beside_mpi", "--nocapture"]);
-    let done = finish(&mut launcher);
+    finish(&mut launcher)
+}
+
+/// All four ranks took these steps.
+fn run(launcher: Command, mpi: &str, order: &str) -> Done {
+    let done = steps(launcher, mpi, order);
     assert_eq!(done.code, Some(0), "{order}: {done:?}");
     assert_eq!(done.stdout.matches(&format!("did {order}")).count(), 4, "{order}: {done:?}");
     assert_eq!(
@@ -76,4 +81,22 @@ fn open_mpi_works_before_and_after_ranks_have_met() {
         let done = run(mpirun, "libmpi.so.40", order);
         assert!(!done.stderr.contains("exiting improperly"), "RDZV-4: {order}: {done:?}");
     }
+}
+
+#[test]
+fn slurm_serves_several_libraries_by_pmix_and_one_by_pmi_2() {
+    let Some(slurm) = Slurm::start("q", &[hydra::NEEDS[0], open_mpi::NEEDS[0]]) else { return };
+    let srun = |mpi: &str| {
+        let mut srun = slurm.command("srun");
+        srun.args(["-Q", "-N2", "-n4", mpi]);
+        srun
+    };
+    for order in ["jmf", "mjf", "jj"] {
+        run(srun("--mpi=pmix"), "libmpi.so.40", order);
+    }
+    run(srun("--mpi=pmi2"), "libmpich.so.12", "jj");
+    let mut second = srun("--mpi=pmi2");
+    second.args(["sh", "-c", "exec \"$@\" 2>\"$0.$SLURM_PROCID\"", &slurm.site.words()]);
+    assert_ne!(steps(second, "libmpich.so.12", "mj").code, Some(0));
+    assert_eq!(slurm.site.n_said("MPI of this process has begun to use it"), 4);
 }

@@ -20,15 +20,16 @@ const NEEDS: [(&str, &str); 5] = [
 ];
 
 /// Daemons that end with the value.
-struct Slurm {
-    site: Site,
+pub struct Slurm {
+    pub site: Site,
     dir: TempDir,
     daemons: Vec<Child>,
 }
 
 impl Slurm {
-    fn start(tag: &str) -> Option<Slurm> {
-        let site = Site::open(tag, &NEEDS)?;
+    /// `also` are programs that the test needs besides, with their packages.
+    pub fn start(tag: &str, also: &[(&str, &str)]) -> Option<Slurm> {
+        let site = Site::open(tag, &[&NEEDS, also].concat())?;
         let dir = TempDir::new();
         fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o755)).expect("the directory is ours");
         let mut slurm = Slurm { site, dir, daemons: Vec::new() };
@@ -112,7 +113,7 @@ impl Slurm {
     }
 
     /// A command of Slurm on the first host, for ranks without a key.
-    fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = self.site.command(program);
         command.env("SLURM_CONF", self.dir.path(&format!("{}.conf", self.site.hosts.names[0])));
         command
@@ -137,7 +138,7 @@ impl Drop for Slurm {
 
 #[test]
 fn srun_with_every_kind_of_pmi_needs_nothing() {
-    let Some(slurm) = Slurm::start("s") else { return };
+    let Some(slurm) = Slurm::start("s", &[]) else { return };
     for (mpi, met) in [("--mpi=pmi2", "through PMI 2"), ("--mpi=pmix", "through PMIx")] {
         let done = finish(&mut slurm.srun(&[mpi]));
         slurm.site.assert_worked(&done, met);
