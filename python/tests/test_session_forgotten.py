@@ -125,6 +125,34 @@ with Model().session(checkpoint_dir=sys.argv[2]) as session:
     sys.stdin.read()
 """
 
+FORKS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from test_session_graph import Model, share
+
+ended, ends = os.pipe()
+with Model().session(checkpoint_dir=sys.argv[2]) as session:
+    session.run([], share(0))
+    child = os.fork()
+    if not child:
+        # As a worker of a DataLoader: it has the files of its parent until that ends.
+        os.close(ends)
+        os.read(ended, 1)
+        os._exit(0)
+with Model().session(checkpoint_dir=sys.argv[2]) as session:
+    print("again", session.global_step, flush=True)
+os.close(ends)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_session_that_is_closed_frees_the_directory_though_a_child_lives(tmp_path: Path) -> None:
+    # HOLD-3
+    words = [sys.executable, "-c", FORKS, str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "again 1\n"), done
+
+
 
 def test_another_process_is_named_until_it_is_killed(tmp_path: Path) -> None:
     # HOLD-1, HOLD-2: also if a child that it forked lives on.

@@ -20,10 +20,16 @@ const COMMANDS: [&str; 2] = ["crates/phalanx-launch/", "xtask/"];
 const PRINTS: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
 
 /// Product code that sleeps, and why nothing better is at hand.
-const SLEEPERS: &[(&str, &str)] = &[(
-    "crates/phalanx-launch/src/run/agents.rs",
-    "a full console gives no event when it has room again, and the wait must end when its output is given up",
-)];
+const SLEEPERS: &[(&str, &str)] = &[
+    (
+        "crates/phalanx-launch/src/run/agents.rs",
+        "a full console gives no event when it has room again, and the wait must end when its output is given up",
+    ),
+    (
+        "crates/phalanx-checkpoint/src/hold.rs",
+        "flock(2) waits without a deadline or not at all, and the text of the lock changes without an event",
+    ),
+];
 
 /// Folders of machines, put together so that this file names none.
 const PLACES: [&str; 3] = [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
