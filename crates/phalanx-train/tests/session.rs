@@ -184,6 +184,25 @@ fn a_save_that_fails_is_told_on_all_ranks_with_path_and_cause() {
     assert!(whole.is_some_and(|found| found.verify().is_ok()), "older ones are whole");
 }
 
+/// WRITE-4 and BOUND-2: rank 0 alone removes it, after all ranks have begun.
+#[test]
+fn a_mark_that_cannot_be_removed_ends_all_ranks_at_the_next_boundary() {
+    let dir = Scratch::new("mark");
+    fs::create_dir(dir.0.join("done")).expect("it can be made");
+    let ends = world(&[0, 0], |ranks| {
+        let place = place(&ranks);
+        let options = options(ranks, 1).checkpoints(&dir.0).save(Some(Period::Steps(1)));
+        let mut session = Session::new(&program(), "loss", options).expect("a session begins");
+        let why = step(&mut session, place).expect_err("rank 0 has failed");
+        (session.global_step(), session.should_stop(), why.to_string())
+    });
+    assert_eq!(ends[0], ends[1]);
+    let (step, stops, why) = &ends[0];
+    assert_eq!((*step, *stops), (1, true));
+    assert!(why.starts_with("training stopped at step 1: the checkpoint of rank 0: "), "{why}");
+    assert!(why.contains("done"), "{why}");
+}
+
 #[test]
 fn checkpoints_that_do_not_fit_are_refused_on_all_ranks_and_old_ones_are_removed() {
     let dir = Scratch::new("misfit");

@@ -256,7 +256,9 @@ impl SessionCore {
 impl Parts {
     fn cross(&mut self, step: u64, wish: StepWish) -> Result<StepVerdict, SessionError> {
         let verdict = self.boundary.cross(step, wish, self.writer.as_mut())?;
-        self.writer.as_mut().map_or(Ok(()), Writer::begun)?;
+        if let Some(writer) = &mut self.writer {
+            writer.begun();
+        }
         Ok(verdict)
     }
 

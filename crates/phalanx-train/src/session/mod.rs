@@ -136,7 +136,9 @@ impl Session {
             todo.extend(wish.take(by, hook.begin(step)));
         }
         let stopped = boundary.cross(step, wish, None)?.stopped;
-        writer.as_mut().map_or(Ok(()), Writer::begun)?;
+        if let Some(writer) = &mut writer {
+            writer.begun();
+        }
         let mut session = Session {
             program,
             executor,

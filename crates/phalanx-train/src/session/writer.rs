@@ -5,7 +5,7 @@
 //!
 //! - WRITE-2: a save succeeds on all ranks or fails on all of them, with the rank and the cause.
 //! - WRITE-3: ranks of which one saves otherwise than the chief, or not at all, do not begin.
-//! - WRITE-4: the mark `done` of an earlier training stays until all ranks have begun.
+//! - WRITE-4: the mark `done` of an earlier training stays until all ranks have begun. One that cannot be removed ends the session on all ranks.
 
 use super::{
     error::SessionError,
@@ -58,6 +58,8 @@ pub struct Writer {
     saved: Option<u64>,
     /// Where the mark of an earlier training is to be removed, on the chief, until it is.
     marked: Option<PathBuf>,
+    /// Why it could not be removed; all ranks are told at the next boundary.
+    fault: Option<CheckpointError>,
     /// Keeps other sessions from the directory, on the chief.
     _hold: Option<DirHold>,
 }
@@ -104,18 +106,31 @@ impl Writer {
         let thread = Some(thread.map_err(SessionError::Thread)?);
         let (jobs, under_way, spare, saved) = (Some(jobs), None, Copied::new(), None);
         let marked = peers.is_chief().then(|| dir.to_path_buf());
-        Ok(Some(Writer { peers, jobs, ended, thread, under_way, spare, saved, marked, _hold: hold }))
+        Ok(Some(Writer {
+            peers,
+            jobs,
+            ended,
+            thread,
+            under_way,
+            spare,
+            saved,
+            marked,
+            fault: None,
+            _hold: hold,
+        }))
     }
 
-    /// All ranks have begun: the training that ended here is not the last one any more (WRITE-4).
-    pub fn begun(&mut self) -> Result<(), SessionError> {
-        self.marked.take().map_or(Ok(()), |dir| unmark_done(dir).map_err(SessionError::Checkpoint))
+    /// All ranks have begun: the training that ended here is not the last one any more (WRITE-4). The other ranks have passed this boundary:
+    /// a failure is told by [`look`](Self::look) at the next one.
+    pub fn begun(&mut self) {
+        self.fault = self.marked.take().and_then(|dir| unmark_done(dir).err()).or(self.fault.take());
     }
 
     /// Copies this rank's share of the state, and has it written. Waits for the save before it. A copy that fails is told like a save that
     /// fails: by [`look`](Self::look) and [`wait`](Self::wait), on all ranks.
     pub fn save(&mut self, about: About, part: &dyn Part) -> Result<(), SessionError> {
-        self.wait()?;
+        // Other ranks copy now, too: a fault waits for the boundary.
+        self.settle()?;
         let step = about.step;
         let slices = own_slices(&part.tensors(), self.peers.rank.0, self.peers.n_ranks);
         let mut copied = std::mem::take(&mut self.spare);
@@ -128,6 +143,7 @@ impl Writer {
 
     /// Whether a save has ended since the last call; its error, if it failed.
     pub fn look(&mut self) -> Result<Option<u64>, SessionError> {
+        self.faultless()?;
         if self.under_way.is_none() {
             return Ok(None);
         }
@@ -140,6 +156,15 @@ impl Writer {
 
     /// Waits until nothing is being written. The engine ends this wait if a rank is lost; how long a disk takes, nobody knows.
     pub fn wait(&mut self) -> Result<(), SessionError> {
+        self.faultless()?;
+        self.settle()
+    }
+
+    fn faultless(&mut self) -> Result<(), SessionError> {
+        self.fault.take().map_or(Ok(()), |why| Err(SessionError::Checkpoint(why)))
+    }
+
+    fn settle(&mut self) -> Result<(), SessionError> {
         let Some(step) = self.under_way else {
             return Ok(());
         };
@@ -173,7 +198,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.jobs.take());
         // Only for what it says meanwhile: nobody is left who could be told of an error.
-        if let Err(error) = self.wait() {
+        if let Err(error) = self.settle() {
             tracing::warn!(%error, "the last save of a session that is gone has failed");
         }
         if let Some(thread) = self.thread.take() {
