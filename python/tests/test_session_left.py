@@ -37,6 +37,7 @@ PROMPT_S = 30.0
 def left(where: str) -> tuple[str, int | None, bool]:
     """Rank 1 raises, catches it outside of the session, and lives on until rank 0 has told the test what it got."""
     made, began = Training(), time.monotonic()
+    hvd.Session._heard_secs = 1.0
 
     def step() -> torch.Tensor:
         if where == "in the step" and hvd.rank() == 1 and session.global_step == 2:
@@ -63,6 +64,90 @@ def test_ranks_that_wait_for_gradients_are_told_of_a_rank_that_left(where: str) 
     text, rank, is_prompt = other
     assert rank == 1 and is_prompt, other
     assert "rank 1 gave up: its program left the session after step 2: KeyError: 'a batch'" in text, text
+
+
+def all_raise(folder: str) -> tuple[str, float]:
+    """Rank 1 raises once rank 0 has begun to leave; then both use their world."""
+    made, left_first = Training(), Path(folder) / "left"
+    with pytest.raises(KeyError) as raised, made.session() as session:
+        session.run(made.step, [0, 1])
+        if hvd.rank() == 1:
+            while not left_first.exists():
+                pass
+        else:
+            leave = session._leave_step
+            session._leave_step = lambda *args: (leave(*args), left_first.touch())[0]  # type: ignore[method-assign]
+        raise KeyError("all ranks")
+    return str(raised.value), float(hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum))
+
+
+def test_ranks_that_all_raise_keep_their_world(tmp_path: Path) -> None:
+    # LOOP-5
+    assert hvd.Session._heard_secs >= 20.0
+    assert run_ranks(2, all_raise, str(tmp_path), fresh=True, deadline_s=60) == [("'all ranks'", 1.0)] * 2
+
+
+class Core:
+    """That of a session, of which some answers are others."""
+
+    def __init__(self, core: Any, **others: Any) -> None:
+        self._core = core
+        self.__dict__.update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+
+def test_a_session_of_one_rank_does_not_end_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    doomed: list[str] = []
+    monkeypatch.setattr("phalanx._phalanx.give_up", doomed.append)
+    with pytest.raises(ZeroDivisionError), Model().session() as session:
+        session._core = Core(session._core, leave=lambda *_: False)  # type: ignore[assignment]
+        raise ZeroDivisionError
+    assert doomed == [] and session.should_stop()
+
+
+def test_an_interrupt_between_steps_frees_the_directory(tmp_path: Path) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    session = Model().session(checkpoint_dir=tmp_path)
+    session._core = Core(session._core, cross=interrupted)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        session.run([], share(0))
+    assert session.should_stop()
+    Model().session(checkpoint_dir=tmp_path).close()
+
+
+def fails_to_save() -> tuple[bool, bool]:
+    """Rank 1 cannot save after a boundary: the other comes to a step, and not to a boundary."""
+    made, told = Training(), []
+    hvd.Session._heard_secs = 1.0
+    try:
+        with made.session() as session:
+            leave = session._leave_step
+            session._leave_step = lambda *args: (leave(*args), told.append(args))[0]  # type: ignore[method-assign]
+            if hvd.rank() == 1:
+                core = session._core
+
+                def saves(*args: Any) -> Any:
+                    core.cross(*args)
+                    return True, None
+
+                def broken(*_: Any) -> None:
+                    raise KeyError("a save")
+
+                session._core, session._save = Core(core, cross=saves, newest=lambda: None), broken  # type: ignore[assignment,method-assign]
+                session._about = lambda is_even: {}  # type: ignore[method-assign]
+            for _ in range(3):
+                session.run(made.step, [0, 1])
+    except (KeyError, PhalanxError):
+        pass
+    return bool(told), session._is_at_boundary
+
+
+def test_a_rank_that_fails_while_it_saves_leaves_a_step() -> None:
+    assert run_ranks(2, fails_to_save, fresh=True, deadline_s=60)[1] == (True, False)
 
 
 def build() -> tuple[Any, Any]:

@@ -136,7 +136,6 @@ class Loop:
         for hook in self._hooks:
             self._call(hook, hook.after_create_session, self, self)
         self._cross()
-        self._is_at_boundary = False
         if self._save_dir is not None and self.is_chief:
             self._unsaved = Unsaved(self, self._save_dir, self._step)
 
@@ -223,7 +222,7 @@ class Loop:
         if self._is_closed:
             return
         if self._is_broken:
-            self._release(wait=True)
+            self._release(self._grace)
             return
         try:
             self._end()
@@ -289,7 +288,6 @@ class Loop:
         for hook, own in zip(self._hooks, results, strict=True):
             self._call(hook, hook.after_run, context, SessionRunValues(own, seen))
         self._cross()
-        self._is_at_boundary = False
         return result
 
     def _call(self, hook: SessionRunHook, method: Callable[..., Any], *args: Any) -> Any:
@@ -315,9 +313,14 @@ class Loop:
             saves, stopped = self._core.cross(self._step, stop, fail, saves)
         except BaseException as why:
             self._is_broken = True
+            if not isinstance(why, Exception):
+                # The program may keep the session, and other ranks may never come.
+                self._release()
             if failure is not None and failure.error is not None and isinstance(why, SessionError):
                 raise _noted(failure.error, why) from None
             raise
+        # They come to a step next, also while this rank saves; after a stop there are none.
+        self._is_at_boundary = stopped is not None
         if saves and not (closing and self._core.newest() == self._step):
             # Ranks that end each by itself may have taken different numbers of batches.
             self._save(json.dumps(self._about(not closing or self._stopped is not None), allow_nan=False))
@@ -382,18 +385,21 @@ class Loop:
         if not self._is_broken:
             self._is_broken = True
             why = _text(error)
-            is_told = _nobody_told if self._is_at_boundary else self._leave_step(why, False)
+            is_alone = self._core.n_ranks == 1
+            is_told = _nobody_told if is_alone or self._is_at_boundary else self._leave_step(why, False)
             # Other ranks that are about to end a step hear of it, and say so.
             may_live_on = isinstance(error, Exception)
-            patience = max(0.5, min(self._grace, HEARD_SECS if is_told() else self._heard_secs))
-            if not may_live_on and self._core.n_ranks > 1:
+            knows = is_told()
+            patience = max(0.5, min(self._grace, HEARD_SECS if knows else self._heard_secs))
+            if not may_live_on and not is_alone:
                 patience = 0.0
-            has_left = self._core.leave(self._step, "the program", why, patience)
-            if may_live_on and not has_left and not is_told():
+            has_left = self._core.leave(self._step, "the program", why, patience, None if knows else is_told)
+            if may_live_on and not is_alone and not has_left and not is_told():
                 self._give_up(why)
-            self._release()
+            # What is being saved needs all ranks, and those that have heard of it wait for that, too.
+            self._release((self._grace if may_live_on else HEARD_SECS) if has_left else 0.0)
         else:
-            self._release(wait=isinstance(error, Exception))
+            self._release(self._grace if isinstance(error, Exception) else 0.0)
 
     def _give_up(self, why: str) -> None:
         """Ends the world (LOOP-5): the other ranks wait somewhere for this one, whose process may live on."""
@@ -403,19 +409,20 @@ class Loop:
             # It has ended already, which others have said.
             return
 
-    def _release(self, wait: bool = False) -> None:
+    def _release(self, secs: float = 0.0) -> None:
+        """Gives the directory back, once what is being saved is written; waits no longer than that for it."""
         self._is_closed = True
         if self._unsaved is not None:
             self._unsaved.close()
-        if wait:
-            # All ranks have failed together, and what they are saving can still be written.
-            try:
-                self._core.close(False, self._grace)
-            except (PhalanxError, TimeoutError, OSError) as why:
+        try:
+            self._core.close(False, secs)
+        except (PhalanxError, TimeoutError, OSError) as why:
+            if secs > 0.0:
                 log(f"the last checkpoint was not written: {why}")
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        finally:
+            for writer in self._writers.values():
+                writer.close()
+            self._writers.clear()
 
 
 def _is_epoch(value: Any) -> bool:

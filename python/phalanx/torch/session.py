@@ -47,7 +47,8 @@ from phalanx.torch._state import (
 from phalanx.torch.distributed import DistributedDataParallel
 from phalanx.torch.optimizer import _DistributedOptimizer
 
-#: How long a rank that has ended waits for the others at least, whatever ``stop_grace_period_secs`` is.
+#: How long a rank that has ended waits for the others at least, whatever ``stop_grace_period_secs`` is; and one that leaves by an exception
+#: waits until the others hear of it, at most.
 END_SECS = 20.0
 
 T = TypeVar("T")
@@ -67,6 +68,9 @@ class Session(Loop):
 
     The other arguments are those of ``phalanx.distributed.DistributedSession``.
     """
+
+    #: All ranks may raise the same, each at its time. Then they keep their world.
+    _heard_secs = END_SECS
 
     def __init__(
         self,

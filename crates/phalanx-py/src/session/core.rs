@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     array::Array,
+    gate,
     graph::{GraphProgram, GraphStore, driver::Driver, store_lock},
     state::{self, Running},
 };
@@ -20,7 +21,10 @@ use pyo3::{
 };
 use std::{
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, sync_channel},
+    },
     time::{Duration, Instant},
 };
 
@@ -169,17 +173,49 @@ impl SessionCore {
     }
 
     /// Ends the session as a failure of this rank. The other ranks learn of it at their next boundary; this one waits for that no longer than
-    /// it says. Gives whether they have.
-    fn leave(&self, py: Python<'_>, step: u64, by: String, why: String, timeout_s: f64) -> PyResult<bool> {
-        let call = move |owned: &mut Owned| {
-            let Some(mut parts) = owned.take() else { return };
-            // Other ranks may never come, and this process may live on.
-            parts.boundary.deafen();
-            let wish = StepWish { fail: Some(Reason { by, why }), ..StepWish::default() };
-            // It is an error by intention.
-            let _ = parts.cross(step, wish);
-        };
-        self.driver.begin(py, call)?.wait_until(py, after(timeout_s)).map(|left| left.is_some())
+    /// it says, nor than until `is_told` says that they know. Gives whether they have come to the boundary. What is being saved is written
+    /// afterwards.
+    #[pyo3(signature = (step, by, why, timeout_s, is_told=None))]
+    fn leave(
+        &self,
+        py: Python<'_>,
+        step: u64,
+        by: String,
+        why: String,
+        timeout_s: f64,
+        is_told: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let (crossed, mut heard) = sync_channel(1);
+        self.driver.begin(py, move |owned: &mut Owned| {
+            if let Some(parts) = owned {
+                // Other ranks may never come, and this process may live on.
+                parts.boundary.deafen();
+                let wish = StepWish { fail: Some(Reason { by, why }), ..StepWish::default() };
+                // It is an error by intention.
+                let _ = parts.cross(step, wish);
+            }
+            // Nobody waits for it after Ctrl-C.
+            let _ = crossed.send(());
+        })?;
+        // Other ranks have heard of it before: a disk may take long.
+        self.driver.begin(py, |owned| drop(owned.take()))?;
+        let until = after(timeout_s);
+        loop {
+            let slice = until.min(Instant::now() + gate::SLICE);
+            let heard = &mut heard;
+            let has_left = gate::wait(py, Some(slice), move |deadline| {
+                let left = deadline.saturating_duration_since(Instant::now());
+                // A panic has ended it, too.
+                (heard.recv_timeout(left) != Err(RecvTimeoutError::Timeout)).then_some(())
+            })?;
+            if has_left.is_some() {
+                return Ok(true);
+            }
+            let is_told = is_told.as_ref().map_or(Ok(false), |ask| ask.call0()?.is_truthy())?;
+            if is_told || Instant::now() >= until {
+                return Ok(false);
+            }
+        }
     }
 
     /// Copies this rank's share of a store, and has it written.
