@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from heard import heard
@@ -18,6 +19,7 @@ from phalanx.data import DataError, Sampler
 from phalanx.distributed import CheckpointSaverHook, StopAtStepHook
 from phalanx.exceptions import CheckpointError, SessionError
 from phalanx.torch import session as torch_session
+from phalanx.torch._resumed import tell_settings
 
 
 def stepped(model: torch.nn.Module, optimizer: Any) -> Any:
@@ -31,7 +33,7 @@ def stepped(model: torch.nn.Module, optimizer: Any) -> Any:
     return step
 
 
-def trained(folder: Path, last: int, make: Any, *state: Any) -> tuple[str, Any]:
+def trained(folder: Path, last: int, make: Any, *state: Any, sets: float | None = None) -> tuple[str, Any]:
     """What is said; and the optimizer."""
     model = torch.nn.Linear(3, 1)
     optimizer = make(model.parameters())
@@ -41,8 +43,12 @@ def trained(folder: Path, last: int, make: Any, *state: Any) -> tuple[str, Any]:
         while not session.should_stop():
             session.run(stepped(model, optimizer))
             for one in others:
-                if hasattr(one, "get_last_lr"):
+                if isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                    one.step(1.0)
+                elif hasattr(one, "get_last_lr"):
                     one.step()
+            if sets is not None:
+                optimizer.param_groups[0]["lr"] = sets
     return "\n".join(lines), optimizer
 
 
@@ -75,6 +81,57 @@ def test_a_rate_that_a_scheduler_has_changed_is_not_another_setting(tmp_path: Pa
     assert said.count("optimizer: lr was 0.5 when it was saved and is 0.25 now") == 1, said
 
 
+def plateau(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+
+
+def one_cycle(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=20)
+
+
+def cyclic(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=1.0, step_size_up=4)
+
+
+def momentum(rate: float) -> Any:
+    return lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+
+
+@pytest.mark.parametrize(("make", "schedule"), [(adam, plateau), (adam, one_cycle), (momentum, one_cycle), (momentum, cyclic)])
+def test_what_schedulers_change_is_not_another_setting(tmp_path: Path, make: Any, schedule: Any) -> None:
+    _, optimizer = trained(tmp_path, 3, make(0.1), schedule)
+    changed = dict(optimizer.param_groups[0])
+    said, optimizer = trained(tmp_path, 3, make(0.1), schedule)
+    assert "optimizer:" not in said, said
+    assert all(optimizer.param_groups[0][key] == changed[key] for key in changed if key != "params")
+    said, _ = trained(tmp_path, 4, make(0.1), schedule)
+    assert "optimizer:" not in said, said
+
+
+def test_a_rate_that_the_program_sets_is_not_another_setting(tmp_path: Path) -> None:
+    trained(tmp_path, 2, adam(0.1), sets=0.01)
+    said, optimizer = trained(tmp_path, 3, adam(0.1), sets=0.01)
+    assert "optimizer:" not in said and optimizer.param_groups[0]["lr"] == 0.01, said
+    said, _ = trained(tmp_path, 4, adam(0.5), sets=0.5)
+    assert said.count("optimizer: lr was 0.1 when it was saved and is 0.5 now") == 1, said
+    said, _ = trained(tmp_path, 5, adam(0.5))
+    assert "optimizer:" not in said, "as it was told, param_groups were set"
+
+
+def test_settings_that_cannot_be_compared_do_not_keep_a_session_from_going_on(tmp_path: Path) -> None:
+    def odd(parameters: Any) -> Any:
+        made = torch.optim.SGD(parameters, lr=torch.tensor(0.1), weight_decay=0.0)
+        made.param_groups[0].update(nan=float("nan"), inner=[{"x": (1, torch.tensor([0.1, 0.2]))}], big=10**400, rates=np.ones(3).tolist())
+        return made
+
+    trained(tmp_path, 2, odd)
+    said, _ = trained(tmp_path, 3, odd)
+    assert "optimizer:" not in said and "cannot be compared" not in said, said
+    with heard() as lines:
+        tell_settings("optimizer", [{"lr": "1"}], [{"lr": "2"}], {"param_groups": 3}, {})
+    assert len(lines) == 1 and "settings of optimizer cannot be compared with the saved ones: TypeError" in lines[0], lines
+
+
 @pytest.mark.parametrize("other", [torch.optim.AdamW, torch.optim.SGD])
 def test_another_class_of_optimizer_is_refused_with_both_names(tmp_path: Path, other: Any) -> None:
     trained(tmp_path, 2, adam(0.1))
@@ -87,8 +144,8 @@ def test_checkpoints_without_names_of_classes_are_loaded(tmp_path: Path, monkeyp
     monkeypatch.setattr(torch_session.Session, "_said", lambda self, forms: {"torch": forms})
     trained(tmp_path, 2, adam(0.1))
     monkeypatch.undo()
-    said, _ = trained(tmp_path, 3, adam(0.1))
-    assert "goes on after step 2" in said
+    said, _ = trained(tmp_path, 3, adam(0.5))
+    assert "goes on after step 2" in said and "optimizer:" not in said, "what was given then is not known"
 
 
 def test_objects_that_were_saved_and_are_not_given_again_are_named(tmp_path: Path) -> None:

@@ -282,13 +282,29 @@ def test_a_rate_that_differs_is_told_and_counts(tmp_path: Path) -> None:
     hvd.init()
     options: dict[str, Any] = {"checkpoint_dir": tmp_path, "warmup_steps": 4, "num_epochs": 1}
     made(**options, hooks=[StopAtStepHook(last_step=2)]).train_and_validate_to_end()
-    for rate, says in ((0.1, ""), (0.3, "lr was 0.1 in the last step, and the trainer's arguments make it 0.3; the arguments count")):
+    text = "lr was 0.1 in the last step, and the trainer's arguments and number of ranks make it 0.3, which counts"
+    for rate, says in ((0.1, ""), (0.3, text)):
         with heard() as lines:
             trainer = hvd.Trainer(samples(12), build, torch.optim.SGD, {"lr": rate}, 2, log_step_size=None, **options)
             trainer.close()
         told = "".join(lines)
         assert says in told and ("lr was" in told) == bool(says), lines
         assert trainer.learning_rate == rate
+
+
+def begun_twice(folder: str) -> list[str]:
+    """Saved before the first step, in which the rate is that of one rank."""
+    for _ in range(2):
+        with heard() as lines:
+            trainer = made(checkpoint_dir=folder, warmup_steps=4)
+            trainer.session.save()
+            trainer.close()
+    assert hvd.rank() != 0 or any("goes on after step 0" in line for line in lines), lines
+    return [line for line in lines if "lr" in line]
+
+
+def test_a_rate_that_was_saved_before_the_first_step_does_not_differ(tmp_path: Path) -> None:
+    assert run_ranks(2, begun_twice, str(tmp_path)) == [[], []]
 
 
 FORGOTTEN = """

@@ -1,20 +1,29 @@
 """Whether what a session has fits what it goes on with: objects, their classes, and settings of optimizers.
 
+Schedulers and programs change settings while they train. So what a program gives its optimizer now is compared with what it gave when the
+training began, and not with what was saved.
+
 >>> import torch
->>> saved = {"param_groups": [{"lr": 0.1, "momentum": 0.9, "params": [0]}]}
->>> made = torch.optim.SGD([torch.zeros(1)], lr=0.5, momentum=0.9)
->>> differences(made, saved)
-[('lr', 0.1, 0.5)]
+>>> then = given([("optimizer", torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9))])
+>>> now = given([("optimizer", torch.optim.SGD([torch.zeros(1)], lr=0.5, momentum=0.9))])
+>>> differences(then["optimizer"], now["optimizer"])
+[('lr', 0, '0.1', '0.5')]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from phalanx.distributed._log import warn
+from phalanx.distributed._log import log, warn
+
+#: Settings of the groups of an optimizer's parameters, as texts.
+Groups = list[dict[str, str]]
+#: Larger ones are not settings.
+MOST_ELEMENTS = 16
 
 
 def classes(others: Sequence[tuple[str, Any]]) -> dict[str, str]:
@@ -38,48 +47,89 @@ def _a(kind: str | None) -> str:
     return "" if kind is None else f", a {kind}"
 
 
-def differences(optimizer: Any, saved: Any) -> list[tuple[str, Any, Any]]:
-    """Settings that were saved with another value: what they are called, the saved one, and that of the optimizer."""
-    groups = getattr(optimizer, "param_groups", None)
-    others = saved.get("param_groups") if isinstance(saved, Mapping) else None
-    if not isinstance(groups, list) or not isinstance(others, list) or len(groups) != len(others):
-        return []
-    found = []
-    for at, (own, other) in enumerate(zip(groups, others, strict=True)):
-        place = f" of parameter group {at}" if len(groups) > 1 else ""
-        found += [(f"{key}{place}", was, now) for key, was, now in _differing(own, other)]
+def given(others: Sequence[tuple[str, Any]]) -> dict[str, Groups]:
+    """The settings that optimizers have now, by the names of the objects. What is not plain is left out."""
+    found = {}
+    for name, one in others:
+        if isinstance(one, torch.optim.Optimizer):
+            try:
+                found[name] = _settings(one.param_groups)
+            except Exception as why:
+                log(f"settings of {name} cannot be compared: {type(why).__name__}: {why}")
     return found
 
 
-def _differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key in sorted((own.keys() & other.keys()) - {"params", "param_names", "initial_lr", "lr"}):
-        if _plain(own[key]) != _plain(other[key]):
-            yield key, _plain(other[key]), _plain(own[key])
-    # A scheduler changes the rate, and keeps the one that it began with.
-    was, now = (_plain(group.get("initial_lr", group.get("lr"))) for group in (other, own))
-    if was != now:
-        yield "lr", was, now
+def _settings(groups: Any) -> Groups:
+    # A scheduler writes the rate that it began with down a second time.
+    hidden = ("params", "param_names", "initial_lr")
+    each = [{str(key): _text(value) for key, value in group.items() if key not in hidden} for group in groups]
+    return [{key: text for key, text in group.items() if text is not None} for group in each]
 
 
-def _plain(value: Any) -> Any:
+def _text(value: Any) -> str | None:
+    """Equal for equal settings: 0 and 0.0 are, and NaN is equal to itself. ``None`` for what is not plain."""
     if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 else value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+        # The rate 0.1 may be a tensor of 32 bits.
+        return _text(_rounded(value.tolist())) if value.numel() <= MOST_ELEMENTS else None
+    if value is None or isinstance(value, (bool, str)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        each = [_text(one) for one in value]
+        return None if None in each else f"[{', '.join(map(str, each))}]"
+    if isinstance(value, Mapping):
+        items = {str(key): _text(one) for key, one in value.items()}
+        return None if None in items.values() else f"{{{', '.join(f'{key}: {items[key]}' for key in sorted(items))}}}"
+    if isinstance(value, complex) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    is_whole = math.isfinite(number) and number == int(number) and abs(number) < 1e15
+    return repr(int(number)) if is_whole else repr(number)
 
 
-def tell_settings(name: str, optimizer: Any, saved: Any, now: Mapping[str, Any]) -> None:
-    """One line for each setting that differs. Saved ones count, except for those of ``now``, which the program sets in every step."""
-    for key, was, own in differences(optimizer, saved):
-        if key.split()[0] not in now:
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def differences(then: Groups, now: Groups) -> list[tuple[str, int, str, str]]:
+    """Settings that were given with another value: what they are called, the group, and both values."""
+    if len(then) != len(now):
+        return []
+    pairs = enumerate(zip(then, now, strict=True))
+    return [(key, at, was[key], own[key]) for at, (was, own) in pairs for key in sorted(was.keys() & own.keys()) if was[key] != own[key]]
+
+
+def tell_settings(name: str, then: Groups | None, own: Groups | None, saved: Any, now: Mapping[str, Any]) -> None:
+    """One line for each setting that was given otherwise ``then``; ``saved`` is the state that counts.
+
+    Those of ``now`` are set by the program in every step; they are compared with the saved ones. A fault here does not end the session.
+    """
+    try:
+        _tell_settings(name, then or [], own or [], _settings(saved["param_groups"]), now)
+    except Exception as why:
+        log(f"settings of {name} cannot be compared with the saved ones: {type(why).__name__}: {why}")
+
+
+def _tell_settings(name: str, then: Groups, own: Groups, saved: Groups, now: Mapping[str, Any]) -> None:
+    for key, at, was, is_now in differences(then, own):
+        # The program may have set it to this value after it had begun.
+        if key in now or saved[at].get(key) == is_now:
+            continue
+        place = f" of parameter group {at}" if len(own) > 1 else ""
+        warn(
+            f"{name}: {key}{place} was {was} when it was saved and is {is_now} now; the saved value counts: to change it, set param_groups "
+            "after the session has begun"
+        )
+    for key, value in now.items():
+        before, text = saved[0].get(key) if saved else None, _text(value)
+        if before is not None and before != text:
             warn(
-                f"{name}: {key} was {was!r} when it was saved and is {own!r} now; the saved value counts: to change it, set param_groups "
-                "after the session has begun"
+                f"{name}: {key} was {before} in the last step, and the trainer's arguments and number of ranks make it {text}, which counts"
             )
-    groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
-    for key, own in now.items():
-        was = _plain(groups[0].get(key)) if groups else own
-        if was != own:
-            warn(f"{name}: {key} was {was!r} in the last step, and the trainer's arguments make it {own!r}; the arguments count")
 
 
 def trains_another(model: torch.nn.Module, optimizer: Any) -> bool:
@@ -91,4 +141,4 @@ def trains_another(model: torch.nn.Module, optimizer: Any) -> bool:
     return not any(id(parameter) in own for group in groups for parameter in group["params"])
 
 
-__all__ = ["classes", "differences", "misfit", "tell_settings", "trains_another"]
+__all__ = ["classes", "differences", "given", "misfit", "tell_settings", "trains_another"]

@@ -33,7 +33,7 @@ from phalanx.distributed._log import log, tell, warn
 from phalanx.distributed._loop import SAVE_SECS, Loop, Options, extra_of, join
 from phalanx.distributed.hooks import ProfilerHook, SessionRunArgs, SessionRunHook
 from phalanx.exceptions import CheckpointError, PhalanxError, SessionError
-from phalanx.torch._resumed import classes, misfit, tell_settings, trains_another
+from phalanx.torch._resumed import classes, given, misfit, tell_settings, trains_another
 from phalanx.torch._state import (
     InPlace,
     filled,
@@ -111,6 +111,8 @@ class Session(Loop):
         for name, one in self._others:
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 raise TypeError(f"{name} has no state_dict() and load_state_dict(): it is a {type(one).__name__}")
+        #: What the program has given its optimizers, before anything is taken over.
+        self._settings = given(self._others)
         for hook in (*(options.hooks or ()), *(options.chief_only_hooks or ())):
             if isinstance(hook, ProfilerHook):
                 raise TypeError("ProfilerHook records static programs: use torch.profiler")
@@ -207,7 +209,7 @@ class Session(Loop):
         step: int | None,
     ) -> None:
         """Gives the objects what a checkpoint of this step, or the chief, says of them, once the model's tensors are there."""
-        forms = extra["torch"]
+        forms, given_then = extra["torch"], extra.get("given", {})
         if has_values(form):
             self._model.load_state_dict(filled(forms["model"], tensors))
         for name, one in self._others:
@@ -216,8 +218,13 @@ class Session(Loop):
                     log(f"the checkpoint has no {name}, which begins anew")
                 continue
             state = filled(forms[name], made)
-            if step is not None and self.is_chief and isinstance(one, torch.optim.Optimizer):
-                tell_settings(name, one, state, self._settings_now(step) if name == "optimizer" else {})
+            if step is not None and isinstance(one, torch.optim.Optimizer):
+                then, own = given_then.get(name), self._settings.get(name)
+                if self.is_chief:
+                    tell_settings(name, then, own, state, self._settings_now(step) if name == "optimizer" else {})
+                if then is not None:
+                    # Its values count, so the next start is compared with it, too.
+                    self._settings[name] = then
             try:
                 one.load_state_dict(state)
             except Exception as why:
@@ -229,7 +236,7 @@ class Session(Loop):
         return {}
 
     def _said(self, forms: dict[str, Any]) -> dict[str, Any]:
-        return {"torch": forms, "classes": classes(self._others)}
+        return {"torch": forms, "classes": classes(self._others), "given": self._settings}
 
     def _extra(self) -> dict[str, Any]:
         forms, self._tensors = self._forms()

@@ -104,11 +104,13 @@ class _TrainerSession(Session):
     """A session whose learning rate is set by the trainer."""
 
     def __init__(self, trainer: Trainer, state: list[Any], **options: Any) -> None:
-        self._rate = trainer._rate_of
+        self._trainer = trainer
         super().__init__(trainer.training_network, trainer._optimizer, state, **options)
 
     def _settings_now(self, step: int) -> dict[str, Any]:
-        return {"lr": self._rate(step)}
+        # Before the first step the optimizer has the rate that it was made with.
+        trainer = self._trainer
+        return {"lr": trainer._rate_of(step) if step > 0 else trainer._rates.scaled(trainer._size)}
 
 
 __all__ = ["Trainer"]
