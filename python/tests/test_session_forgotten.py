@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from test_session_graph import Model, share
 session = Model().session(checkpoint_dir=sys.argv[2])
 for step in range(4):
     session.run([], share(step))
-    if step == 0:
+    if step == (2 if sys.argv[3] == "saved" else 0):
         session.save()
 if sys.argv[3] == "closed":
     session.close()
@@ -48,6 +49,26 @@ def test_a_session_that_is_not_closed_names_its_directory_and_the_steps_that_are
     done = forgotten(tmp_path / "b", "closed")
     assert (done.returncode, "not closed" in done.stderr) == (0, False), done
     assert steps(tmp_path / "b")[-1] == 4
+
+
+def test_a_save_that_is_under_way_is_written_before_the_process_ends(tmp_path: Path) -> None:
+    done = forgotten(tmp_path, "saved")
+    assert (done.returncode, done.stderr, steps(tmp_path)[-1]) == (0, "", 4), done
+
+
+def test_a_save_that_is_not_written_does_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "inner"
+    with heard() as lines:
+        session: Any = Model().session(checkpoint_dir=folder)
+        session.run([], share(0))
+        shutil.rmtree(folder)
+        folder.write_text("a file")
+        session.save()
+        session.run([], share(1))
+        del session
+        gc.collect()
+    (line,) = lines
+    assert "was not closed, so steps 1 to 2 are not saved (step 2 could not be saved: rank 0: " in line, line
 
 
 def test_a_session_that_is_collected_says_so_once(tmp_path: Path) -> None:
@@ -104,27 +125,6 @@ def test_a_second_session_of_the_process_is_refused(tmp_path: Path) -> None:
     Model().session(checkpoint_dir=tmp_path).close()
 
 
-HOLDS = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from phalanx._phalanx import CheckpointFollower
-from test_session_graph import Model, share
-
-with Model().session(checkpoint_dir=sys.argv[2]) as session:
-    session.run([], share(0))
-    session.save()
-    session.run([], share(1))
-    found, _ = CheckpointFollower(sys.argv[2], True).next(60.0)
-    assert found.step == 2
-    child = os.fork()
-    if not child:
-        # It has the files of its parent, and waits until the test has ended.
-        sys.stdin.read()
-        os._exit(0)
-    print(child, flush=True)
-    sys.stdin.read()
-"""
-
 FORKS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -152,6 +152,27 @@ def test_a_session_that_is_closed_frees_the_directory_though_a_child_lives(tmp_p
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "again 1\n"), done
 
+
+HOLDS = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from phalanx._phalanx import CheckpointFollower
+from test_session_graph import Model, share
+
+with Model().session(checkpoint_dir=sys.argv[2]) as session:
+    session.run([], share(0))
+    session.save()
+    session.run([], share(1))
+    found, _ = CheckpointFollower(sys.argv[2], True).next(60.0)
+    assert found.step == 2
+    child = os.fork()
+    if not child:
+        # It has the files of its parent, and waits until the test has ended.
+        sys.stdin.read()
+        os._exit(0)
+    print(child, flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_another_process_is_named_until_it_is_killed(tmp_path: Path) -> None:

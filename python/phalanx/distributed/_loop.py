@@ -136,8 +136,8 @@ class Loop:
         for hook in self._hooks:
             self._call(hook, hook.after_create_session, self, self)
         self._cross()
-        if self._save_dir is not None and self.is_chief:
-            self._unsaved = Unsaved(self, self._save_dir, self._step)
+        if self._save_dir is not None:
+            self._unsaved = Unsaved(self, self._core, self._save_dir, self._step, self._grace)
 
     # What a kind of session knows.
 
