@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from heard import heard
@@ -206,12 +207,14 @@ def test_a_session_that_is_closed_says_so() -> None:
     assert session.stopped is not None and session.stopped.by == "StopAtStepHook"
 
 
-def with_hook(make: str) -> str:
+def with_hook(make: str, name: str) -> tuple[int, list[str], Any]:
+    """Steps 2 to 5: all have a loss, the fourth has val_loss, too. The first has no numbers."""
     made = Training()
     hooks: dict[str, SessionRunHook] = {
-        "early": EarlyStoppingHook("los", every_n_steps=100),
-        "summary": SummarySaverHook(save_steps=100, output_dir="nowhere", tensors=["loss", "los"]),
-        "logging": LoggingTensorHook({"shown": "los"}, every_n_iter=100),
+        "early": EarlyStoppingHook(name, every_n_steps=100),
+        "summary": SummarySaverHook(save_steps=100, output_dir="nowhere", tensors=["loss", name]),
+        "logging": LoggingTensorHook({"shown": name}, every_n_iter=100),
+        "nan": NanTensorHook(name),
     }
     steps = 0
 
@@ -219,24 +222,37 @@ def with_hook(make: str) -> str:
         nonlocal steps
         steps += 1
         loss = made.step([0, 1])
-        # The first step has no numbers: nothing is known of names.
-        return {"loss": loss, "worst": 3.0} if steps > 1 else None
+        numbers = {"loss": loss, "val_loss": float("nan")} if steps == 4 else {"loss": loss, "worst": 3.0}
+        return numbers if steps > 1 else None
 
-    try:
-        with made.session(hooks=[hooks[make]]) as session:
-            for _ in range(4):
-                session.run(step)
-    except (ValueError, SessionError) as why:
-        return f"{session.global_step} {type(why).__name__}: {why}"
-    raise AssertionError("it ended")
+    why = None
+    with heard(logging.WARNING) as lines:
+        try:
+            with made.session(hooks=[hooks[make]]) as session:
+                for _ in range(5):
+                    session.run(step)
+        except SessionError as error:
+            why = str(error)
+    return session.global_step, lines, why
 
 
-@pytest.mark.parametrize("make", ["early", "summary", "logging"])
-def test_a_misspelt_number_is_told_with_the_known_ones(make: str) -> None:
-    first, second = run_ranks(2, with_hook, make)
-    text = "looks at 'los', and the step has no number of that name: its numbers are loss, worst"
-    assert re.match(r"2 ValueError: \w+Hook ", first) and text in first, first
-    assert second.startswith("2 ") and text in second, second
+@pytest.mark.parametrize("make", ["early", "summary", "logging", "nan"])
+def test_a_misspelt_number_is_told_with_the_known_ones_and_again_at_the_end(make: str) -> None:
+    (n, lines, why), other = run_ranks(2, with_hook, make, "los")
+    assert (n, why) == (5, None) and other == (5, [], None), (lines, other)
+    first, last = lines
+    text = "Hook looks at 'los', and the step has no number of that name: its numbers are loss, worst; the hook waits for a step"
+    assert first.endswith(f"{text} that has it"), first
+    assert last.endswith("Hook looked at 'los', and no step had a number of that name: the numbers of a step were loss, worst"), last
+
+
+@pytest.mark.parametrize("make", ["early", "logging", "nan"])
+def test_a_number_that_some_steps_have_is_waited_for(make: str) -> None:
+    hvd.init()
+    n, lines, why = with_hook(make, "val_loss")
+    assert len(lines) == 1 and "looks at 'val_loss'" in lines[0], lines
+    wanted = (4, "training stopped at step 4: NanTensorHook of rank 0: val_loss is NaN at step 4") if make == "nan" else (5, None)
+    assert (n, why) == wanted
 
 
 def test_a_name_that_is_not_in_the_program_is_told_before_the_first_step() -> None:
@@ -256,6 +272,16 @@ def test_negative_steps_are_refused_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             StopAtStepHook(**options)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers_of_steps() -> None:
+    model = Model()
+    with model.session(hooks=[StopAtStepHook(last_step=np.int64(2))]) as session:  # type: ignore[arg-type]
+        while not session.should_stop():
+            session.run([], share(0))
+    assert session.global_step == 2
+    with pytest.raises(ValueError, match="num_steps must be a whole number from 0, not"):
+        StopAtStepHook(np.float64(2.0))  # type: ignore[arg-type]
 
 
 def one_sided(folder: str, kind: str) -> str:

@@ -81,6 +81,8 @@ class Loop:
     _rank: int | None
     #: How long a rank that leaves by an exception waits until the others hear of it.
     _heard_secs = HEARD_SECS
+    #: Steps may have different numbers, so that one which a step lacks may come later.
+    _has_varied_numbers = False
 
     def __init__(self, options: Options) -> None:
         options = options.checked()

@@ -11,12 +11,14 @@ was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from phalanx import _phalanx
+from phalanx.distributed._log import warn
 
 if TYPE_CHECKING:
     from phalanx.distributed._loop import Loop
@@ -109,12 +111,18 @@ class _Decided(SessionRunHook):
         self._make = make
         self._core = make()
         self._tensors = _named(tensors)
-        self._is_found = False
+        self._look_anew()
 
     def begin(self) -> None:
         """Begins anew, so that a hook can be used by one session after the other."""
         self._core = self._make()
-        self._is_found = False
+        self._look_anew()
+
+    def _look_anew(self) -> None:
+        #: Names that no step has had so far, and numbers that one has had.
+        self._missing = set(self._tensors.values())
+        self._known: list[str] = []
+        self._has_looked = False
 
     def _word(self) -> tuple[str, str] | None:
         return ("chief", type(self).__name__) if self._only_chief else None
@@ -129,23 +137,41 @@ class _Decided(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         session = run_context.session
-        session._act(self, self._core.after(run_context.step, session._seconds(), self._seen(run_values.values)))
+        seen = self._seen(session, run_values.values)
+        if seen is not None:
+            session._act(self, self._core.after(run_context.step, session._seconds(), seen))
 
     def end(self, session: Any) -> None:
         session._act(self, self._core.end(session.global_step))
+        if self._has_looked and self._missing and session.is_chief:
+            numbers = f"the numbers of a step were {', '.join(self._known)}" if self._known else "no step had numbers"
+            warn(f"{type(self).__name__} looked at {_quoted(self._missing)}, and no step had a number of that name: {numbers}")
 
-    def _seen(self, values: Mapping[str, float]) -> list[tuple[str, float]]:
-        """The values under the names that this hook has for them. The first step that has numbers must have these."""
-        if values and not self._is_found:
-            odd = next((name for name in self._tensors.values() if name not in values), None)
-            if odd is not None:
-                raise ValueError(
-                    f"{type(self).__name__} looks at {odd!r}, and the step has no number of that name: its numbers are "
+    def _seen(self, session: Loop, values: Mapping[str, float]) -> list[tuple[str, float]] | None:
+        """The values under the names that this hook has for them; ``None``: it has nothing to look at.
+
+        A name that the first step with numbers does not have is told, and refused where each step has the same numbers.
+        """
+        self._has_looked = True
+        if self._missing and values:
+            is_first = not self._known
+            self._known = list(values)
+            self._missing -= values.keys()
+            if self._missing and is_first:
+                text = (
+                    f"{type(self).__name__} looks at {_quoted(self._missing)}, and the step has no number of that name: its numbers are "
                     f"{', '.join(values)}"
                 )
-            self._is_found = True
+                if not session._has_varied_numbers:
+                    raise ValueError(text)
+                if session.is_chief:
+                    warn(f"{text}; the hook waits for a step that has it")
         own = {tag: values[name] for tag, name in self._tensors.items() if name in values}
         return list({**values, **own}.items())
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names))
 
 
 def _named(tensors: Any) -> dict[str, str]:
@@ -172,10 +198,21 @@ class StopAtStepHook(_Decided):
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
-        for name, number in (("num_steps", num_steps), ("last_step", last_step)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-                raise ValueError(f"{name} must be a whole number from 0, not {number!r}")
-        super().__init__(lambda: _phalanx.SessionHook.stop_at_step(num_steps, last_step))
+        steps, last = _number_of_steps("num_steps", num_steps), _number_of_steps("last_step", last_step)
+        super().__init__(lambda: _phalanx.SessionHook.stop_at_step(steps, last))
+
+
+def _number_of_steps(name: str, given: Any) -> int | None:
+    """A whole number, also one of numpy's."""
+    if given is None:
+        return None
+    try:
+        number = -1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"{name} must be a whole number from 0, not {given!r}")
+    return number
 
 
 class StopAtTimeHook(_Decided):
@@ -272,6 +309,11 @@ class NanTensorHook(_Decided):
     def __init__(self, loss_tensor: Any = "loss", fail_on_nan_loss: bool = True) -> None:
         loss = _name(loss_tensor)
         super().__init__(lambda: _phalanx.SessionHook.nan(loss, fail_on_nan_loss), [loss])
+        self._loss = loss
+
+    def _seen(self, session: Loop, values: Mapping[str, float]) -> list[tuple[str, float]] | None:
+        seen = super()._seen(session, values)
+        return None if session._has_varied_numbers and self._loss not in values else seen
 
 
 class EarlyStoppingHook(_Decided):

@@ -71,6 +71,8 @@ class Session(Loop):
 
     #: All ranks may raise the same, each at its time. Then they keep their world.
     _heard_secs = END_SECS
+    #: What a function returns may differ from step to step.
+    _has_varied_numbers = True
 
     def __init__(
         self,
