@@ -6,6 +6,7 @@ mod check;
 mod counts;
 mod demo;
 mod dist;
+mod engines;
 mod examples;
 mod lint;
 mod process;
@@ -31,6 +32,7 @@ cargo xtask COMMAND
   python         builds and installs the Python package into an environment of this clone, and says where it is
   book           the pages of docs/ as a book with search, in target/book; --open shows it
   wheel          release wheels of the package and of Horovod's names, tried out with every Python here
+  engines        the tests under the engines of clusters that are here (MPI, Slurm, etcd); --install brings those that are not
   dist           a tarball with the command, the library for C and what finds it, and completions
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's limits; `bench --help` says more
 ";
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         "python" => python::prepare(&shell),
         "wheel" => wheel::run(&shell),
         "dist" => dist::run(&shell),
+        "engines" => engines::run(&shell, &rest),
         "" | "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())

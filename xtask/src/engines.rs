@@ -1,0 +1,79 @@
+//! `cargo xtask engines`: which engines of clusters are on this machine, and the tests that start ranks under the real ones.
+
+use crate::process::{Output, Shell};
+use std::time::Duration;
+
+pub const HELP: &str = "\
+cargo xtask engines [--install]
+
+  Says which engines of clusters this machine has, and runs the tests that start ranks under them, between network namespaces (root).
+  What is absent is skipped, with the Debian package that has it. These tests are also part of `cargo xtask test`.
+
+  --install      first installs what is absent, with apt-get (root)
+";
+
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// What users call it, the program that shows that it is here, and the Debian packages that bring it.
+const ENGINES: [(&str, &str, &str); 5] = [
+    ("network namespaces", "ip", "iproute2"),
+    ("Open MPI", "mpirun.openmpi", "openmpi-bin libpmix2"),
+    ("MPICH", "mpiexec.hydra", "mpich"),
+    ("Slurm", "slurmctld", "munge slurmctld slurmd slurm-client"),
+    ("etcd", "etcd", "etcd-server"),
+];
+
+pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
+    match flags.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {}
+        ["--install"] => install(shell)?,
+        ["--help" | "-h"] => {
+            print!("{HELP}");
+            return Ok(());
+        }
+        _ => return Err(format!("engines knows --install, not {:?}\n\n{HELP}", flags.join(" "))),
+    }
+    for (engine, program, packages) in ENGINES {
+        match is_here(shell, program) {
+            true => eprintln!("{engine:20} {program}"),
+            false => eprintln!("{engine:20} absent; Debian: {packages}"),
+        }
+    }
+    let filter = ["--no-fail-fast", "--success-output", "never", "-E", "test(engines::)"];
+    let mut tests = shell.cargo("nextest run --package phalanx-launch");
+    shell.must(tests.args(filter), Output::Shown, LIMIT).map(drop)
+}
+
+fn install(shell: &Shell) -> Result<(), String> {
+    let absent = ENGINES.iter().filter(|(_, program, _)| !is_here(shell, program));
+    let packages: Vec<&str> = absent.flat_map(|(_, _, packages)| packages.split(' ')).collect();
+    if packages.is_empty() {
+        eprintln!("nothing is absent");
+        return Ok(());
+    }
+    eprintln!("installing {} with apt-get ...", packages.join(" "));
+    let mut update = shell.command("apt-get");
+    shell.must(update.args(["update", "-q"]), Output::Kept, LIMIT)?;
+    let mut install = shell.command("apt-get");
+    install.args(["install", "-y", "-q", "--no-install-recommends"]).args(&packages);
+    install.env("DEBIAN_FRONTEND", "noninteractive");
+    shell.must(&mut install, Output::Shown, LIMIT).map(drop)
+}
+
+fn is_here(shell: &Shell, program: &str) -> bool {
+    let mut look = shell.command("sh");
+    shell.works(look.args(["-c", &format!("command -v {program}")]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_is_told_with_packages_and_unknown_flags_are_refused() {
+        let shell = Shell::new().unwrap();
+        assert!(is_here(&shell, "sh") && !is_here(&shell, "no-such-engine"));
+        assert!(run(&shell, &["--instal".into()]).unwrap_err().contains("engines knows --install"));
+        assert!(ENGINES.iter().all(|(_, _, packages)| packages.split(' ').all(|p| !p.is_empty())));
+    }
+}
