@@ -101,8 +101,11 @@ impl Job {
         let secret = Secret::random();
         let hex = secret.expose().iter().map(|b| format!("{b:02x}")).collect();
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-        let address = listener.local_addr().expect("it is bound").to_string();
-        // Where rank 0 serves, the port is free again for it; ports of the system's choice do not come again soon.
+        let address = match spec.server {
+            Server::Launcher => listener.local_addr().expect("it is bound").to_string(),
+            // Without a port: rank 0 tries several, where one that was free a moment ago may be another test's.
+            Server::RankZero => "127.0.0.1".to_string(),
+        };
         let hub = (spec.server == Server::Launcher)
             .then(|| Hub::start(vec![listener], secret, spec.n_ranks()).expect("a hub starts"));
         let (tongue, ear) = mpsc::channel();
