@@ -25,7 +25,7 @@ use crate::{
     rsh::Rsh,
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
-use phalanx_core::{Config, Encrypt, Rank};
+use phalanx_core::{Config, ConfigError, Encrypt, Rank};
 use phalanx_net::{
     Terms,
     secret::Secret,
@@ -204,12 +204,17 @@ fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
 fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let here = |name: &str| env::var_os(name).map(OsStringExt::into_vec);
     let plaintext = args.insecure_plaintext.then_some("PHALANX_ENCRYPT=never");
-    args.env
-        .iter()
-        .map(String::as_str)
-        .chain(plaintext)
+    let specs = args.env.iter().map(String::as_str).chain(plaintext);
+    let extra: Env = specs
         .map(|spec| environment::extra(spec, here).map_err(|name| LaunchError::Extra { name }))
-        .collect()
+        .collect::<Result<_, _>>()?;
+    let other = |(name, value): &&(Vec<u8>, Vec<u8>)| name == b"PHALANX_ENCRYPT" && value != b"never";
+    if let Some((_, value)) = extra.iter().find(other).filter(|_| args.insecure_plaintext) {
+        let value = String::from_utf8_lossy(value).into_owned();
+        let why = "--insecure-plaintext says never; leave one of the two out".into();
+        return Err(ConfigError::Bad { name: "PHALANX_ENCRYPT", value, why }.into());
+    }
+    Ok(extra)
 }
 
 /// What the ranks will encrypt; the meeting does the same.

@@ -26,6 +26,16 @@ fn impossible_numbers() {
 }
 
 #[test]
+fn encryption_is_asked_for_in_known_words_and_in_one_way() {
+    let bad = ["PHALANX_ENCRYPT=\"yes\" cannot be used", "write auto, always or never"];
+    fails(&["-np", "1", "-x", "PHALANX_ENCRYPT=yes", "true"], 2, &bad);
+    let both = ["-np", "1", "--insecure-plaintext", "-x", "PHALANX_ENCRYPT=always", "true"];
+    fails(&both, 2, &["PHALANX_ENCRYPT=\"always\"", "--insecure-plaintext says never", "leave one"]);
+    let done = run(&["-np", "1", "--insecure-plaintext", "sh", "-c", "echo is $PHALANX_ENCRYPT"]);
+    assert_eq!((done.code, done.stdout.trim()), (Some(0), "is never"), "{}", done.stderr);
+}
+
+#[test]
 fn the_number_may_stand_next_to_its_flag() {
     let done = run(&["-np2", "echo", "-np3"]);
     assert_eq!((done.code, done.stdout.matches("-np3").count()), (Some(0), 2), "{}", done.stderr);
