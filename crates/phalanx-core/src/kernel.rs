@@ -12,10 +12,14 @@
 //! contributions arrive together; a plan of several passes stores partial sums in the type itself, and they wrap.
 
 mod cell;
+mod float;
 mod level;
 mod pass;
 #[cfg(test)]
 mod tests;
+pub mod update;
+
+pub use float::{Float, fast};
 
 use crate::{DType, OpError, ReduceOp};
 use level::Level;

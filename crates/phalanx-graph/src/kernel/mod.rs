@@ -14,9 +14,10 @@ pub use call::{Call, Env, MemorySpace, OpStep, Operand, Pair};
 pub use gemm::{Gemm, Mat, Size, Taps, Tiled, Turned, chains};
 pub use inner::{BodySlot, Inner};
 pub use number::Real;
+pub use phalanx_core::kernel::{Float, fast};
 pub use random::Stream;
 pub use raw_memory::RawMemory;
-pub use sum::{DEEP, columns, dot, fast, largest, sum, sums, total, widen};
+pub use sum::{DEEP, columns, dot, largest, sum, sums, total, widen};
 pub use walk::{Strides, Walk, stretched, strides};
 
 use crate::ir::Site;

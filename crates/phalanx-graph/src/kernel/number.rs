@@ -1,39 +1,15 @@
 //! The floating-point types kernels compute in, with functions whose bits do not depend on the machine's C library.
 
 use super::gemm::Gemm;
-use bytemuck::Pod;
-use phalanx_core::DType;
-use std::{
-    fmt::Debug,
-    ops::{Add, AddAssign, Div, Mul, Neg, Sub},
-};
+use phalanx_core::kernel::Float;
 
-pub trait Real:
-    Pod
-    + Gemm
-    + Debug
-    + PartialOrd
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-    + Neg<Output = Self>
-    + AddAssign
-    + Send
-    + Sync
-{
-    const DTYPE: DType;
-    const ZERO: Self;
-    const ONE: Self;
+pub trait Real: Float + Gemm {
     const LOWEST: Self;
-    fn of(value: f64) -> Self;
-    fn wide(self) -> f64;
     fn exp(self) -> Self;
     fn ln(self) -> Self;
     fn tanh(self) -> Self;
     fn erf(self) -> Self;
     fn pow(self, by: Self) -> Self;
-    fn sqrt(self) -> Self;
     /// `self * by + to`, rounded once. Slow where the CPU cannot fuse.
     fn mul_add(self, by: Self, to: Self) -> Self;
     fn abs(self) -> Self;
@@ -71,20 +47,9 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ident, $dtype:ident, $exp:path, $ln:path, $ln_1p:path, $tanh:path, $erf:path, $pow:path, $sin:path, $cos:path) => {
+    ($t:ident, $exp:path, $ln:path, $ln_1p:path, $tanh:path, $erf:path, $pow:path, $sin:path, $cos:path) => {
         impl Real for $t {
-            const DTYPE: DType = DType::$dtype;
-            const ZERO: $t = 0.0;
-            const ONE: $t = 1.0;
             const LOWEST: $t = $t::NEG_INFINITY;
-            #[inline(always)]
-            fn of(value: f64) -> $t {
-                value as $t
-            }
-            #[inline(always)]
-            fn wide(self) -> f64 {
-                self as f64
-            }
             #[inline(always)]
             fn exp(self) -> $t {
                 $exp(self)
@@ -108,10 +73,6 @@ macro_rules! real {
             #[inline(always)]
             fn pow(self, by: $t) -> $t {
                 $pow(self, by)
-            }
-            #[inline(always)]
-            fn sqrt(self) -> $t {
-                $t::sqrt(self)
             }
             #[inline(always)]
             fn mul_add(self, by: $t, to: $t) -> $t {
@@ -148,8 +109,8 @@ macro_rules! real {
         }
     };
 }
-real!(f32, F32, exp_f32, libm::logf, libm::log1pf, tanh_f32, erf_f32, libm::powf, libm::sinf, libm::cosf);
-real!(f64, F64, libm::exp, libm::log, libm::log1p, libm::tanh, libm::erf, libm::pow, libm::sin, libm::cos);
+real!(f32, exp_f32, libm::logf, libm::log1pf, tanh_f32, erf_f32, libm::powf, libm::sinf, libm::cosf);
+real!(f64, libm::exp, libm::log, libm::log1p, libm::tanh, libm::erf, libm::pow, libm::sin, libm::cos);
 
 /// e^x within 2 units in the last place, without branches, so that loops over it become vector code. What would be
 /// denormal is zero.

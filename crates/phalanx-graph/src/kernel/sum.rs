@@ -3,6 +3,7 @@
 //!   [`DEEP`] rows, are added up in f32, and the rest in f64. Its bits depend on the elements and their number alone.
 
 use super::{number::Real, walk::Walk};
+use phalanx_core::kernel::fast;
 
 /// Partial sums.
 const LANES: usize = 16;
@@ -349,13 +350,6 @@ pub fn largest<T: Real>(x: &[T]) -> T {
         }
     }
     lanes.iter().chain(tail).fold(T::LOWEST, |top, &v| if top < v { v } else { top })
-}
-
-/// Runs a loop with the widest vector unit of the machine. Bits do not depend on it: a product is fused with a sum only
-/// where the loop says so.
-#[inline(always)]
-pub fn fast<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::{OpKind, Operator, check, layout::by_width};
 use crate::{
     ir::{Misfit, Sig, nested},
-    kernel::{Call, KernelError, Real, fast, real},
+    kernel::{Call, Float, KernelError, fast, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

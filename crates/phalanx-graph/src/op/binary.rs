@@ -5,7 +5,7 @@ use super::{Func, Operator, Unary, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Shape, Sig, VarId},
-    kernel::{Call, KernelError, Pair, Real, Walk, fast, real, stretched, strides, sums},
+    kernel::{Call, Float, KernelError, Pair, Real, Walk, fast, real, stretched, strides, sums},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, Float, KernelError, Real, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::{Assign, Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Op, Shape, Sig},
-    kernel::{Call, KernelError, Real, Stream, real},
+    kernel::{Call, Float, KernelError, Stream, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

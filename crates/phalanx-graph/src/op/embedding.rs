@@ -4,7 +4,7 @@ use super::{Operator, check, scatter};
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Shape, Sig, Storage},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, Float, KernelError, real},
 };
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use super::{Operator, check, layout::by_width};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Shape, Sig, Storage},
-    kernel::{Call, KernelError, Pair, Real, fast, real},
+    kernel::{Call, Float, KernelError, Pair, Real, fast, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::{Operator, check, scatter};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, Float, KernelError, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::{Arith, Binary, Operator, check, softmax::normalise};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Pair, Real, fast, largest, real},
+    kernel::{Call, Float, KernelError, Pair, Real, fast, largest, real},
 };
 use serde::{Deserialize, Serialize};
 

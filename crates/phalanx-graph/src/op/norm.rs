@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Op, Shape, Sig},
-    kernel::{Call, DEEP, KernelError, Real, dot, fast, real, sum, total, widen},
+    kernel::{Call, DEEP, Float, KernelError, Real, dot, fast, real, sum, total, widen},
 };
 use serde::{Deserialize, Serialize};
 

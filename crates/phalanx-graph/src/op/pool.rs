@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Real, fast, real, sum},
+    kernel::{Call, Float, KernelError, Real, fast, real, sum},
 };
 use serde::{Deserialize, Serialize};
 

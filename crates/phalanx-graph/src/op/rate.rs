@@ -3,7 +3,7 @@
 use super::{Operator, check};
 use crate::{
     ir::{Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, real},
+    kernel::{Call, Float, KernelError, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

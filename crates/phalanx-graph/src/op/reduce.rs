@@ -4,7 +4,7 @@ use super::{Arith, Binary, Operator, Reshape, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, MAX_RANK, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, Strides, Walk, real, strides, sums},
+    kernel::{Call, Float, KernelError, Real, Strides, Walk, real, strides, sums},
 };
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 use super::{Operator, check};
 use crate::{
     ir::{Misfit, Shape, Sig, Storage},
-    kernel::{Call, KernelError, Real, columns, fast, real},
+    kernel::{Call, Float, KernelError, Real, columns, fast, real},
 };
 use serde::{Deserialize, Serialize};
 

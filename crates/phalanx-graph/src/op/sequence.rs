@@ -7,7 +7,7 @@ use super::{
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, columns, fast, real},
+    kernel::{Call, Float, KernelError, Real, columns, fast, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Sig},
-    kernel::{Call, KernelError, Pair, Real, dot, fast, largest, real, sum, total},
+    kernel::{Call, Float, KernelError, Pair, Real, dot, fast, largest, real, sum, total},
 };
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     ir::{Dim, Misfit, Sig},
-    kernel::{Call, KernelError, Pair, Real, fast, real, sum},
+    kernel::{Call, Float, KernelError, Pair, fast, real, sum},
 };
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

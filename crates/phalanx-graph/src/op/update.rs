@@ -1,12 +1,13 @@
-//! The update rules of optimizers. All take parameter, gradient and rate first and write the parameter in place.
+//! The update rules of optimizers as operations; what they do to memory is `phalanx_core::kernel::update`. All take parameter, gradient and rate first and write the parameter in place.
 //! Sparse gradients must be merged; they change only the rows they have ("lazy"), states included.
 
 use super::{Operator, check, rows::sparse};
 use crate::{
     ir::{Misfit, Shape, Sig},
-    kernel::{Call, KernelError, Real, dot, fast, real},
+    kernel::{Call, Float, KernelError, Real, dot, fast, real},
 };
-use phalanx_core::DType;
+pub use phalanx_core::kernel::update::{Adagrad, Adam, Momentum, RmsProp};
+use phalanx_core::{DType, kernel::update};
 use serde::{Deserialize, Serialize};
 
 /// Parameter, gradient (dense or rows of it), rate, and states like the parameter.
@@ -85,122 +86,32 @@ pub struct Sgd;
 
 updater!(Sgd, "sgd", 3, 0, &[(0, 0)], |_this, call, T| {
     let (rate, p) = (call.input::<T>(2)[0], call.update::<T>(0, 0));
-    pieces::<T>(call, 1, |at, g| {
-        fast(
-            #[inline(always)]
-            || p[at..].iter_mut().zip(g).for_each(|(p, &g)| *p -= rate * g),
-        );
-    });
+    pieces::<T>(call, 1, |at, g| update::sgd(&mut p[at..], g, rate));
 });
-
-/// State: velocity.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Momentum {
-    pub mu: f64,
-    pub nesterov: bool,
-    /// Whether the rate is part of the velocity (LARS) or scales it.
-    pub rate_inside: bool,
-}
 
 updater!(Momentum, "momentum", 4, 1, &[(0, 0), (3, 1)], |this, call, T| {
-    let (rate, mu) = (call.input::<T>(2)[0], T::of(this.mu));
-    let (p, v) = (call.update::<T>(0, 0), call.update::<T>(3, 1));
-    let (inner, outer) = if this.rate_inside { (rate, T::ONE) } else { (T::ONE, rate) };
-    pieces::<T>(call, 1, |at, g| {
-        fast(
-            #[inline(always)]
-            || {
-                for ((p, v), &g) in p[at..].iter_mut().zip(&mut v[at..]).zip(g) {
-                    *v = mu * *v + inner * g;
-                    let step = if this.nesterov { inner * g + mu * *v } else { *v };
-                    *p -= outer * step;
-                }
-            },
-        );
-    });
-});
-
-/// States: first and second moment; then the number of the step, from 1. With `decay` it is AdamW.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Adam {
-    pub beta1: f64,
-    pub beta2: f64,
-    pub epsilon: f64,
-    pub decay: f64,
-}
-
-updater!(Adam, "adam", 6, 2, &[(0, 0), (3, 1), (4, 2)], |this, call, T| {
-    let step = call.input::<i64>(5)[0].max(1) as f64;
     let rate = call.input::<T>(2)[0];
-    let (p, m, v) = (call.update::<T>(0, 0), call.update::<T>(3, 1), call.update::<T>(4, 2));
-    let (b1, b2, epsilon) = (T::of(this.beta1), T::of(this.beta2), T::of(this.epsilon));
-    let first = T::of(1.0 / (1.0 - libm::pow(this.beta1, step)));
-    let second = T::of(1.0 / libm::sqrt(1.0 - libm::pow(this.beta2, step)));
-    let (c1, c2, keep) = (T::ONE - b1, T::ONE - b2, T::ONE - rate * T::of(this.decay));
-    pieces::<T>(call, 1, |at, g| {
-        fast(
-            #[inline(always)]
-            || {
-                for (((p, m), v), &g) in p[at..].iter_mut().zip(&mut m[at..]).zip(&mut v[at..]).zip(g) {
-                    *m = b1 * *m + c1 * g;
-                    *v = b2 * *v + c2 * g * g;
-                    *p = *p * keep - rate * (*m * first) / (v.sqrt() * second + epsilon);
-                }
-            },
-        );
-    });
+    let (p, v) = (call.update::<T>(0, 0), call.update::<T>(3, 1));
+    pieces::<T>(call, 1, |at, g| this.apply(&mut p[at..], &mut v[at..], g, rate));
 });
 
-/// State: sum of squares.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Adagrad {
-    pub epsilon: f64,
-}
+// The last input is the number of the step, from 1.
+updater!(Adam, "adam", 6, 2, &[(0, 0), (3, 1), (4, 2)], |this, call, T| {
+    let step = this.at(call.input::<i64>(5)[0], call.input::<T>(2)[0]);
+    let (p, m, v) = (call.update::<T>(0, 0), call.update::<T>(3, 1), call.update::<T>(4, 2));
+    pieces::<T>(call, 1, |at, g| step.apply(&mut p[at..], &mut m[at..], &mut v[at..], g));
+});
 
 updater!(Adagrad, "adagrad", 4, 1, &[(0, 0), (3, 1)], |this, call, T| {
-    let (rate, epsilon) = (call.input::<T>(2)[0], T::of(this.epsilon));
+    let rate = call.input::<T>(2)[0];
     let (p, s) = (call.update::<T>(0, 0), call.update::<T>(3, 1));
-    pieces::<T>(call, 1, |at, g| {
-        fast(
-            #[inline(always)]
-            || {
-                for ((p, s), &g) in p[at..].iter_mut().zip(&mut s[at..]).zip(g) {
-                    *s += g * g;
-                    *p -= rate * g / (s.sqrt() + epsilon);
-                }
-            },
-        );
-    });
+    pieces::<T>(call, 1, |at, g| this.apply(&mut p[at..], &mut s[at..], g, rate));
 });
 
-/// States: mean of squares, momentum.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RmsProp {
-    pub rho: f64,
-    pub epsilon: f64,
-    pub mu: f64,
-    /// Whether epsilon is added under the root, as Paddle does, or to the root, as PyTorch does.
-    #[serde(default)]
-    pub under_root: bool,
-}
-
 updater!(RmsProp, "rmsprop", 5, 2, &[(0, 0), (3, 1), (4, 2)], |this, call, T| {
-    let (rate, rho, epsilon, mu) =
-        (call.input::<T>(2)[0], T::of(this.rho), T::of(this.epsilon), T::of(this.mu));
+    let rate = call.input::<T>(2)[0];
     let (p, s, v) = (call.update::<T>(0, 0), call.update::<T>(3, 1), call.update::<T>(4, 2));
-    let (inside, outside) = if this.under_root { (epsilon, T::ZERO) } else { (T::ZERO, epsilon) };
-    pieces::<T>(call, 1, |at, g| {
-        fast(
-            #[inline(always)]
-            || {
-                for (((p, s), v), &g) in p[at..].iter_mut().zip(&mut s[at..]).zip(&mut v[at..]).zip(g) {
-                    *s = rho * *s + (T::ONE - rho) * g * g;
-                    *v = mu * *v + rate * g / ((*s + inside).sqrt() + outside);
-                    *p -= *v;
-                }
-            },
-        );
-    });
+    pieces::<T>(call, 1, |at, g| this.apply(&mut p[at..], &mut s[at..], &mut v[at..], g, rate));
 });
 
 /// The rate of LARS, from the squared norms of parameter and gradient and the global rate.
@@ -287,9 +198,7 @@ impl Operator for ClipFactor {
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         real!(call.dtype(0), T => {
-            let norm = call.input::<T>(0)[0].sqrt();
-            let limit = T::of(self.limit);
-            call.output::<T>(0)[0] = if norm > limit { limit / norm } else { T::ONE };
+            call.output::<T>(0)[0] = update::clip_factor(call.input::<T>(0)[0], self.limit);
         });
         Ok(())
     }
@@ -357,8 +266,7 @@ impl Operator for Decay {
         real!(call.dtype(0), T => {
             let (p, factor) = (call.input::<T>(1), T::of(self.factor));
             if !call.is_sparse(0) {
-                let g = call.update::<T>(0, 0);
-                fast(#[inline(always)] || g.iter_mut().zip(p).for_each(|(g, &p)| *g += factor * p));
+                update::decay(call.update::<T>(0, 0), p, factor);
                 return Ok(());
             }
             let ((rows, values), (to, out)) = (call.rows::<T>(0), call.rows_out::<T>(0));
@@ -367,7 +275,7 @@ impl Operator for Decay {
             let width = call.dims(0)[1..].iter().product::<usize>().max(1);
             for (&row, g) in rows.iter().zip(out.chunks_exact_mut(width)) {
                 if let Ok(row) = usize::try_from(row) {
-                    g.iter_mut().zip(&p[row * width..]).for_each(|(g, &p)| *g += factor * p);
+                    update::decay(g, &p[row * width..], factor);
                 }
             }
         });

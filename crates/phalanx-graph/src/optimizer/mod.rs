@@ -250,10 +250,10 @@ impl Optimizer {
                 adding.to(op, &[p, g, rate, v], &[p, v], Role::Optimize)
             }
             Rule::Adam { beta1, beta2, epsilon } => {
-                adding.adam(Adam { beta1, beta2, epsilon, decay: 0.0 }, first, step)
+                adding.adam(Adam { beta1, beta2, epsilon, decay: 0.0, epsilon_first: false }, first, step)
             }
             Rule::AdamW { beta1, beta2, epsilon, decay } => {
-                adding.adam(Adam { beta1, beta2, epsilon, decay }, first, step)
+                adding.adam(Adam { beta1, beta2, epsilon, decay, epsilon_first: false }, first, step)
             }
             Rule::Adagrad { epsilon } => {
                 let s = adding.state(p, "squares")?;

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     exec::RunError,
     ir::{OpId, Program},
-    kernel::{Call, Env, KernelError, MemoryView, OpStep, Real, fast, real},
+    kernel::{Call, Env, Float, KernelError, MemoryView, OpStep, Real, fast, real},
 };
 use phalanx_core::DType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
