@@ -1,4 +1,4 @@
-//! Which crate may know which: core <- net <- collective <- launch; core <- graph; core <- checkpoint <- launch, train; graph and
+//! Which crate may know which: core <- net <- collective <- launch; net <- ps; core <- graph; core <- checkpoint <- launch, train; graph and
 //! collective meet in train.
 
 use super::{Complaint, source::Source};
@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-checkpoint", &["phalanx-core"]),
     ("phalanx-net", &["phalanx-core"]),
     ("phalanx-collective", &["phalanx-core", "phalanx-net"]),
+    ("phalanx-ps", &["phalanx-core", "phalanx-net"]),
     ("phalanx-launch", &["phalanx-core", "phalanx-checkpoint", "phalanx-net", "phalanx-collective"]),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("phalanx-graph", &["phalanx-core"]),

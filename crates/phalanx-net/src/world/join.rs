@@ -201,6 +201,7 @@ impl Sharing {
             has_missed: AtomicBool::new(false),
             owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
+            n_tables: AtomicU32::new(0),
             splitting: Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             watch: Some(watch),

@@ -48,6 +48,9 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 /// How long the hub has to say what every rank shall name as the reason of a failure.
 const AGREEMENT: Duration = Duration::from_millis(250);
 
+/// Communicators count from 0; nobody opens this many.
+const TABLES: u32 = 1 << 31;
+
 /// Of a rank that says nothing of the layers above.
 const OWN_BUILD: &str = env!("CARGO_PKG_VERSION");
 /// How long a rank that ends waits for its last words to be taken.
@@ -77,6 +80,8 @@ pub struct World {
     owner: u32,
     /// Communicator numbers below this are taken, as far as this rank knows.
     next_communicator: AtomicU32,
+    /// How often tables were opened on this world.
+    n_tables: AtomicU32,
     /// Held by the thread that agrees with other ranks on new numbers.
     splitting: Mutex<()>,
     /// A lock because several communicators of this rank open links; never held while one is used.
@@ -197,6 +202,7 @@ impl World {
             has_missed: AtomicBool::new(false),
             owner: std::process::id(),
             next_communicator: AtomicU32::new(1),
+            n_tables: AtomicU32::new(0),
             splitting: Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             watch: None,
@@ -275,6 +281,12 @@ impl World {
     /// The lowest communicator number this rank has not seen in use; 0 is the whole world's.
     pub fn next_communicator(&self) -> u32 {
         self.next_communicator.load(Ordering::Relaxed)
+    }
+
+    /// The number of the links of tables that are opened now; ranks open tables in the same order. They have a range of their own.
+    pub fn next_tables(&self) -> u32 {
+        // Relaxed: a counter.
+        TABLES + self.n_tables.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Begins to agree on new communicator numbers; `None` while another thread of this process does.

@@ -1,0 +1,50 @@
+//! What can be wrong with tables and their servers.
+
+use phalanx_core::Rank;
+use phalanx_net::{NetError, lost::Doom};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PsError {
+    #[error("table {table:?}: {why}")]
+    Spec { table: String, why: String },
+    #[error("there are two tables {0:?}; give each its own name")]
+    Twice(String),
+    #[error("table {table:?}: row {id} at place {at} is not in 0..{height}")]
+    Row { table: String, at: usize, id: u64, height: u64 },
+    #[error("table {table:?}: {what} {got} bytes where {n_rows} rows of {row_bytes} bytes need {wanted}")]
+    Length { table: String, what: &'static str, got: usize, wanted: usize, n_rows: usize, row_bytes: usize },
+    #[error("table {table:?}: step {step} was pushed already; the next one is {next}")]
+    PushedTwice { table: String, step: u64, next: u64 },
+    #[error(
+        "table {table:?}: step {step} comes before step {next} was pushed; push every step once, in order, with no rows if there are none"
+    )]
+    Skipped { table: String, step: u64, next: u64 },
+    #[error("the world has no table number {0}")]
+    NoTable(usize),
+    #[error(
+        "table {table:?} is {mine} on rank {rank} and {theirs} on rank {other}; every rank must open the same tables"
+    )]
+    Differs { table: String, rank: Rank, mine: String, other: Rank, theirs: String },
+    #[error("rank {rank}, which serves {serves}, is lost: {why}")]
+    ServerLost { rank: Rank, serves: String, why: String },
+    #[error("table {table:?}: no answer for step {step} within {waited_s:.0} s; {missing}")]
+    Late { table: String, step: u64, waited_s: f64, missing: String },
+    #[error("a server refused: {0}")]
+    Refused(String),
+    #[error(
+        "{bytes} bytes for tables on this host, but it has {available} free; use fewer rows, narrower ones, or more hosts"
+    )]
+    Memory { bytes: u64, available: u64 },
+    #[error("the tables are closed")]
+    Closed,
+    #[error("servers of tables could not be started: {0}")]
+    Thread(std::io::Error),
+    #[error(transparent)]
+    Net(#[from] NetError),
+}
+
+impl From<Doom> for PsError {
+    fn from(doom: Doom) -> PsError {
+        PsError::Net(doom.into())
+    }
+}

@@ -1,0 +1,140 @@
+//! The first letters on every connection: both sides say which tables they have opened, and how.
+
+use crate::{
+    error::PsError,
+    letter::{LetterKind, RowLetter},
+    mail::RowWire,
+    placement::Placement,
+    spec::TableSpec,
+    tables::Consistency,
+};
+use phalanx_core::Rank;
+use phalanx_net::{World, lost::Cause};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+/// Nothing is awaited this long without a look around.
+const NAP_NS: i64 = 20_000_000;
+
+/// One line for each thing that must be equal on all ranks.
+pub fn words(specs: &[TableSpec], placement: &Placement, consistency: Consistency, step: u64) -> String {
+    let mut lines = vec![format!("consistency and first step\t{consistency:?}, {step}")];
+    for (number, spec) in specs.iter().enumerate() {
+        let TableSpec { name, height, width, dtype, rule, reduction, wire, partitions, spread, .. } = spec;
+        let layout = placement.layout(number);
+        let servers: Vec<u32> = (0..layout.n_partitions()).map(|p| layout.server_of(p)).collect();
+        lines.push(format!(
+            "{}\t{height} x {width} {dtype}, {rule:?}, {reduction:?}, wire {wire:?}, {partitions} partitions ({spread:?}) on {servers:?}",
+            name.replace(['\t', '\n'], " ")
+        ));
+    }
+    lines.join("\n")
+}
+
+/// Exchanges greetings on every wire; the first difference is an error on both sides.
+pub fn exchange(
+    world: &World,
+    wires: &mut BTreeMap<Rank, RowWire>,
+    specs: &[TableSpec],
+    mine: &str,
+    until: Instant,
+) -> Result<(), PsError> {
+    let start = Instant::now();
+    for wire in wires.values_mut() {
+        wire.send(RowLetter::words(LetterKind::Hello, 0, mine));
+    }
+    let mut silent: BTreeSet<Rank> = wires.keys().copied().collect();
+    while !silent.is_empty() || wires.values().any(RowWire::is_leaving) {
+        for (&peer, wire) in wires.iter_mut() {
+            let lost = |why: String| PsError::ServerLost {
+                rank: peer,
+                serves: "tables that were being opened".into(),
+                why,
+            };
+            wire.flush().map_err(|e| lost(e.to_string()))?;
+            if !silent.contains(&peer) {
+                continue;
+            }
+            if let Some(letter) = wire.receive(specs).map_err(|e| lost(e.to_string()))? {
+                compare(world.rank(), mine, peer, &letter.text())?;
+                silent.remove(&peer);
+            }
+        }
+        let verdict = silent.iter().find_map(|peer| world.casualties().verdict(*peer));
+        if let Some(doom) = verdict {
+            return Err(doom.into());
+        }
+        if Instant::now() >= until {
+            let missing =
+                silent.iter().map(|r| format!("rank {r} has not opened them")).collect::<Vec<_>>().join(", ");
+            let waited_s = start.elapsed().as_secs_f64();
+            return Err(PsError::Late { table: specs[0].name.clone(), step: 0, waited_s, missing });
+        }
+        let mut fds: Vec<PollFd<'_>> = Vec::new();
+        for (peer, wire) in wires.iter() {
+            let mut wanted = PollFlags::empty();
+            wanted.set(PollFlags::IN, silent.contains(peer));
+            wanted.set(PollFlags::OUT, wire.is_leaving());
+            fds.push(PollFd::new(&wire.link, wanted));
+        }
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: NAP_NS }));
+    }
+    Ok(())
+}
+
+fn compare(rank: Rank, mine: &str, other: Rank, theirs: &str) -> Result<(), PsError> {
+    if mine == theirs {
+        return Ok(());
+    }
+    let (mut a, mut b) = (mine.lines(), theirs.lines());
+    loop {
+        let (mine, theirs) = (a.next(), b.next());
+        if mine != theirs || mine.is_none() {
+            let cut = |line: Option<&str>| {
+                let (name, what) = line.unwrap_or("\tabsent").split_once('\t').unwrap_or(("", "absent"));
+                (name.to_string(), what.to_string())
+            };
+            let ((a_name, mine), (b_name, theirs)) = (cut(mine), cut(theirs));
+            let table = if a_name.is_empty() { b_name.clone() } else { a_name.clone() };
+            let named = |name: &str, what: String| match name == table || name.is_empty() {
+                true => what,
+                false => format!("{name:?}"),
+            };
+            let (mine, theirs) = (named(&a_name, mine), named(&b_name, theirs));
+            return Err(PsError::Differs { table, rank, mine, other, theirs });
+        }
+    }
+}
+
+/// Whether a rank is lost for those who need it.
+pub fn is_lost(world: &World, rank: Rank) -> bool {
+    world.casualties().cause(rank).is_some_and(|cause| cause != Cause::Left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::spec;
+
+    fn of(specs: &[TableSpec]) -> String {
+        words(specs, &Placement::greedy(specs, 2), Consistency::Sync, 0)
+    }
+
+    #[test]
+    fn the_first_difference_is_named_with_both_sides() {
+        let compare = |a: &[TableSpec], b: &[TableSpec]| compare(Rank(0), &of(a), Rank(3), &of(b));
+        let wide = TableSpec { width: 5, ..spec("a") };
+        assert!(compare(&[spec("a")], &[spec("a")]).is_ok());
+        let error = compare(&[spec("a")], &[wide]).unwrap_err().to_string();
+        assert!(error.starts_with("table \"a\" is 64 x 4 f32, "), "{error}");
+        assert!(error.contains(" on rank 0 and 64 x 5 f32, "), "{error}");
+        let error = compare(&[spec("a")], &[spec("a"), spec("b")]).unwrap_err().to_string();
+        assert!(error.starts_with("table \"b\" is absent on rank 0 and 64 x 4"), "{error}");
+        let error = compare(&[spec("b"), spec("a")], &[spec("a"), spec("b")]).unwrap_err().to_string();
+        assert!(error.contains("and \"a\" on rank 3"), "{error}");
+    }
+}

@@ -1,0 +1,239 @@
+//! A worker's line to the office of its host: letters, their answers, and what is said when a rank that is needed is lost.
+
+use crate::{
+    error::PsError,
+    greeting,
+    letter::{LetterKind, RowLetter},
+    mail::RowWire,
+    placement::Placement,
+    seats::Seats,
+    shard::Shard,
+    spec::TableSpec,
+    station::{Station, road},
+};
+use phalanx_core::Rank;
+use phalanx_net::{
+    World,
+    lost::{Cause, Doom, Lost},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Nothing is awaited this long without a look around.
+const NAP: Duration = Duration::from_millis(20);
+
+/// One rank's line; on a rank that only serves, its station alone.
+#[derive(Debug)]
+pub struct Line {
+    pub world: Arc<World>,
+    pub specs: Arc<[TableSpec]>,
+    pub placement: Placement,
+    pub seats: Seats,
+    pub stream: u32,
+    /// To the office, where that is another process's.
+    pub wire: Option<RowWire>,
+    pub station: Option<Station>,
+    pub next_ticket: u64,
+    /// Nothing more can be sent.
+    pub failed: bool,
+}
+
+impl Line {
+    /// Sends a letter and waits for its answer.
+    pub fn ask(&mut self, mut letter: RowLetter) -> Result<RowLetter, PsError> {
+        self.next_ticket += 1;
+        letter.ticket = self.next_ticket;
+        let (table, step, ticket) = (letter.table as usize, letter.step, letter.ticket);
+        self.send(letter)?;
+        let start = Instant::now();
+        loop {
+            match self.receive()? {
+                Some(letter) if letter.kind == LetterKind::Refused => {
+                    self.failed = true;
+                    return Err(self.refused(letter.text()));
+                }
+                Some(letter) if letter.kind == LetterKind::Bye => return Err(self.lost()),
+                Some(letter) if letter.ticket == ticket => return Ok(letter),
+                // The answer to a question that was given up.
+                Some(_) => {}
+                None if start.elapsed() > self.world.config().timeout => {
+                    let missing = format!(
+                        "a worker has not pushed step {}, or a server is slow",
+                        step.saturating_sub(1)
+                    );
+                    let waited_s = start.elapsed().as_secs_f64();
+                    return Err(PsError::Late {
+                        table: self.specs[table].name.clone(),
+                        step,
+                        waited_s,
+                        missing,
+                    });
+                }
+                None => {}
+            }
+        }
+    }
+
+    pub fn send(&mut self, letter: RowLetter) -> Result<(), PsError> {
+        if self.failed {
+            return Err(self.lost());
+        }
+        if let Some(station) = &self.station {
+            station.counter.to.put(letter);
+            station.counter.ring();
+            return Ok(());
+        }
+        let Some(wire) = &mut self.wire else { return Err(PsError::Closed) };
+        wire.send(letter);
+        let start = Instant::now();
+        loop {
+            let wire = self.wire.as_mut().expect("it was there above");
+            if wire.flush().is_err() {
+                return Err(self.lost());
+            }
+            if !wire.is_leaving() {
+                return Ok(());
+            }
+            wait(wire, PollFlags::OUT);
+            self.look_around()?;
+            if start.elapsed() > self.world.config().timeout {
+                return Err(self.lost());
+            }
+        }
+    }
+
+    /// The next letter, or none after a short wait.
+    fn receive(&mut self) -> Result<Option<RowLetter>, PsError> {
+        if let Some(station) = &self.station {
+            let came = station.counter.from.await_one(NAP);
+            if came.is_none() {
+                self.look_around()?;
+            }
+            return Ok(came);
+        }
+        let Some(wire) = &mut self.wire else { return Err(PsError::Closed) };
+        match wire.receive(&self.specs) {
+            Ok(Some(letter)) => return Ok(Some(letter)),
+            Ok(None) => wait(wire, PollFlags::IN),
+            Err(_) => return Err(self.lost()),
+        }
+        self.look_around()?;
+        Ok(None)
+    }
+
+    fn look_around(&mut self) -> Result<(), PsError> {
+        let casualties = self.world.casualties();
+        if !casualties.any() {
+            return Ok(());
+        }
+        let needed = self.seats.servers().iter().chain(self.seats.offices().iter().map(|(rank, _)| rank));
+        let is_lost = needed.clone().any(|rank| greeting::is_lost(&self.world, *rank));
+        if casualties.doomed().is_some() || is_lost { Err(self.lost()) } else { Ok(()) }
+    }
+
+    fn refused(&self, text: String) -> PsError {
+        match self.world.casualties().doomed() {
+            Some(doom) => self.named(doom),
+            None => PsError::Refused(text),
+        }
+    }
+
+    /// Why this rank's tables cannot be used any more; tells the others.
+    fn lost(&mut self) -> PsError {
+        self.failed = true;
+        let casualties = self.world.casualties();
+        if let Some(doom) = casualties.doomed() {
+            return self.named(doom);
+        }
+        let office = self.seats.office_of(self.world.rank()).map(|o| self.seats.offices()[o as usize].0);
+        let needed: Vec<Rank> = office.into_iter().chain(self.seats.servers().iter().copied()).collect();
+        let verdict = needed.iter().find_map(|rank| {
+            let cause = casualties.cause(*rank).filter(|_| *rank != self.world.rank())?;
+            Some(Doom::Lost(Lost { rank: *rank, cause }))
+        });
+        let doom = verdict.or_else(|| {
+            let cause = Cause::Disconnected;
+            office.filter(|o| *o != self.world.rank()).map(|o| Doom::Lost(casualties.suspect(o, cause)))
+        });
+        match doom {
+            Some(doom) => {
+                let agreed = self.world.doom(doom);
+                self.named(agreed)
+            }
+            None => PsError::Closed,
+        }
+    }
+
+    fn named(&self, doom: Doom) -> PsError {
+        let server = doom.culprit().and_then(|rank| Some((rank, self.seats.server_at(rank)?)));
+        match (server, &doom) {
+            (Some((rank, server)), Doom::Lost(lost)) => PsError::ServerLost {
+                rank,
+                serves: Shard::serves(&self.specs, &self.placement, server),
+                why: lost.cause.to_string(),
+            },
+            _ => doom.into(),
+        }
+    }
+
+    /// Says goodbye, and waits for the end of the own station, at most that long.
+    pub fn end(&mut self, at_most: Option<Duration>) -> Result<(), PsError> {
+        if self.wire.is_none() && self.station.is_none() {
+            return Ok(());
+        }
+        let is_worker = self.world.is_worker(self.world.rank());
+        let said =
+            if is_worker && !self.failed { self.send(RowLetter::new(LetterKind::Bye, 0, 0)) } else { Ok(()) };
+        let until = at_most.map(|at_most| Instant::now() + at_most);
+        let ended = match self.station.take() {
+            None => Ok(()),
+            Some(mut station) => {
+                let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
+                let world = self.world.clone();
+                let is_doomed = move || world.casualties().doomed().is_some();
+                match station.join_until(until.unwrap_or(far), is_doomed) {
+                    true => self.world.casualties().doomed().map_or(Ok(()), |doom| Err(self.named(doom))),
+                    false => Err(self.lost()),
+                }
+            }
+        };
+        self.wire = None;
+        self.world.close_links(self.stream);
+        said.and(ended)
+    }
+}
+
+fn wait(wire: &RowWire, what: PollFlags) {
+    let mut fds = [PollFd::new(&wire.link, what)];
+    // An interrupted wait is a short one.
+    let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() }));
+}
+
+/// Connections of this rank: to its office, or between its station and those it writes to.
+pub fn connect(world: &World, seats: &Seats, stream: u32) -> Result<BTreeMap<Rank, RowWire>, PsError> {
+    let me = world.rank();
+    let mut peers: Vec<Rank> = Vec::new();
+    match (seats.office_at(me), seats.server_at(me)) {
+        (None, None) => {
+            let office = seats.office_of(me).expect("every worker is on a host");
+            peers.push(seats.offices()[office as usize].0);
+        }
+        (office, server) => {
+            if let Some(office) = office {
+                peers.extend(seats.offices()[office as usize].1.iter().copied());
+                peers.extend(seats.servers());
+            }
+            if server.is_some() {
+                peers.extend(seats.offices().iter().map(|(rank, _)| *rank));
+            }
+        }
+    }
+    peers.sort_unstable();
+    peers.dedup();
+    let open = |peer: Rank| Ok((peer, RowWire::new(world.link(peer, stream)?, road(seats, me, peer))));
+    peers.into_iter().filter(|peer| *peer != me).map(open).collect()
+}

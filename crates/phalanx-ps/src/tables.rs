@@ -1,0 +1,329 @@
+//! What a worker sees of tables on servers.
+
+use crate::{
+    error::PsError,
+    exact_sum::ExactSum,
+    greeting,
+    letter::{LetterKind, RowLetter},
+    line::{self, Line},
+    memory,
+    office::{Office, OfficeCounters},
+    placement::Placement,
+    seats::Seats,
+    shard::{Shard, ShardSetup},
+    spec::{RowReduction, TableClip, TableSpec},
+    station::{Station, StationSetup},
+    values::{RowValues, Rows, gathered},
+};
+use phalanx_core::DType;
+use phalanx_net::World;
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+/// How far workers may be apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// All see the rows of the same step.
+    Sync,
+    /// Nobody is more steps than this ahead of the slowest.
+    Bounded(u64),
+    /// Nobody waits for anybody.
+    Async,
+}
+
+/// What was asked for, and what of it left the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCounters {
+    pub office: OfficeCounters,
+    /// Over links of this process's station.
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+}
+
+/// The tables of a world, from one rank.
+#[derive(Debug)]
+pub struct Tables {
+    line: Line,
+    /// The step that each table gets next.
+    next_push: Vec<u64>,
+}
+
+impl Tables {
+    /// Opens tables on all ranks of the world, servers included; every rank calls it with the same arguments. The first step is `step`.
+    pub fn open(
+        world: &Arc<World>,
+        specs: Vec<TableSpec>,
+        consistency: Consistency,
+        step: u64,
+    ) -> Result<Tables, PsError> {
+        check(&specs, consistency)?;
+        let seats = Seats::of(world.workers(), world.servers());
+        let placement = Placement::greedy(&specs, seats.servers().len() as u32);
+        let specs: Arc<[TableSpec]> = specs.into();
+        let me = world.rank();
+        let stream = world.next_tables();
+        let until = Instant::now() + world.config().timeout;
+        let mut wires = line::connect(world, &seats, stream)?;
+        let mine = greeting::words(&specs, &placement, consistency, step);
+        greeting::exchange(world, &mut wires, &specs, &mine, until)?;
+        let (office, server) = (seats.office_at(me), seats.server_at(me));
+        let next_push = vec![step; specs.len()];
+        let mut line = Line {
+            world: world.clone(),
+            specs: specs.clone(),
+            placement: placement.clone(),
+            seats: seats.clone(),
+            stream,
+            wire: None,
+            station: None,
+            next_ticket: 0,
+            failed: false,
+        };
+        if office.is_none() && server.is_none() {
+            line.wire = wires.into_values().next();
+            return Ok(Tables { line, next_push });
+        }
+        if let Some(server) = server {
+            memory::check(placement.loads()[server as usize])?;
+        }
+        let shard = server.map(|server| {
+            Shard::new(ShardSetup {
+                server,
+                specs: specs.to_vec(),
+                placement: placement.clone(),
+                consistency,
+                n_offices: seats.offices().len() as u32,
+                n_workers: world.n_workers(),
+                step,
+            })
+        });
+        let office = office.map(|number| {
+            let workers = seats.offices()[number as usize].1.clone();
+            Office::new(number, workers, specs.to_vec(), placement, consistency)
+        });
+        let setup = StationSetup { world: world.clone(), specs, seats, office, shard, wires };
+        line.station = Some(Station::start(setup)?);
+        Ok(Tables { line, next_push })
+    }
+
+    pub fn specs(&self) -> &[TableSpec] {
+        &self.line.specs
+    }
+
+    pub fn placement(&self) -> &Placement {
+        &self.line.placement
+    }
+
+    pub fn seats(&self) -> &Seats {
+        &self.line.seats
+    }
+
+    /// The step that a table's next push is of.
+    pub fn step(&self, table: usize) -> u64 {
+        self.next_push[table]
+    }
+
+    /// The rows of these numbers, in their order, as of a step. Numbers may repeat.
+    pub fn pull(&mut self, table: usize, step: u64, ids: &[u64], out: &mut [u8]) -> Result<(), PsError> {
+        self.fetch(LetterKind::Pull, 0, table, step, ids, out)
+    }
+
+    /// Rows of the parameter (part 0) or a state, with every bit.
+    pub fn read(&mut self, table: usize, part: u8, ids: &[u64], out: &mut [u8]) -> Result<(), PsError> {
+        let step = self.next_push.get(table).copied().unwrap_or_default();
+        self.fetch(LetterKind::Read, part, table, step, ids, out)
+    }
+
+    /// Replaces rows of the parameter (part 0) or a state. Returns when servers have them.
+    pub fn write(&mut self, table: usize, part: u8, ids: &[u64], rows: &[u8]) -> Result<(), PsError> {
+        let spec = self.checked(table, ids)?;
+        is_length(spec, "the rows have", ids.len(), rows.len())?;
+        let (ids, values) = last_of_each(spec, ids, rows);
+        let letter = RowLetter {
+            part,
+            rows: Rows { ids, values, touches: Vec::new() },
+            ..RowLetter::new(LetterKind::Write, table as u32, self.next_push[table])
+        };
+        self.line.ask(letter).map(drop)
+    }
+
+    /// The gradients of a step. Every worker pushes every step once, in order; one that touched nothing pushes no rows.
+    pub fn push(
+        &mut self,
+        table: usize,
+        step: u64,
+        ids: &[u64],
+        grads: &[u8],
+        rate: f64,
+    ) -> Result<(), PsError> {
+        let spec = self.checked(table, ids)?;
+        is_length(spec, "the gradients have", ids.len(), grads.len())?;
+        let next = self.next_push[table];
+        if step < next {
+            return Err(PsError::PushedTwice { table: spec.name.clone(), step, next });
+        }
+        if step > next {
+            return Err(PsError::Skipped { table: spec.name.clone(), step, next });
+        }
+        let aligned = RowValues::of(grads);
+        let (ids, values) = match spec.dtype {
+            DType::F64 => gathered(ids, aligned.as_slice::<f64>(), spec.width),
+            _ => gathered(ids, aligned.as_slice::<f32>(), spec.width),
+        };
+        let touches = match spec.reduction {
+            RowReduction::ByTouch => vec![1; ids.len()],
+            _ => Vec::new(),
+        };
+        let rows = Rows { ids, touches, values };
+        self.next_push[table] += 1;
+        self.line.send(RowLetter {
+            number: rate,
+            rows,
+            ..RowLetter::new(LetterKind::Push, table as u32, step)
+        })
+    }
+
+    /// The sum of the squares of all gradients of a step that wait for a factor, of all workers. Collective in effect: it waits for their pushes.
+    pub fn norms(&mut self, step: u64) -> Result<f64, PsError> {
+        let mut sum = ExactSum::default();
+        for table in self.waiting_for_factors() {
+            let letter = self.line.ask(RowLetter::new(LetterKind::Norm, table, step))?;
+            let part = ExactSum::from_bytes(letter.rows.values.bytes());
+            sum.add_sum(&part.ok_or_else(|| PsError::Refused("a norm that is no sum".into()))?);
+        }
+        Ok(sum.value())
+    }
+
+    /// Applies the gradients of a step that wait for a factor. Every worker calls it with the same number.
+    pub fn release(&mut self, step: u64, factor: f64) -> Result<(), PsError> {
+        for table in self.waiting_for_factors() {
+            self.line
+                .send(RowLetter { number: factor, ..RowLetter::new(LetterKind::Release, table, step) })?;
+        }
+        Ok(())
+    }
+
+    /// What the office of this host has counted; zeros where another process has it.
+    pub fn counters(&self) -> TableCounters {
+        let told = self.line.station.as_ref().map(|station| station.counter.counters());
+        let (office, bytes_out, bytes_in) = told.unwrap_or_default();
+        TableCounters { office, bytes_out, bytes_in }
+    }
+
+    /// On a rank that only serves: returns when no worker wants anything any more.
+    pub fn serve(mut self) -> Result<(), PsError> {
+        self.line.end(None)
+    }
+
+    /// Says that this rank wants nothing more, and waits until the tables that it serves are not needed any more.
+    pub fn close(mut self) -> Result<(), PsError> {
+        self.line.end(Some(self.line.world.config().timeout))
+    }
+
+    fn waiting_for_factors(&self) -> Vec<u32> {
+        let waits = |(number, spec): (usize, &TableSpec)| {
+            (spec.rule.clip == TableClip::Given).then_some(number as u32)
+        };
+        self.line.specs.iter().enumerate().filter_map(waits).collect()
+    }
+
+    fn checked(&self, table: usize, ids: &[u64]) -> Result<&TableSpec, PsError> {
+        let spec = self.line.specs.get(table).ok_or(PsError::NoTable(table))?;
+        match ids.iter().position(|&id| id >= spec.height) {
+            None => Ok(spec),
+            Some(at) => Err(PsError::Row { table: spec.name.clone(), at, id: ids[at], height: spec.height }),
+        }
+    }
+
+    fn fetch(
+        &mut self,
+        kind: LetterKind,
+        part: u8,
+        table: usize,
+        step: u64,
+        ids: &[u64],
+        out: &mut [u8],
+    ) -> Result<(), PsError> {
+        let spec = self.checked(table, ids)?;
+        is_length(spec, "there is room for", ids.len(), out.len())?;
+        if usize::from(part) > spec.rule.n_states() {
+            let why = format!("it has {} states, not {part}", spec.rule.n_states());
+            return Err(PsError::Spec { table: spec.name.clone(), why });
+        }
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let row_bytes = spec.row_bytes();
+        let mut unique: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+        unique.sort_unstable();
+        unique.dedup();
+        let rows = Rows { ids: unique.clone(), ..Rows::default() };
+        let came = self.line.ask(RowLetter { part, rows, ..RowLetter::new(kind, table as u32, step) })?;
+        let values = came.rows.values.bytes();
+        if values.len() != unique.len() * row_bytes {
+            return Err(PsError::Refused("an answer of another length".to_string()));
+        }
+        if unique.len() == ids.len() && ids.is_sorted() {
+            out.copy_from_slice(values);
+            return Ok(());
+        }
+        for (to, &id) in out.chunks_exact_mut(row_bytes).zip(ids) {
+            let at = unique.partition_point(|&have| u64::from(have) < id) * row_bytes;
+            to.copy_from_slice(&values[at..at + row_bytes]);
+        }
+        Ok(())
+    }
+}
+
+/// Tables that nobody closed: the others are not kept waiting longer than they would be by a rank that ends.
+impl Drop for Tables {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let at_most = self.line.world.config().timeout;
+            if let Err(error) = self.line.end(Some(at_most)) {
+                tracing::info!(%error, "tables were dropped");
+            }
+        }
+    }
+}
+
+fn check(specs: &[TableSpec], consistency: Consistency) -> Result<(), PsError> {
+    if specs.is_empty() {
+        return Err(PsError::Spec { table: String::new(), why: "there is no table to open".to_string() });
+    }
+    for (at, spec) in specs.iter().enumerate() {
+        spec.check()?;
+        if specs[..at].iter().any(|other| other.name == spec.name) {
+            return Err(PsError::Twice(spec.name.clone()));
+        }
+        if consistency != Consistency::Sync && spec.rule.clip != TableClip::No {
+            let why = "a gradient is clipped when all workers have pushed it: that needs sync".to_string();
+            return Err(PsError::Spec { table: spec.name.clone(), why });
+        }
+        if consistency != Consistency::Sync && spec.reduction != RowReduction::Sum {
+            let why =
+                "without sync every push is applied by itself: only a sum has a meaning there".to_string();
+            return Err(PsError::Spec { table: spec.name.clone(), why });
+        }
+    }
+    Ok(())
+}
+
+fn is_length(spec: &TableSpec, what: &'static str, n_rows: usize, got: usize) -> Result<(), PsError> {
+    let row_bytes = spec.row_bytes();
+    let wanted = n_rows * row_bytes;
+    if got == wanted {
+        return Ok(());
+    }
+    Err(PsError::Length { table: spec.name.clone(), what, got, wanted, n_rows, row_bytes })
+}
+
+/// Sorted numbers; of a number that repeats, the last row counts.
+fn last_of_each(spec: &TableSpec, ids: &[u64], rows: &[u8]) -> (Vec<u32>, RowValues) {
+    let places: BTreeMap<u64, usize> = ids.iter().enumerate().map(|(at, &id)| (id, at)).collect();
+    let row_bytes = spec.row_bytes();
+    let mut values = RowValues::zeros(places.len() * row_bytes);
+    for (to, &at) in values.bytes_mut().chunks_exact_mut(row_bytes).zip(places.values()) {
+        to.copy_from_slice(&rows[at * row_bytes..(at + 1) * row_bytes]);
+    }
+    (places.keys().map(|&id| id as u32).collect(), values)
+}

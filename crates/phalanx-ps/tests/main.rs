@@ -1,0 +1,7 @@
+//! The tests of this crate, as one program.
+
+mod agreement;
+mod faults;
+mod rows;
+mod schedules;
+mod worlds;
