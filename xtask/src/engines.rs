@@ -15,12 +15,13 @@ cargo xtask engines [--install]
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// What users call it, the program that shows that it is here, and the Debian packages that bring it.
-const ENGINES: [(&str, &str, &str); 5] = [
+const ENGINES: [(&str, &str, &str); 6] = [
     ("network namespaces", "ip", "iproute2"),
     ("Open MPI", "mpirun.openmpi", "openmpi-bin libpmix2"),
     ("MPICH", "mpiexec.hydra", "mpich"),
     ("Slurm", "slurmctld", "munge slurmctld slurmd slurm-client"),
     ("etcd", "etcd", "etcd-server"),
+    ("ssh", "/usr/sbin/sshd", "openssh-server openssh-client"),
 ];
 
 pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {

@@ -176,7 +176,7 @@ pub struct HostArgs {
     pub slots_per_host: Option<u32>,
 
     /// Command that runs a command on another host; {host} is replaced by the host's name. A template with {host} is used
-    /// for this machine, too [default: ssh in batch mode with a connect timeout of 3 s]
+    /// for this machine, too [default: ssh in batch mode, which notices within 3 s that a host is silent]
     #[arg(long, value_name = "CMD")]
     pub rsh: Option<String>,
 

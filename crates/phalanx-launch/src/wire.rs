@@ -3,7 +3,7 @@
 //! - WIRE-1: the job's secret travels only in [`ToAgent::Prepare`], through a pipe; its `Debug` form hides it.
 //!
 //! An agent sends [`ToLauncher::Hello`] before it reads anything, so that different versions are detected before a message is
-//! misread. [`ToLauncher::Exited`] may overtake a rank's last output; [`ToLauncher::Closed`] never does.
+//! misread. Before that it writes [`START`], so that the launcher finds the first message behind what a login script printed. [`ToLauncher::Exited`] may overtake a rank's last output; [`ToLauncher::Closed`] never does.
 
 use phalanx_core::Rank;
 pub use phalanx_net::ending::Ending;
@@ -12,6 +12,9 @@ use std::fmt;
 
 /// The longest message either side accepts. Environments are the largest: the kernel itself allows a few MiB.
 pub const CAP: usize = 16 << 20;
+
+/// What an agent writes before its first message: a login script may have printed anything before, but not this.
+pub const START: &[u8] = b"\0phalanx-agent\0";
 
 /// From the launcher to an agent.
 #[derive(Debug, Serialize, Deserialize)]

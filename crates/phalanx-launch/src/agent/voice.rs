@@ -4,11 +4,11 @@
 //!   until the writer returns one; all other messages are a few per rank.
 
 use super::AgentEvent;
-use crate::wire::{OutputStream, ToLauncher};
+use crate::wire::{OutputStream, START, ToLauncher};
 use phalanx_core::Rank;
 use phalanx_net::frame;
 use std::{
-    io,
+    io::{self, Write},
     sync::mpsc::{Receiver, Sender, SyncSender, channel},
     thread,
 };
@@ -52,6 +52,9 @@ impl Voice {
 
 fn write_all(words: &Receiver<Say>) {
     let mut stdout = io::stdout().lock();
+    if stdout.write_all(START).is_err() {
+        return;
+    }
     for say in words {
         let result = match say {
             Say::Message(message) => frame::write(&mut stdout, &message),

@@ -1,6 +1,6 @@
 //! The launcher's side of its agents: starts them, exchanges messages with them, and notices when one is gone.
 
-use super::{News, printer::Piece};
+use super::{News, noise, printer::Piece};
 use crate::ending::await_end;
 use crate::wire::{CAP, Ending, ToAgent, ToLauncher};
 use phalanx_net::frame::{self, FrameError};
@@ -45,8 +45,10 @@ pub struct Gone {
     /// What it said instead of messages.
     pub garbage: Option<String>,
     pub ending: Option<Ending>,
-    /// The last lines of its stderr, or of the remote shell's; empty if they were repeated as they came.
+    /// The last lines of its stderr, or of the remote shell's.
     pub words: Vec<String>,
+    /// They were repeated as they came.
+    pub is_repeated: bool,
 }
 
 /// Where an agent's news go.
@@ -60,6 +62,13 @@ pub struct Ears {
     pub discard: Arc<AtomicBool>,
     /// Repeat at once what this host's remote shell says on stderr, under this name. Who has read it is not told again.
     pub repeat_for: Option<String>,
+}
+
+impl Gone {
+    /// The last words that nobody has read.
+    pub fn unread(self) -> Vec<String> {
+        if self.is_repeated { Vec::new() } else { self.words }
+    }
 }
 
 impl AgentProcess {
@@ -116,7 +125,7 @@ fn hear(host: usize, mut child: Child, ears: &Ears) {
         keep_last_words(stderr, &kept, repeat_for.as_deref());
         let _ = stderr_ended.try_send(());
     });
-    let mut gone = Gone::default();
+    let mut gone = Gone { is_repeated: ears.repeat_for.is_some(), ..Gone::default() };
     if let Some(stdout) = child.stdout.take() {
         gone.garbage = hear_messages(host, stdout, ears, &mut gone.done);
     }
@@ -135,24 +144,24 @@ fn hear(host: usize, mut child: Child, ears: &Ears) {
 }
 
 /// Passes messages on until the stream ends; returns what was no message.
-fn hear_messages(host: usize, mut stdout: impl Read, ears: &Ears, done: &mut bool) -> Option<String> {
-    // A login script that prints something comes before the agent's first message.
-    let mut first = vec![0; 4096];
-    let n = stdout.read(&mut first).unwrap_or(0);
-    first.truncate(n);
-    let mut stream = BufReader::with_capacity(64 << 10, first.as_slice().chain(stdout));
+fn hear_messages(host: usize, stdout: impl Read, ears: &Ears, done: &mut bool) -> Option<String> {
+    let mut stream = BufReader::with_capacity(64 << 10, stdout);
+    let noise = noise::skip(&mut stream);
+    let lines = noise.text.lines().filter(|line| !line.trim().is_empty());
+    let said = lines.clone().next().map(|line| format!("it said {line:?}"));
+    if let Some(name) = &ears.repeat_for {
+        lines.for_each(|line| drop(writeln!(io::stderr(), "phalanx: {name}: {line:?}")));
+    }
+    if !noise.is_over {
+        return said;
+    }
     loop {
         match frame::read::<ToLauncher>(&mut stream, CAP) {
             Ok(Some(up)) => {
                 *done |= matches!(up, ToLauncher::Done);
                 pass_on(host, up, ears);
             }
-            Ok(None) => return None,
-            Err(FrameError::NotOurs) => {
-                let text = String::from_utf8_lossy(&first);
-                return Some(format!("it said {:?}", text.lines().next().unwrap_or_default()));
-            }
-            Err(FrameError::Io(_)) => return None,
+            Ok(None) | Err(FrameError::Io(_)) => return None,
             Err(error) => return Some(error.to_string()),
         }
     }
@@ -188,7 +197,8 @@ fn keep_last_words(stderr: Option<ChildStderr>, words: &Mutex<VecDeque<String>>,
         let text = String::from_utf8_lossy(&line).trim_end().to_string();
         if let Some(host) = repeat_for {
             let _ = writeln!(io::stderr(), "phalanx: {host}: {text}");
-        } else if let Ok(mut words) = words.lock() {
+        }
+        if let Ok(mut words) = words.lock() {
             if words.len() == LAST_WORDS {
                 words.pop_front();
             }

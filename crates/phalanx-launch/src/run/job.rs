@@ -144,7 +144,7 @@ impl Job {
             News::Gone { host, gone } => {
                 self.hosts[host].gone = true;
                 let (reason, advice) = self.routes[host].explain(&gone);
-                Err(LaunchError::Unreachable { host: self.name(host), reason, words: gone.words, advice })
+                Err(LaunchError::Unreachable { host: self.name(host), reason, words: gone.unread(), advice })
             }
             _ => Ok(()),
         }
@@ -293,7 +293,6 @@ impl Job {
     fn lost(&mut self, host: usize, gone: Gone) -> JobEvent {
         tracing::info!(host = self.name(host), done = gone.done, "agent gone");
         self.hosts[host].gone = true;
-        self.hosts[host].words = gone.words;
         let ranks = self.plan.hosts()[host].ranks.clone();
         if !gone.done {
             let end = match gone.ending {
@@ -302,6 +301,7 @@ impl Job {
             };
             ranks.clone().for_each(|rank| self.meeting.rank_ended(Rank(rank), end));
         }
+        self.hosts[host].words = gone.unread();
         JobEvent::HostLost { host, ranks }
     }
 

@@ -13,6 +13,7 @@ mod input;
 mod job;
 mod lines;
 mod meeting;
+mod noise;
 mod policy;
 mod prefix;
 mod printer;
@@ -23,6 +24,7 @@ mod screen;
 mod script;
 mod setup;
 mod signals;
+mod ssh;
 mod verdict;
 
 use crate::{cli::RunArgs, wire::ToLauncher};

@@ -1,6 +1,6 @@
 //! How each host is reached: directly when it is this machine, otherwise through the remote-shell template.
 
-use super::agents::Gone;
+use super::{agents::Gone, ssh};
 use crate::{rsh::Rsh, wire::Ending};
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
@@ -77,18 +77,16 @@ impl Route {
         let (shell, exe) = command.split_at(command.len() - 2);
         let (shell, exe) = (joined(shell), exe[0].to_string_lossy());
         match (&gone.garbage, gone.ending) {
-            (Some(garbage), _) => (
-                format!("`{shell}` did not lead to a phalanx agent: {garbage}"),
-                "  if a login script there prints text, make it silent when no terminal is attached"
-                    .to_string(),
-            ),
-            (None, Some(Ending::Code(127))) => (
+            (_, Some(Ending::Code(127))) => (
                 format!("`{shell}` found no {exe} there"),
                 "  install the same phalanx at that path, or name another one with --remote-exe".to_string(),
             ),
-            (None, Some(Ending::Code(255))) if through_shell => {
-                (format!("`{shell}` could not connect"), format!("  try: {shell} true"))
-            }
+            (_, Some(Ending::Code(255))) if through_shell => ssh::explain(&gone.words, &shell)
+                .unwrap_or_else(|| (format!("`{shell}` could not connect"), format!("  try: {shell} true"))),
+            (Some(garbage), _) => (
+                format!("`{shell}` did not lead to a phalanx agent: {garbage}"),
+                format!("  try: {shell} {exe} --version"),
+            ),
             _ => (format!("`{shell}` {ending}"), format!("  try: {shell} {exe} --version")),
         }
     }

@@ -127,8 +127,8 @@ fn a_phalanx_missing_on_the_other_side_is_explained() {
 }
 
 #[test]
-fn a_talkative_login_script_is_explained() {
-    let done = run(&["-H", "one:1", "--rsh", "sh -c 'echo Welcome to {host}; cat'", "true"]);
+fn a_shell_that_talks_and_leads_to_no_agent_is_explained() {
+    let done = run(&["-H", "one:1", "--rsh", "sh -c 'echo Welcome to {host}'", "true"]);
     assert_eq!(done.code, Some(1));
     assert!(done.stderr.contains("it said \"Welcome to one\""), "{}", done.stderr);
 }

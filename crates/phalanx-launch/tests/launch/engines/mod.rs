@@ -6,6 +6,7 @@ mod boards;
 mod hydra;
 mod open_mpi;
 mod slurm;
+mod ssh;
 
 use super::{
     netns::{Hosts, inside},
