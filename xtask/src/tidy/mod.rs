@@ -2,6 +2,7 @@
 //!
 //! Each file here is one rule: a pure function from sources to complaints.
 
+mod image;
 mod invariants;
 mod layers;
 mod length;
@@ -44,6 +45,7 @@ pub fn run(shell: &Shell) -> Result<(), String> {
     complaints.extend(types::check(&sources));
     complaints.extend(invariants::check(&sources));
     complaints.extend(links::check(&sources, &paths));
+    complaints.extend(image::check(&sources, &paths));
     complaints.sort();
     for Complaint { path, line, what } in &complaints {
         eprintln!("{path}:{line}: {what}");

@@ -30,7 +30,8 @@ pub struct Source {
 pub fn is_text(name: &str) -> bool {
     const ENDINGS: [&str; 11] =
         [".rs", ".toml", ".md", ".sh", ".py", ".c", ".h", ".yml", ".yaml", ".pyi", ".json"];
-    ENDINGS.iter().any(|e| name.ends_with(e)) || ["run", "LICENSE", ".gitignore"].contains(&name)
+    ENDINGS.iter().any(|e| name.ends_with(e))
+        || ["run", "LICENSE", ".gitignore", "Dockerfile", ".dockerignore"].contains(&name)
 }
 
 impl Source {
