@@ -27,6 +27,8 @@ pub enum Command {
     Ckpt(crate::ckpt::CkptArgs),
     /// Check this machine and other hosts for problems that would stop or slow down a job
     Doctor(DoctorArgs),
+    /// Print a manifest that starts a command as the ranks of one world in a Kubernetes cluster
+    Kube(crate::kube::KubeArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Start the ranks of one host for a launcher

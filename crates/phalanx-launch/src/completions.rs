@@ -32,7 +32,7 @@ mod tests {
     fn every_shell_knows_the_commands_and_their_flags() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = String::from_utf8(script(shell)).unwrap();
-            for word in ["simulate", "doctor", "completions", "only-rank", "hostfile"] {
+            for word in ["simulate", "doctor", "kube", "trainjob", "completions", "only-rank", "hostfile"] {
                 assert!(script.contains(word), "{shell:?} has no {word}");
             }
         }

@@ -12,6 +12,7 @@ mod doctor;
 mod ending;
 mod environment;
 mod hosts;
+mod kube;
 mod limits;
 mod place;
 mod rsh;
@@ -44,6 +45,7 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
         Command::Simulate(args) => simulate::main(args),
         Command::Trace(args) => trace::main(args),
         Command::Ckpt(args) => ckpt::main(args),
+        Command::Kube(args) => kube::main(args),
         Command::Completions(args) => completions::main(args),
         Command::Agent => agent::main(),
     }

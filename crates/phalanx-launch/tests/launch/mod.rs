@@ -8,6 +8,7 @@ mod engines;
 mod horovod;
 mod hosts;
 mod input;
+mod kube;
 mod logs;
 mod netns;
 mod output;

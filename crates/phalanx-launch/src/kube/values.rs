@@ -1,0 +1,143 @@
+//! What a flag's value may be in Kubernetes: names, quantities, variables. Pure.
+
+use phalanx_core::config::RESERVED;
+
+/// DNS allows no more in one label.
+pub const LABEL: usize = 63;
+/// As many ranks as one host can have.
+const MOST_SLOTS: u32 = 1024;
+
+/// The group of the files of the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Id(u32),
+    Nobody,
+}
+
+pub fn n_nodes(text: &str) -> Result<u32, String> {
+    let positive = text.parse().ok().filter(|n| *n > 0);
+    positive.ok_or_else(|| "write a whole number of pods from 1, e.g. --nodes 4".into())
+}
+
+pub fn n_slots(text: &str) -> Result<u32, String> {
+    let some = text.parse().ok().filter(|n| (1..=MOST_SLOTS).contains(n));
+    some.ok_or_else(|| {
+        format!("write a whole number of ranks in each pod from 1 to {MOST_SLOTS}, e.g. --slots 8")
+    })
+}
+
+/// A service's name begins with a letter, which other names need not (RFC 1035).
+pub fn name(text: &str) -> Result<String, String> {
+    let is_name = is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase());
+    is_name.then(|| text.to_string()).ok_or_else(|| {
+        format!(
+            "write a DNS label: at most {LABEL} of a-z, 0-9 and -, a letter first and no - at the end, e.g. --name resnet-7"
+        )
+    })
+}
+
+pub fn namespace(text: &str) -> Result<String, String> {
+    is_label(text).then(|| text.to_string()).ok_or_else(|| {
+        format!(
+            "write a DNS label: at most {LABEL} of a-z, 0-9 and -, no - at either end, e.g. --namespace lab"
+        )
+    })
+}
+
+/// Labels with dots between them (RFC 1123).
+pub fn secret_name(text: &str) -> Result<String, String> {
+    let is_name = text.len() <= 253 && text.split('.').all(is_label);
+    is_name.then(|| text.to_string()).ok_or_else(|| {
+        "write the name of a Secret, not the secret itself: a-z, 0-9, - and dots, e.g. --secret phalanx-key".into()
+    })
+}
+
+fn is_label(text: &str) -> bool {
+    let is_inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=LABEL).contains(&text.len())
+        && text.chars().all(is_inside)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// A positive number with a unit of Kubernetes.
+pub fn quantity(text: &str) -> Result<String, String> {
+    const UNITS: [&str; 14] = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit())
+        && number.ends_with(|c: char| c.is_ascii_digit())
+        && number.parse::<f64>().is_ok_and(|n| n > 0.0);
+    (is_number && UNITS.contains(&unit))
+        .then(|| text.to_string())
+        .ok_or_else(|| "write a positive quantity, e.g. 4, 500m or 16Gi".into())
+}
+
+pub fn group(text: &str) -> Result<Group, String> {
+    match text {
+        "none" => Ok(Group::Nobody),
+        _ => text.parse().map(Group::Id).map_err(|_| "write the number of a group, or none".into()),
+    }
+}
+
+/// A variable, unless the manifest sets it itself.
+pub fn env(text: &str) -> Result<(String, String), String> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let Some((name, value)) = text.split_once('=').filter(|(name, _)| is_name(name)) else {
+        return Err("write NAME=VALUE, e.g. --env OMP_NUM_THREADS=4".into());
+    };
+    match name {
+        "PHALANX_SECRET" | "PHALANX_SECRET_FD" | "PHALANX_SECRET_FILE" => {
+            return Err("a secret belongs into a Secret: write --secret NAME".into());
+        }
+        "PHALANX_START_TIMEOUT" => return Err("write --start-timeout S".into()),
+        "JOB_COMPLETION_INDEX" => return Err("Kubernetes sets this variable; leave it out".into()),
+        _ if RESERVED.contains(&name) => {
+            return Err("the manifest and the launcher set this variable; leave it out".into());
+        }
+        _ => {}
+    }
+    Ok((name.to_string(), value.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_kubernetes_takes() {
+        for good in ["a", "resnet-7", &"a".repeat(63)] {
+            assert!(name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "7-resnet", "Resnet", "a_b", "a.b", "-a", "a-", "é", &"a".repeat(64)] {
+            assert!(name(bad).unwrap_err().contains("e.g. --name resnet-7"), "{bad}");
+        }
+        assert!(namespace("7lab").is_ok() && namespace("lab.x").is_err());
+        assert!(secret_name("a.b-c").is_ok() && secret_name("a..b").is_err() && secret_name("A").is_err());
+    }
+
+    #[test]
+    fn quantities_are_those_that_kubernetes_takes() {
+        for good in ["4", "500m", "0.5", "16Gi", "1.5G", "64Ki"] {
+            assert_eq!(quantity(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "0", "-1", "Gi", "16GB", "16 Gi", "1.", ".5", "1e3", "1.2.3", "many"] {
+            assert!(quantity(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn variables_that_the_manifest_sets_are_refused() {
+        assert_eq!(env("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert_eq!(env("_a="), Ok(("_a".into(), String::new())));
+        for bad in
+            ["A", "=b", "1A=b", "A B=c", "", "PHALANX_RANK=0", "PHALANX_SIZE=2", "JOB_COMPLETION_INDEX=1"]
+        {
+            assert!(env(bad).is_err(), "{bad}");
+        }
+        assert!(env("PHALANX_SECRET=x").unwrap_err().contains("--secret NAME"));
+    }
+}
