@@ -40,7 +40,7 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
             false => eprintln!("{engine:20} absent; Debian: {packages}"),
         }
     }
-    let filter = ["--no-fail-fast", "--success-output", "never", "-E", "test(engines::)"];
+    let filter = ["--no-fail-fast", "--success-output", "never", "-E", "test(engines::) or test(kube::pods)"];
     let mut tests = shell.cargo("nextest run --package phalanx-launch");
     shell.must(tests.args(filter), Output::Shown, LIMIT).map(drop)
 }

@@ -1,7 +1,7 @@
-"""Writes kubernetes.json and trainer.json from two packages: python3 trim.py (pip install kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0).
+"""Writes kubernetes.json and trainer.json from two packages: kubernetes-validate 1.37.0 and kubeflow-trainer-api 2.3.0.
 
-Only what the kinds that we print can contain is kept, without descriptions, status and the sources of volumes that we do not use; a field that
-is not known is an error in what is kept."""
+Only what the kinds that we print can contain is kept, without descriptions, status and the sources of volumes that we do not use.
+A field that is not known is an error in what is kept."""
 
 import json
 import re
@@ -38,7 +38,9 @@ def trimmed(schema: dict, name_of: dict[str, str]) -> dict:
         if choice in schema:
             left = [s for s in schema[choice] if s.get("type") != "null"]
             return trimmed(left[0], name_of) if len(left) == 1 else {"type": [k for s in left for k in kinds(s)]}
-    kept: dict = {"type": kinds(schema)} if len(kinds(schema)) > 1 else {"type": k for k in kinds(schema)}
+    kept: dict = {}
+    if kinds(schema):
+        kept["type"] = kinds(schema) if len(kinds(schema)) > 1 else kinds(schema)[0]
     if "enum" in schema:
         kept["enum"] = [value for value in schema["enum"] if value is not None]
     if "items" in schema:
