@@ -63,7 +63,7 @@ def shutdown() -> None:
     """Ends all communication on all ranks; pending operations fail. :func:`init` may be called again."""
     global _age
     _age += 1
-    for call in _at_shutdown:
+    for call in list(_at_shutdown):
         call()
     _unregister()
     _phalanx.shutdown()
@@ -101,7 +101,7 @@ def _at_exit() -> None:
         # An exception ends this process: the other ranks shall hear that, not of an orderly shutdown.
         _phalanx.abandon()
         return
-    for call in _at_shutdown:
+    for call in list(_at_shutdown):
         call()
     _phalanx.close()
 

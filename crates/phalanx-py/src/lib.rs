@@ -21,6 +21,7 @@ mod session;
 mod stack;
 mod state;
 mod submit;
+mod tables;
 mod task;
 mod world;
 
@@ -45,6 +46,7 @@ mod _phalanx {
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
+        tables::ServedTables,
         task::{Rotation, Task},
         world::{
             add_process_set, check_every, counters, fusion_bytes, give_up, is_homogeneous, is_strict,

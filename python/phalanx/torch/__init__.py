@@ -80,6 +80,7 @@ from phalanx.torch.functions import (
     broadcast_parameters,
 )
 from phalanx.torch.optimizer import DistributedOptimizer
+from phalanx.torch.served import ServedEmbedding, ServedTables, serve_tables
 from phalanx.torch.session import Session
 from phalanx.torch.sync_batch_norm import SyncBatchNorm
 from phalanx.torch.trainer import Trainer
@@ -98,6 +99,8 @@ __all__ = [
     "ProcessSet",
     "Product",
     "RankLostError",
+    "ServedEmbedding",
+    "ServedTables",
     "Session",
     "ShutDownError",
     "StalledError",
@@ -157,6 +160,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "serve_tables",
     "shutdown",
     "size",
     "sparse_allreduce_async",

@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "phalanx-checkpoint",
             "phalanx-net",
             "phalanx-collective",
+            "phalanx-ps",
             "phalanx-launch",
             "phalanx-graph",
             "phalanx-train",

@@ -79,7 +79,7 @@ impl Engine {
         Engine::start_with(communicator, options)
     }
 
-    pub fn world(&self) -> &World {
+    pub fn world(&self) -> &Arc<World> {
         &self.shared.world
     }
 

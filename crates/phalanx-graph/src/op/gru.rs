@@ -140,7 +140,7 @@ impl GruGrad {
                     dz[j] = dh[j] * (past[j] - new[j]) * z[j] * (T::ONE - z[j]);
                     dn[j] = d_new * r[j];
                     (xr[j], xz[j], xn[j]) = (dr[j], dz[j], d_new);
-                    dh[j] = dh[j] * z[j];
+                    dh[j] *= z[j];
                 }
                 said[row * 3 * h..][..3 * h].copy_from_slice(now);
             },

@@ -367,7 +367,7 @@ fn times<T: Real>(v: &[T], dx: Pair<'_, T>, slope: impl Fn(T) -> T) {
             #[inline(always)]
             || {
                 for (o, &v) in out.iter_mut().zip(v) {
-                    *o = *o * slope(v);
+                    *o *= slope(v);
                 }
             },
         ),

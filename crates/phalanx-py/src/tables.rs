@@ -1,0 +1,262 @@
+//! Tables on servers, for `phalanx.torch.ServedEmbedding`.
+
+use crate::{
+    error::{self, Detail},
+    gate,
+    lent::{LentTensor, dtype},
+    state,
+};
+use phalanx_core::{
+    DType,
+    kernel::update::{Adagrad, Adam, Momentum},
+};
+use phalanx_net::World;
+use phalanx_ps::{
+    Consistency, PsError, RowReduction, Spread, TableClip, TableRule, TableSpec, TableUpdate, Tables,
+};
+use pyo3::{exceptions::PyValueError, prelude::*};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The tables of this world; every rank opens the same ones.
+#[derive(Debug)]
+#[pyclass(frozen, module = "phalanx._phalanx")]
+pub struct ServedTables {
+    /// A lock because threads may call at the same time, and each call waits for its answer. `None` once they are closed.
+    tables: Arc<Mutex<Option<Tables>>>,
+}
+
+/// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread.
+type Described =
+    (String, u64, usize, u8, (String, BTreeMap<String, f64>), String, Option<String>, u32, String);
+
+#[pymethods]
+impl ServedTables {
+    /// A staleness below 0 is no bound; `None` is none at all.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        tables: Vec<Described>,
+        staleness: Option<i64>,
+        step: u64,
+    ) -> PyResult<ServedTables> {
+        let specs = tables.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
+        let consistency = match staleness {
+            None => Consistency::Sync,
+            Some(k) => u64::try_from(k).map_or(Consistency::Async, Consistency::Bounded),
+        };
+        let world: Arc<World> = state::engine(py)?.world().clone();
+        let opened = gate::enter(py, "tables", move || Tables::open(&world, specs, consistency, step))?;
+        let opened = opened.map_err(|why| of_tables(py, why))?;
+        Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))) })
+    }
+
+    /// Fills `out` with the rows of these numbers, as of a step.
+    fn pull(
+        &self,
+        py: Python<'_>,
+        table: usize,
+        step: u64,
+        ids: LentTensor,
+        out: LentTensor,
+    ) -> PyResult<()> {
+        let ids = numbers(&ids)?;
+        self.fetch(py, out, move |tables, bytes| tables.pull(table, step, &ids, bytes))
+    }
+
+    /// The same for a part: 0 is the table, then come its states.
+    fn read(&self, py: Python<'_>, table: usize, part: u8, ids: LentTensor, out: LentTensor) -> PyResult<()> {
+        let ids = numbers(&ids)?;
+        self.fetch(py, out, move |tables, bytes| tables.read(table, part, &ids, bytes))
+    }
+
+    fn write(
+        &self,
+        py: Python<'_>,
+        table: usize,
+        part: u8,
+        ids: LentTensor,
+        rows: LentTensor,
+    ) -> PyResult<()> {
+        let ids = numbers(&ids)?;
+        self.call(py, move |tables| tables.write(table, part, &ids, rows.0.bytes()))
+    }
+
+    fn push(
+        &self,
+        py: Python<'_>,
+        table: usize,
+        step: u64,
+        ids: LentTensor,
+        grads: LentTensor,
+        rate: f64,
+    ) -> PyResult<()> {
+        let ids = numbers(&ids)?;
+        self.call(py, move |tables| tables.push(table, step, &ids, grads.0.bytes(), rate))
+    }
+
+    /// The step that the next push of a table is of.
+    fn step(&self, py: Python<'_>, table: usize) -> PyResult<u64> {
+        self.call(py, move |tables| Ok(tables.step(table)))
+    }
+
+    /// Where the tables are, as text.
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        self.call(py, |tables| Ok(tables.placement().explain(tables.specs())))
+    }
+
+    /// Rows that workers of this host wanted and that were fetched, that they gave and that were sent; bytes out and in.
+    fn counters(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
+        self.call(py, |tables| {
+            let all = tables.counters();
+            let office = all.office;
+            Ok((
+                office.wanted_rows,
+                office.pulled_rows,
+                office.given_rows,
+                office.pushed_rows,
+                all.bytes_out,
+                all.bytes_in,
+            ))
+        })
+    }
+
+    /// Says that this rank wants nothing more, and waits until nobody needs what it serves. Closing twice does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let held = self.tables.clone();
+        let take = move || held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let closed = gate::enter(py, "tables", move || take().map_or(Ok(()), Tables::close))?;
+        closed.map_err(|why| of_tables(py, why))
+    }
+}
+
+impl ServedTables {
+    fn call<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Tables) -> Result<T, PsError> + Send + 'static,
+    ) -> PyResult<T> {
+        let held = self.tables.clone();
+        let run = move || match held.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            Some(tables) => call(tables),
+            None => Err(PsError::Closed),
+        };
+        gate::enter(py, "tables", run)?.map_err(|why| of_tables(py, why))
+    }
+
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        mut out: LentTensor,
+        call: impl FnOnce(&mut Tables, &mut [u8]) -> Result<(), PsError> + Send + 'static,
+    ) -> PyResult<()> {
+        let n = out.0.bytes().len();
+        self.call(py, move |tables| {
+            let mut rows = vec![0; n];
+            call(tables, &mut rows)?;
+            out.write(0, &rows).map_err(|why| PsError::Refused(why.to_string()))
+        })
+    }
+}
+
+/// Numbers of rows, from a tensor of 64-bit integers.
+fn numbers(ids: &LentTensor) -> PyResult<Vec<u64>> {
+    if ids.0.dtype() != DType::I64 {
+        return Err(PyValueError::new_err(format!("numbers of rows are int64, not {}", ids.0.dtype())));
+    }
+    let number = |bytes: &[u8; 8]| {
+        let id = i64::from_ne_bytes(*bytes);
+        u64::try_from(id).map_err(|_| PyValueError::new_err(format!("a row has no number like {id}")))
+    };
+    ids.0.bytes().as_chunks::<8>().0.iter().map(number).collect()
+}
+
+fn spec(described: Described) -> PyResult<TableSpec> {
+    let (name, height, width, code, (rule, numbers), reduction, wire, partitions, spread) = described;
+    let number = |key: &str| numbers.get(key).copied().unwrap_or_default();
+    let update = match rule.as_str() {
+        "sgd" => TableUpdate::Sgd,
+        "momentum" => TableUpdate::Momentum(Momentum {
+            mu: number("momentum"),
+            nesterov: number("nesterov") != 0.0,
+            rate_inside: false,
+        }),
+        "adagrad" => TableUpdate::Adagrad(Adagrad { epsilon: number("eps") }),
+        "sparse_adam" => TableUpdate::Adam(Adam {
+            beta1: number("beta1"),
+            beta2: number("beta2"),
+            epsilon: number("eps"),
+            decay: 0.0,
+            epsilon_first: true,
+        }),
+        _ => return Err(PyValueError::new_err(format!("no rule of tables is called {rule:?}"))),
+    };
+    let reduction = match reduction.as_str() {
+        "sum" => RowReduction::Sum,
+        "mean" => RowReduction::Mean,
+        "by-touch" => RowReduction::ByTouch,
+        _ => {
+            let text = format!("reduction must be \"sum\", \"mean\" or \"by-touch\", not {reduction:?}");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    let spread = match spread.as_str() {
+        "mod" => Spread::Mod,
+        "range" => Spread::Range,
+        _ => {
+            return Err(PyValueError::new_err(format!("spread must be \"mod\" or \"range\", not {spread:?}")));
+        }
+    };
+    let wire = match wire.as_deref() {
+        None => None,
+        Some("float16") => Some(DType::F16),
+        Some("bfloat16") => Some(DType::BF16),
+        Some(other) => {
+            let text =
+                format!("rows travel as \"float16\" or \"bfloat16\", or as they are (None), not {other:?}");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    Ok(TableSpec {
+        name,
+        height,
+        width,
+        dtype: dtype(code)?,
+        // Ranks write the first rows.
+        first: Arc::new(|_, _| ()),
+        rule: TableRule { first_state: number("first_state"), clip: TableClip::No, ..TableRule::new(update) },
+        reduction,
+        wire,
+        partitions,
+        spread,
+    })
+}
+
+fn of_tables(py: Python<'_>, why: PsError) -> PyErr {
+    let text = why.to_string();
+    let tensor = |name: &str| ("tensor", Detail::Text(name.to_string()));
+    match why {
+        PsError::ServerLost { rank, why, .. } => {
+            let details = [("rank", Detail::Number(rank.0)), ("cause", Detail::Text(why))];
+            error::raise(py, "RankLostError", &text, &details)
+        }
+        PsError::Net(net) => error::of_collective(py, &net.into()),
+        PsError::Differs { table, rank, other, .. } => {
+            let ranks = Detail::Numbers(vec![rank.0, other.0]);
+            error::raise(py, "MismatchError", &text, &[tensor(&table), ("ranks", ranks)])
+        }
+        PsError::Refused(_) => error::raise(py, "MismatchError", &text, &[]),
+        PsError::Late { table, .. } => error::raise(py, "StalledError", &text, &[tensor(&table)]),
+        PsError::Thread(_) | PsError::Closed => error::raise(py, "PhalanxError", &text, &[]),
+        PsError::Spec { .. }
+        | PsError::Twice(_)
+        | PsError::Row { .. }
+        | PsError::Length { .. }
+        | PsError::PushedTwice { .. }
+        | PsError::Skipped { .. }
+        | PsError::NoTable(_)
+        | PsError::Memory { .. } => PyValueError::new_err(text),
+    }
+}

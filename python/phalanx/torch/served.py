@@ -1,0 +1,350 @@
+"""Embedding tables on servers: no rank keeps a table, and only the rows of a step travel.
+
+>>> import torch
+>>> import phalanx.torch as hvd
+>>> hvd.init()
+>>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 8, sparse=True), torch.nn.Flatten(), torch.nn.Linear(16, 1))
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+>>> tables = hvd.serve_tables(model, optimizer)
+>>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+>>> model(torch.tensor([[3, 7]])).sum().backward()
+>>> optimizer.step()
+>>> tables.counters()["pushed_rows"]
+2
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from phalanx import _phalanx, _world
+from phalanx.reductions import Average, Sum
+from phalanx.torch import _memory
+from phalanx.torch._served_rules import rule_of
+from phalanx.torch.collectives import barrier
+
+#: Rows are written and gathered in pieces of this many bytes.
+_PIECE_BYTES = 4 << 20
+_REDUCTIONS = {Average: "mean", Sum: "sum", "by-touch": "by-touch"}
+
+
+class ServedTables:
+    """The served tables of a model; :func:`serve_tables` makes it."""
+
+    def __init__(self, core: _phalanx.ServedTables, tables: list[_Table]) -> None:
+        self._core = core
+        self._tables = tables
+        for number, table in enumerate(tables):
+            table.core, table.number = core, number
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tables, in the order in which servers have them."""
+        return [table.name for table in self._tables]
+
+    def explain(self) -> str:
+        """Which server has which partitions, and how many bytes each has."""
+        return self._core.explain()
+
+    def counters(self) -> dict[str, int]:
+        """What ranks of this host wanted and gave, and what of it left the host. Zeros on ranks that do not collect it."""
+        keys = ["wanted_rows", "pulled_rows", "given_rows", "pushed_rows", "bytes_out", "bytes_in"]
+        return dict(zip(keys, self._core.counters(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states that the rules keep on the servers (momentum, sums of squares), and the step of each table.
+
+        The rows themselves are in the model's ``state_dict()``.
+        """
+        return {
+            table.name: {"step": self._core.step(table.number), "states": [table.gather(p) for p in table.state_parts()]}
+            for table in self._tables
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces the states. Every rank may call it with the same values, or one rank before the others go on."""
+        for table in self._tables:
+            if table.name not in state:
+                raise KeyError(f"the saved states have no table {table.name!r}; they have {sorted(state)}")
+            saved = state[table.name]["states"]
+            if len(saved) != len(table.state_parts()):
+                raise ValueError(
+                    f"table {table.name!r} has {len(table.state_parts())} states, the saved one {len(saved)}: "
+                    "another optimizer was used"
+                )
+            for part, values in zip(table.state_parts(), saved, strict=True):
+                table.scatter(values, part)
+
+    def close(self) -> None:
+        """Ends the service; every rank calls it. :func:`shutdown` and the end of the process do, too."""
+        if self.close in _world._at_shutdown:
+            _world._at_shutdown.remove(self.close)
+        self._core.close()
+
+    def _push(self, *_: Any) -> None:
+        for table in self._tables:
+            table.push()
+
+    def _forget(self) -> None:
+        for table in self._tables:
+            table.given.clear()
+
+
+class _Table:
+    """One table: where its rows are pulled and gradients wait for the step."""
+
+    core: _phalanx.ServedTables
+    number: int
+
+    def __init__(self, name: str, weight: torch.Tensor, group: dict[str, Any], rule: tuple[str, dict[str, float]]) -> None:
+        self.name = name
+        self.height, self.width = int(weight.shape[0]), int(weight.shape[1])
+        self.dtype = weight.dtype
+        self.group = group
+        self.rule = rule
+        self.is_trained = weight.requires_grad
+        self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def state_parts(self) -> range:
+        return range(1, 1 + {"sgd": 0, "momentum": 1, "adagrad": 1, "sparse_adam": 2}[self.rule[0]])
+
+    def pull(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = torch.empty((len(ids), self.width), dtype=self.dtype)
+        self.core.pull(self.number, self.core.step(self.number), _memory.lend(ids), _memory.lend(rows))
+        if torch.is_grad_enabled() and self.is_trained:
+            rows.requires_grad_()
+            rows.register_hook(functools.partial(self._note, ids))  # type: ignore[no-untyped-call]
+        return rows
+
+    def _note(self, ids: torch.Tensor, gradient: torch.Tensor) -> None:
+        self.given.append((ids, gradient.detach()))
+
+    def push(self) -> None:
+        """Sends what all passes of this step gave; no rows if they gave none."""
+        if not self.is_trained:
+            return
+        ids = torch.cat([i for i, _ in self.given]) if self.given else torch.empty(0, dtype=torch.int64)
+        empty = torch.empty((0, self.width), dtype=self.dtype)
+        gradients = torch.cat([g.to(self.dtype) for _, g in self.given]).contiguous() if self.given else empty
+        self.given.clear()
+        step = self.core.step(self.number)
+        rate = float(self.group["lr"])
+        if self.rule[0] == "adagrad":
+            rate /= 1.0 + step * float(self.group.get("lr_decay", 0.0))
+        self.core.push(self.number, step, _memory.lend(ids), _memory.lend(gradients), rate)
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        n = max(1, _PIECE_BYTES // (self.width * self.dtype.itemsize))
+        for start in range(0, self.height, n):
+            yield torch.arange(start, min(start + n, self.height))
+
+    def gather(self, part: int = 0) -> torch.Tensor:
+        whole = torch.empty((self.height, self.width), dtype=self.dtype)
+        for ids in self.pieces():
+            rows = whole[int(ids[0]) : int(ids[-1]) + 1]
+            self.core.read(self.number, part, _memory.lend(ids), _memory.lend(rows))
+        return whole
+
+    def scatter(self, values: torch.Tensor, part: int = 0) -> None:
+        if values.shape != (self.height, self.width):
+            raise ValueError(f"table {self.name!r} is {self.height} x {self.width}, the values are {tuple(values.shape)}")
+        values = values.detach().to(self.dtype).contiguous()
+        for ids in self.pieces():
+            rows = values[int(ids[0]) : int(ids[-1]) + 1]
+            self.core.write(self.number, part, _memory.lend(ids), _memory.lend(rows))
+
+
+class ServedEmbedding(torch.nn.Module):
+    """An ``Embedding`` or ``EmbeddingBag`` whose rows are on servers; :func:`serve_tables` puts it in their place."""
+
+    def __init__(self, table: _Table, like: torch.nn.Embedding | torch.nn.EmbeddingBag) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = like.num_embeddings, like.embedding_dim
+        self.padding_idx = like.padding_idx
+        self._table = table
+        self._is_bag = isinstance(like, torch.nn.EmbeddingBag)
+        if isinstance(like, torch.nn.EmbeddingBag):
+            self.mode, self.include_last_offset = like.mode, like.include_last_offset
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The rows of these numbers, as the module gave them whose place it took."""
+        ids, inverse = torch.unique(input.reshape(-1).to(torch.int64), return_inverse=True)
+        if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= self.num_embeddings):
+            wrong = int(ids[0]) if int(ids[0]) < 0 else int(ids[-1])
+            raise IndexError(f"table {self._table.name!r}: row {wrong} is not in 0..{self.num_embeddings}")
+        rows = self._table.pull(ids)
+        padding = None
+        if self.padding_idx is not None:
+            at = torch.searchsorted(ids, self.padding_idx).item()
+            if at < len(ids) and int(ids[int(at)]) == self.padding_idx:
+                padding = int(at)
+        places = inverse.view(input.shape)
+        if self._is_bag:
+            return F.embedding_bag(
+                places,
+                rows,
+                offsets,
+                mode=self.mode,
+                per_sample_weights=per_sample_weights,
+                include_last_offset=self.include_last_offset,
+                padding_idx=padding,
+            )
+        if offsets is not None or per_sample_weights is not None:
+            raise TypeError("an Embedding takes numbers of rows and nothing else")
+        return F.embedding(places, rows, padding_idx=padding)
+
+    def extra_repr(self) -> str:
+        """What ``print(model)`` shows."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, table={self._table.name!r}"
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        destination[prefix + "weight"] = self._table.gather()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key = prefix + "weight"
+        if key in state_dict:
+            self._table.scatter(state_dict[key])
+        elif strict:
+            missing_keys.append(key)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("a served embedding cannot be copied: its rows are on servers; copy the model before serve_tables()")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a served embedding cannot be pickled: save the model's state_dict()")
+
+
+def serve_tables(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    op: Any = Average,
+    staleness: int | None = None,
+    wire_dtype: torch.dtype | None = None,
+    partitions: int | None = None,
+    spread: str = "mod",
+) -> ServedTables:
+    """Moves the tables of all ``Embedding`` and ``EmbeddingBag`` modules with ``sparse=True`` to servers.
+
+    Every rank calls it with the same model, before :func:`DistributedOptimizer` or :class:`DistributedDataParallel`; the rows begin with
+    those of rank 0. The modules are replaced in place, and their weights leave the optimizer, whose rule servers apply from then on, with
+    the learning rate of their parameter group at each step. Gradients of all passes since the last step are sent by ``optimizer.step()``.
+
+    ``op`` is :data:`Average`, :data:`Sum`, or ``"by-touch"``: divided by the number of ranks that touched a row. ``staleness`` lets ranks
+    be apart by that many steps, -1 by any number; they need ``op=Sum``. ``wire_dtype`` is ``torch.float16`` or ``torch.bfloat16`` for rows
+    that travel between hosts. A table is cut into ``partitions``, by default one for each rank.
+    """
+    if type(optimizer).__name__.startswith("Distributed") or hasattr(optimizer, "_reducer"):
+        raise ValueError("call serve_tables() before the optimizer is wrapped, with the optimizer that it will wrap")
+    if op not in _REDUCTIONS:
+        raise ValueError(f"op must be Average, Sum or 'by-touch', not {op!r}")
+    if staleness is not None and not isinstance(staleness, int):
+        raise TypeError(f"staleness is a number of steps, -1 or None, not {staleness!r}")
+    wires = {None: None, torch.float16: "float16", torch.bfloat16: "bfloat16"}
+    if wire_dtype not in wires:
+        raise ValueError(f"wire_dtype must be torch.float16, torch.bfloat16 or None, not {wire_dtype!r}")
+    found = _found(model, optimizer)
+    if not found:
+        raise ValueError("the model has no Embedding or EmbeddingBag with sparse=True whose weight this optimizer trains")
+    n = _phalanx.place()[1]
+    described = [
+        (
+            table.name,
+            table.height,
+            table.width,
+            _memory.CODES[table.dtype],
+            table.rule,
+            _REDUCTIONS[op],
+            wires[wire_dtype],
+            min(table.height, partitions if partitions is not None else n),
+            spread,
+        )
+        for table, _, _ in found
+    ]
+    core = _phalanx.ServedTables(described, staleness, 0)
+    served = ServedTables(core, [table for table, _, _ in found])
+    if _phalanx.place()[0] == 0:
+        for table, weight, _ in found:
+            table.scatter(weight)
+    barrier()
+    for table, weight, places in found:
+        for parent, child, module in places:
+            setattr(parent, child, ServedEmbedding(table, module))
+        table.group["params"][:] = [p for p in table.group["params"] if p is not weight]
+        optimizer.state.pop(weight, None)
+    optimizer.register_step_pre_hook(served._push)
+    for target in (optimizer, model):
+        target.zero_grad = functools.partial(_zero_grad, served, target.zero_grad)  # type: ignore[method-assign]
+    _world._at_shutdown.append(served.close)
+    return served
+
+
+def _zero_grad(served: ServedTables, own: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Gradients that no step has used are dropped with the others."""
+    served._forget()
+    own(*args, **kwargs)
+
+
+_Places = list[tuple[torch.nn.Module, str, Any]]
+
+
+def _found(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> list[tuple[_Table, torch.Tensor, _Places]]:
+    """The tables to serve, each with its weight and the modules that use it."""
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    places: dict[int, _Places] = {}
+    weights: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            parent, _, child = path.rpartition(".")
+            if not path:
+                raise ValueError("the model itself is an embedding: put it into a module, torch.nn.Sequential(embedding)")
+            weights.setdefault(id(module.weight), (path, module.weight))
+            places.setdefault(id(module.weight), []).append((model.get_submodule(parent), child, module))
+    found = []
+    for key, (path, weight) in weights.items():
+        users = places[key]
+        if key not in groups:
+            warnings.warn(f"{path}.weight is not among the optimizer's parameters: it is not served", stacklevel=3)
+            continue
+        others = sum(p is weight for m in model.modules() for p in m._parameters.values())
+        if others != len({id(m) for _, _, m in users}):
+            warnings.warn(f"{path}.weight is used by another module, too: its gradient is dense, and it is not served", stacklevel=3)
+            continue
+        for _, _, module in users:
+            _check_module(path, module)
+        rule = rule_of(path, optimizer, groups[key])
+        found.append((_Table(path, weight, groups[key], rule), weight, users))
+    return found
+
+
+def _check_module(path: str, module: Any) -> None:
+    if module.max_norm is not None:
+        raise ValueError(f"{path}: max_norm changes rows when they are looked up, which servers do not do; remove it")
+    if module.scale_grad_by_freq:
+        raise ValueError(f"{path}: scale_grad_by_freq is not served; remove it, or use sparse=False")
+    if module.weight.device.type != "cpu":
+        raise ValueError(f"{path}: its weight is on {module.weight.device}; serve the tables before the model is moved")
+    if module.weight.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"{path}: a table is of float32 or float64, not {module.weight.dtype}; see wire_dtype for the network")

@@ -1,0 +1,236 @@
+"""Embedding tables on servers end where torch alone ends, and say what cannot be."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+
+import phalanx.torch as hvd
+from phalanx.exceptions import MismatchError
+
+WORDS, WIDTH, STEPS = 50, 4, 6
+
+
+class Net(torch.nn.Module):
+    def __init__(self, bag: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        kind: Any = torch.nn.EmbeddingBag if bag else torch.nn.Embedding
+        options = {"mode": "sum"} if bag else {"padding_idx": 3}
+        self.words = kind(WORDS, WIDTH, sparse=True, dtype=torch.float64, **options)
+        self.out = torch.nn.Linear(WIDTH, 1, dtype=torch.float64)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.words(ids)
+        return self.out(rows if rows.dim() == 2 else rows.sum(1))
+
+
+def batch(step: int) -> torch.Tensor:
+    return torch.randint(0, WORDS, (8, 3), generator=torch.Generator().manual_seed(step))
+
+
+def made(net: Net, kind: str) -> list[torch.optim.Optimizer]:
+    """Tables and the rest may have optimizers of their own, as torch's sparse ones demand."""
+    words, rest = net.words.parameters(), net.out.parameters()
+    if kind == "sgd":
+        return [torch.optim.SGD(net.parameters(), lr=0.1)]
+    if kind == "adagrad":
+        return [torch.optim.Adagrad(net.parameters(), lr=0.1, lr_decay=0.1, initial_accumulator_value=0.1)]
+    return [torch.optim.SparseAdam(words, lr=0.1), torch.optim.SGD(rest, lr=0.1)]
+
+
+def trained(net: Net, optimizers: list[Any], ranks: tuple[int, int], passes: int = 1) -> dict[str, torch.Tensor]:
+    rank, size = ranks
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in optimizers]
+    for step in range(STEPS):
+        for o in optimizers:
+            o.zero_grad()
+        for i in range(passes):
+            net(batch(step * passes + i)[rank::size]).square().mean().backward()
+        for o in optimizers:
+            o.step()
+        for s in schedulers:
+            s.step()
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def served(kind: str, bag: bool, passes: int) -> tuple[dict[str, torch.Tensor], dict[str, int], int]:
+    net = Net(bag)
+    if hvd.rank() != 0:
+        torch.nn.init.zeros_(net.words.weight)  # Rank 0's rows count.
+    optimizers = made(net, kind)
+    tables = hvd.serve_tables(net, optimizers[0], partitions=3)
+    assert "words.weight" not in dict(net.named_parameters())
+    own: list[Any] = list(optimizers)
+    own[-1] = hvd.DistributedOptimizer(own[-1], net.out.named_parameters(), backward_passes_per_step=passes)
+    hvd.broadcast_parameters(dict(net.out.named_parameters()), root_rank=0)
+    state = trained(net, own, (hvd.rank(), hvd.size()), passes)
+    counters = tables.counters()
+    return state, counters, sum(p.numel() for p in net.parameters())
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize(("kind", "bag"), [("sgd", False), ("adagrad", True), ("sparse_adam", False)])
+def test_served_tables_end_where_torch_alone_ends(kind: str, bag: bool, n: int) -> None:
+    net = Net(bag)
+    wanted = trained(net, made(net, kind), (0, 1))
+    for state, _, kept in run_ranks(n, served, kind, bag, 1):
+        assert kept == WIDTH + 1, "no rank keeps the table"
+        for name, value in wanted.items():
+            torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_all_passes_of_a_step_are_pushed_together() -> None:
+    net = Net()
+    wanted = trained(net, made(net, "sgd"), (0, 1), passes=2)
+    for state, _, _ in run_ranks(2, served, "sgd", False, 2):
+        for name, value in wanted.items():
+            torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
+
+
+def counted() -> tuple[dict[str, int], set[int]]:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    tables = hvd.serve_tables(net, optimizer)
+    ids = batch(0)[hvd.rank() :: hvd.size()]
+    net(ids).sum().backward()
+    optimizer.step()
+    net.words(torch.tensor([0]))  # After this, the step has been counted.
+    return tables.counters(), {int(i) for i in ids.flatten()}
+
+
+def test_a_host_sends_each_row_once() -> None:
+    (first, a), (_, b) = run_ranks(2, counted)
+    assert first["pushed_rows"] == len(a | b)
+    assert first["given_rows"] == len(a) + len(b)
+
+
+def resumed() -> tuple[torch.Tensor, torch.Tensor]:
+    def fresh(seed: int) -> tuple[Net, Any, Any]:
+        net = Net()
+        torch.manual_seed(seed)
+        torch.nn.init.normal_(net.words.weight)
+        optimizer = torch.optim.Adagrad(net.words.parameters(), lr=0.1)
+        return net, optimizer, hvd.serve_tables(net, optimizer, partitions=4 if seed == 0 else 7)
+
+    def steps(net: Net, optimizer: Any, numbers: range) -> None:
+        for step in numbers:
+            optimizer.zero_grad()
+            net(batch(step)[hvd.rank() :: hvd.size()]).square().mean().backward()
+            optimizer.step()
+
+    net, optimizer, tables = fresh(0)
+    steps(net, optimizer, range(2))
+    model, states = net.state_dict(), tables.state_dict()
+    steps(net, optimizer, range(2, 5))
+    straight = net.state_dict()["words.weight"]
+    tables.close()
+    again, optimizer, tables = fresh(1)
+    again.load_state_dict(model)
+    tables.load_state_dict(states)
+    hvd.barrier()
+    steps(again, optimizer, range(2, 5))
+    return straight, again.state_dict()["words.weight"]
+
+
+def test_saved_with_4_partitions_and_restored_with_7_gives_the_same_bits() -> None:
+    for straight, again in run_ranks(2, resumed):
+        assert torch.equal(straight, again)
+
+
+def says(call: Any) -> str:
+    with pytest.raises((ValueError, TypeError, IndexError, MismatchError)) as caught:
+        call()
+    return str(caught.value)
+
+
+def refused() -> list[str]:
+    def net(**options: Any) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Embedding(5, 2, sparse=True, **options))
+
+    def serve(model: torch.nn.Module, optimizer: Any = None, **options: Any) -> Any:
+        return hvd.serve_tables(model, optimizer or torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+    dense = torch.nn.Sequential(torch.nn.Embedding(5, 2))
+    said = [
+        says(lambda: serve(dense)),
+        says(lambda: serve(net(max_norm=1.0))),
+        says(lambda: serve(net(), torch.optim.Adam(net().parameters()))),
+    ]
+    model = net()
+    said.append(says(lambda: serve(model, torch.optim.Adam(model.parameters()))))
+    said.append(says(lambda: serve(model, torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1))))
+    said.append(says(lambda: serve(model, op=hvd.Max)))
+    said.append(says(lambda: serve(model, staleness=1)))
+    said.append(says(lambda: serve(torch.nn.Embedding(5, 2, sparse=True))))
+    wrapped = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    said.append(says(lambda: serve(model, wrapped)))
+    model = net()
+    serve(model)
+    said.append(says(lambda: model(torch.tensor([5]))))
+    said.append(says(lambda: model(torch.tensor([-1]))))
+    return said
+
+
+def test_what_cannot_be_served_is_refused_with_what_to_do() -> None:
+    (said,) = run_ranks(1, refused)
+    parts = [
+        "no Embedding or EmbeddingBag with sparse=True",
+        "max_norm",
+        "no Embedding or EmbeddingBag with sparse=True whose weight this optimizer trains",
+        "SGD, Adagrad and SparseAdam, not Adam",
+        "weight_decay=0.1",
+        "op must be",
+        "only a sum has a meaning",
+        "torch.nn.Sequential(embedding)",
+        "before the optimizer is wrapped",
+        "row 5 is not in 0..5",
+        "row -1 is not in 0..5",
+    ]
+    for text, part in zip(said, parts, strict=True):
+        assert part in text, text
+
+
+def tied() -> tuple[list[str], bool]:
+    net = torch.nn.ModuleDict({"a": torch.nn.Embedding(5, 2, sparse=True), "b": torch.nn.Embedding(5, 2, sparse=True)})
+    net["out"] = torch.nn.Linear(2, 5, bias=False)
+    net["out"].weight = net["a"].weight
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hvd.serve_tables(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    return [str(w.message) for w in caught], isinstance(net["a"], torch.nn.Embedding)
+
+
+def test_a_table_that_is_used_densely_too_is_not_served() -> None:
+    ((said, kept),) = run_ranks(1, tied)
+    assert kept and any("its gradient is dense" in text for text in said)
+
+
+def discarded() -> bool:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    hvd.serve_tables(net, optimizer)
+    before = net.state_dict()["words.weight"]
+    for owner in (net, optimizer):
+        net(batch(0)).sum().backward()
+        owner.zero_grad()
+    optimizer.step()
+    return torch.equal(before, net.state_dict()["words.weight"])
+
+
+def test_gradients_that_are_zeroed_are_not_pushed() -> None:
+    assert run_ranks(1, discarded) == [True]
+
+
+def opened_differently() -> str:
+    net = torch.nn.Sequential(torch.nn.Embedding(5 + hvd.rank(), 2, sparse=True))
+    return says(lambda: hvd.serve_tables(net, torch.optim.SGD(net.parameters(), lr=0.1)))
+
+
+def test_ranks_with_other_tables_are_told_of_both() -> None:
+    for text in run_ranks(2, opened_differently):
+        assert "5 x 2 f32" in text and "6 x 2 f32" in text
