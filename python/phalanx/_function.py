@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +25,10 @@ class RankFailedError(PhalanxError):
     def __init__(self, message: str, *, rank: int, traceback: str) -> None:
         super().__init__(message, rank=rank)
         self.traceback = traceback
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named: dict[str, Any] = {"rank": self.rank, "traceback": self.traceback}
+        return partial(type(self), **named), self.args
 
 
 def run(
@@ -81,7 +86,7 @@ def run(
 
 
 @dataclass
-class _Failure:
+class Failure:
     """What a rank reports about its own failure."""
 
     message: str
@@ -92,11 +97,22 @@ class _Failure:
     rank: int | None
     cause: str | None
 
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Of the exception that is being handled."""
+        is_echo = isinstance(error, FailureError)
+        whose = (error.rank, error.cause) if isinstance(error, FailureError) else (None, None)
+        return cls(f"{type(error).__name__}: {error}", traceback.format_exc(), is_echo, *whose)
+
+    def blamed_on(self, rank: int) -> RankFailedError:
+        """The error for the caller of the function, with this rank."""
+        return RankFailedError(f"rank {rank}: {self.message}\n\n{self.traceback}", rank=rank, traceback=self.traceback)
+
 
 def _collect(folder: Path, np: int, code: int) -> list[Any]:
     """All results, or the first failure: a rank that failed because of another one is not the first."""
     results: dict[int, Any] = {}
-    failures: dict[int, _Failure] = {}
+    failures: dict[int, Failure] = {}
     for rank in range(np):
         path = folder / f"result.{rank}"
         if path.exists():
@@ -106,27 +122,21 @@ def _collect(folder: Path, np: int, code: int) -> list[Any]:
     verdict = json.loads((folder / "verdict").read_text()) if (folder / "verdict").exists() else {}
     own = [rank for rank, failure in failures.items() if not failure.is_echo]
     if own:
-        _blame(verdict["rank"] if verdict.get("rank") in own else own[0], failures)
+        rank = verdict["rank"] if verdict.get("rank") in own else own[0]
+        raise failures[rank].blamed_on(rank)
     if failures or silent:
         dead = _dead(failures, silent, verdict)
         if dead is not None:
             _mourn(dead, failures, verdict)
     if failures:
-        _blame(min(failures), failures)
+        raise failures[min(failures)].blamed_on(min(failures))
     if silent or code != 0:
         why = f"the launcher ended with code {code}; its stderr says why"
         raise PhalanxError(f"phalanx.run: no results from ranks {silent}: {why}", ranks=silent)
     return [results[rank] for rank in range(np)]
 
 
-def _blame(rank: int, failures: dict[int, _Failure]) -> NoReturn:
-    failure = failures[rank]
-    raise RankFailedError(
-        f"rank {rank}: {failure.message}\n\n{failure.traceback}", rank=rank, traceback=failure.traceback
-    )
-
-
-def _dead(failures: dict[int, _Failure], silent: list[int], verdict: dict[str, int]) -> int | None:
+def _dead(failures: dict[int, Failure], silent: list[int], verdict: dict[str, int]) -> int | None:
     """The rank that ended without a report: according to the other ranks, then to the launcher."""
     named = [failure.rank for failure in failures.values() if failure.rank in silent]
     if named:
@@ -136,7 +146,7 @@ def _dead(failures: dict[int, _Failure], silent: list[int], verdict: dict[str, i
     return silent[0] if len(silent) == 1 else None
 
 
-def _mourn(rank: int, failures: dict[int, _Failure], verdict: dict[str, int]) -> NoReturn:
+def _mourn(rank: int, failures: dict[int, Failure], verdict: dict[str, int]) -> NoReturn:
     """Raises an error with how the rank ended and what the first of the other ranks reports about it."""
     said = next((failure for failure in failures.values() if failure.rank == rank), None)
     if verdict.get("rank") == rank and "signal" in verdict:
@@ -167,10 +177,7 @@ def _main(folder: str) -> int:
         text = _dumps(answer)
     except BaseException as error:
         code = 1
-        is_echo = isinstance(error, FailureError)
-        whose = (error.rank, error.cause) if isinstance(error, FailureError) else (None, None)
-        failure = _Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), is_echo, *whose)
-        text = _dumps((False, failure))
+        text = _dumps((False, Failure.of(error)))
     written = Path(folder, f".result.{rank}")
     written.write_bytes(text)
     written.rename(Path(folder, f"result.{rank}"))
@@ -183,4 +190,4 @@ def _dumps(value: Any) -> bytes:
     return bytes(cloudpickle.dumps(value))
 
 
-__all__ = ["RankFailedError", "run"]
+__all__ = ["Failure", "RankFailedError", "run"]

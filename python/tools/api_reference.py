@@ -20,6 +20,7 @@ MODULES = [
     ("phalanx.torch", "PyTorch"),
     ("phalanx.torch.elastic", "Recovery from failures, with PyTorch"),
     ("phalanx.numpy", "NumPy"),
+    ("phalanx.ray", "Ranks in a Ray cluster"),
     ("phalanx.distributed", "Tasks of a cluster"),
     ("phalanx.graph", "Static programs, with Paddle's names"),
     ("phalanx.graph.layers", "Layers of static programs"),
