@@ -33,6 +33,8 @@ NAMES = {
     """,
     "horovod.data": "BaseDataLoader AsyncDataLoaderMixin",
     "horovod.data.data_loader_base": "BaseDataLoader AsyncDataLoaderMixin",
+    "horovod.ray": "ElasticRayExecutor RayExecutor",
+    "horovod.ray.runner": "MiniSettings RayExecutor",
     "horovod.runner": "run",
     "horovod.runner.common.util.hosts": """
         HostInfo SlotInfo INVALID_SLOT_INFO parse_hosts parse_host_files parse_hosts_and_slots

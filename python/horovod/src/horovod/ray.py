@@ -1,5 +1,0 @@
-"""Not supported: importing it is an error."""
-
-from __future__ import annotations
-
-raise ImportError("horovod.ray is not supported; docs/from-horovod.md of Phalanx lists what is missing")
