@@ -18,6 +18,7 @@ HAS_TORCH = find_spec("torch") is not None
 NEED_TORCH = {
     "test_bad_input.py",
     "test_elastic.py",
+    "test_engines_bits.py",
     "test_errors.py",
     "test_horovod.py",
     "test_horovod_names.py",

@@ -23,6 +23,9 @@ const HEAVY_SIZE: &str = "about 5 GB on disk, 3 GB to download";
 /// Reads the event files that tests write.
 const READERS: &[&str] = &["tensorboard==2.21.0"];
 const READERS_SIZE: &str = "about 80 MB on disk, 27 MB to download";
+/// Engines of clusters, and what programs use beside us under them.
+const CLUSTERS: &[&str] = &["ray==2.60.0", "mpi4py==4.1.2"];
+const CLUSTERS_SIZE: &str = "about 265 MB on disk, 83 MB to download";
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(14 * 60);
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -94,10 +97,12 @@ pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> 
     let shared = cache.join(format!("python-{version}"));
     install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
     install(shell, &shared, lint::PACKAGES, "").map_err(Missing::Failed)?;
-    if torch == Torch::Pinned
-        && let Err(why) = install(shell, &shared, READERS, READERS_SIZE)
-    {
-        eprintln!("note: tensorboard cannot be installed ({why}); tests that need it skip themselves");
+    let for_tests = [(READERS, READERS_SIZE), (CLUSTERS, CLUSTERS_SIZE)];
+    for (packages, size) in for_tests.into_iter().filter(|_| torch == Torch::Pinned) {
+        if let Err(why) = install(shell, &shared, packages, size) {
+            let packages = packages.join(" and ");
+            eprintln!("note: {packages} cannot be installed ({why}); tests that need them skip themselves");
+        }
     }
     let found = if torch == Torch::Any { installed_torch(shell) } else { None };
     let has_torch = found.is_some()
