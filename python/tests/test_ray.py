@@ -352,15 +352,16 @@ def test_ranks_are_counted_host_by_host() -> None:
 
 
 def test_variables_of_other_launchers_are_those_that_our_launcher_knows() -> None:
-    source = (ROOT / "crates/phalanx-launch/src/environment.rs").read_text()
-
-    def listed(name: str) -> set[str]:
-        found = re.search(rf"const {name}: &\[&str\] = &\[(.*?)\];", source, re.S)
+    def listed(name: str, file: str) -> set[str]:
+        found = re.search(rf"const {name}: &\[&str\] = &\[(.*?)\];", (ROOT / "crates" / file).read_text(), re.S)
         assert found is not None
         return set(re.findall(r'"(\w+)"', found.group(1)))
 
-    assert listed("FOREIGN") == _foreign.NAMES
-    assert listed("FOREIGN_PREFIXES") == set(_foreign.PREFIXES)
+    assert listed("FOREIGN", "phalanx-launch/src/environment.rs") == _foreign.NAMES
+    assert listed("FOREIGN_PREFIXES", "phalanx-launch/src/environment.rs") == set(_foreign.PREFIXES)
+    told = listed("RESERVED", "phalanx-core/src/config.rs")
+    assert _foreign.settings(dict.fromkeys(told, "1")) == {}
+    assert set(_foreign.misleading(told)) == told
 
 
 def _ip(*words: str) -> bool:
