@@ -287,13 +287,17 @@ pub struct DoctorArgs {
     #[command(flatten)]
     pub hosts: HostArgs,
 
-    /// Seconds to wait for each host's answer
+    /// Seconds to wait for each host's answer, and for each pair of hosts to connect
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "10")]
     pub timeout: Duration,
 
     /// Print one JSON object per finding
     #[arg(long)]
     pub json: bool,
+
+    /// Be a rank of the world that another doctor started to measure the network
+    #[arg(long, hide = true)]
+    pub as_rank: bool,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -71,6 +71,16 @@ impl Rsh {
         self.program().ends_with("ssh") || self.program() == "rsh"
     }
 
+    /// Whether what it carries cannot be read on the way.
+    pub fn encrypts(&self) -> bool {
+        self.program() == "ssh"
+    }
+
+    /// What a message may call it.
+    pub fn name(&self) -> &str {
+        &self.words[0]
+    }
+
     fn program(&self) -> String {
         Path::new(&self.words[0]).file_name().unwrap_or_default().to_string_lossy().into_owned()
     }

@@ -1,5 +1,6 @@
 //! A finding of the doctor: a fact and, if it is a problem, its consequence and what to do.
 
+use super::pair::Figures;
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -12,7 +13,7 @@ pub enum Mark {
     Fail,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub check: String,
     pub mark: Mark,
@@ -21,6 +22,9 @@ pub struct Finding {
     pub consequence: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
+    /// Of two hosts.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub figures: Option<Figures>,
 }
 
 impl Finding {
@@ -31,6 +35,7 @@ impl Finding {
             fact: fact.into(),
             consequence: None,
             action: None,
+            figures: None,
         }
     }
 

@@ -1,6 +1,10 @@
-//! Checks other hosts: whether the remote shell reaches them, and whether they have the same phalanx.
+//! Checks other hosts: whether the remote shell reaches them, whether they have the same phalanx, and how they reach each other.
 
-use super::{finding::Finding, timed};
+use super::{
+    encryption,
+    finding::{Finding, Mark},
+    timed, trial,
+};
 use crate::{
     cli::DoctorArgs,
     rsh::Rsh,
@@ -8,21 +12,29 @@ use crate::{
 };
 use std::{ffi::OsString, io, thread, time::Duration};
 
-/// Asks every host at once; one finding each.
+/// Asks every host at once; one finding each. Those that answer as they should then measure the network between them.
 pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::LaunchError> {
     let Some((hosts, _)) = run::hosts(&args.hosts)? else { return Ok(Vec::new()) };
     let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
     let exes = run::exes(&args.hosts);
     let here = run::here();
     let asked: Vec<_> = hosts
-        .into_iter()
+        .iter()
+        .cloned()
         .map(|host| {
             let command = Route::to(&host.name, &here, &rsh, &exes, "--version").command().to_vec();
             let within = args.timeout;
             thread::spawn(move || judge(&host.name, &command, within, timed::run(&command, within)))
         })
         .collect();
-    Ok(asked.into_iter().filter_map(|thread| thread.join().ok()).collect())
+    let mut findings: Vec<Finding> = asked.into_iter().filter_map(|thread| thread.join().ok()).collect();
+    let is_well = |host: &String| findings.iter().any(|f| f.check == *host && f.mark == Mark::Ok);
+    let well: Vec<String> = hosts.into_iter().map(|host| host.name).filter(is_well).collect();
+    let network = trial::check(args, &well);
+    let pairs: Vec<_> = network.iter().filter_map(|finding| finding.figures.clone()).collect();
+    findings.extend(network);
+    findings.extend(encryption::between(&pairs, &rsh));
+    Ok(findings)
 }
 
 fn judge(host: &str, command: &[OsString], within: Duration, said: io::Result<timed::Said>) -> Finding {

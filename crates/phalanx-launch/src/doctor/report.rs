@@ -4,8 +4,8 @@ use super::finding::{Finding, Mark};
 use crate::table::{TextTable, left, widest};
 use std::fmt::Write;
 
-/// A line a finding; what follows from it and what to do below it.
-pub fn render(findings: &[Finding], colour: bool) -> String {
+/// A line a finding; what follows from it and what to do below it. `n_ok_elsewhere` more are well and shown elsewhere.
+pub fn render(findings: &[Finding], n_ok_elsewhere: usize, colour: bool) -> String {
     let width = widest(findings.iter().map(|f| f.check.as_str()));
     let table = TextTable::wide(&[left("", 4), left("check", width), left("fact", 0)]);
     let mut text = String::new();
@@ -26,7 +26,7 @@ pub fn render(findings: &[Finding], colour: bool) -> String {
     let _ = writeln!(
         text,
         "\n  {} ok, {}, {}",
-        count(Mark::Ok),
+        count(Mark::Ok) + n_ok_elsewhere,
         plural(count(Mark::Warn), "warning"),
         plural(count(Mark::Fail), "failure")
     );
@@ -54,7 +54,7 @@ mod tests {
             Finding::fail("n1", "no answer", "no rank can start there", "try: ssh n1 true"),
         ];
         assert_eq!(
-            render(&findings, false),
+            render(&findings, 0, false),
             "  ok    cores   8\n\
              \x20 --    mpirun  not found\n\
              \x20 FAIL  n1      no answer\n\
@@ -62,6 +62,6 @@ mod tests {
              \x20               do: try: ssh n1 true\n\
              \n  1 ok, 0 warnings, 1 failure\n"
         );
-        assert!(render(&findings, true).contains("\x1b[31mFAIL\x1b[0m"));
+        assert!(render(&findings, 0, true).contains("\x1b[31mFAIL\x1b[0m"));
     }
 }

@@ -1,7 +1,6 @@
 //! Variables that launchers set for ranks. A complete set is fine; a partial one is a warning.
 
 use super::finding::Finding;
-use phalanx_net::discover::discover;
 
 /// A launcher and the variables that make sense only together.
 const SOURCES: [(&str, &[&str]); 6] = [
@@ -40,16 +39,6 @@ pub fn check(is_set: impl Fn(&str) -> bool) -> Vec<Finding> {
     findings
 }
 
-/// Where a rank that is started here meets the others, if it is one.
-pub fn meeting(var: impl Fn(&str) -> Option<String>) -> Option<Finding> {
-    let identity = discover(&var, 0).ok().filter(|identity| identity.n_ranks > 1)?;
-    let fact = format!(
-        "rank {} of {} by {}: ranks meet {}",
-        identity.rank, identity.n_ranks, identity.source, identity.meeting
-    );
-    Some(Finding::note("environment", fact))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,16 +46,6 @@ mod tests {
 
     fn found(set: &[&str]) -> Vec<(Mark, String)> {
         check(|name| set.contains(&name)).into_iter().map(|f| (f.mark, f.fact)).collect()
-    }
-
-    #[test]
-    fn a_rank_is_told_where_it_would_meet_the_others() {
-        let vars = [("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2"), ("PMI_FD", "8")];
-        let var = |n: usize| {
-            move |name: &str| vars[..n].iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string())
-        };
-        assert_eq!(meeting(var(4)).unwrap().fact, "rank 1 of 4 by PMI: ranks meet through PMI 1");
-        assert!(meeting(var(0)).is_none() && meeting(var(3)).is_none());
     }
 
     #[test]

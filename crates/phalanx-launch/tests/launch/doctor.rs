@@ -49,3 +49,28 @@ fn half_a_launcher_is_warned_about() {
     assert!(done.stdout.contains("RANK set, but not WORLD_SIZE"), "{}", done.stdout);
     assert!(done.stdout.contains("do: unset RANK"), "{}", done.stdout);
 }
+
+#[test]
+fn the_engine_is_named_and_what_is_in_clear() {
+    let done = finish(phalanx(&["doctor"]).env("SLURM_JOB_ID", "7").env("PHALANX_ENCRYPT", "never"));
+    assert!(done.stdout.contains("in allocation 7 of Slurm"), "{}", done.stdout);
+    assert!(done.stdout.contains("everything between hosts is in clear"), "{}", done.stdout);
+    let rank = [("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2"), ("PMI_FD", "8")];
+    let done = finish(phalanx(&["doctor"]).envs(rank));
+    assert!(done.stdout.contains("rank 1 of 4 by PMI: ranks meet through PMI 1"), "{}", done.stdout);
+}
+
+#[test]
+fn hosts_that_are_well_measure_the_network_between_them() {
+    let args = ["doctor", "-H", "a:2,b:1", "--rsh", "env PHALANX_HOST_ID={host}"];
+    let done = finish(&mut phalanx(&[&args[..], &["--json"]].concat()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let findings = done.stdout.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    let pair = findings.into_iter().find(|f| f["hosts"] == serde_json::json!(["a", "b"])).unwrap();
+    assert_eq!((&pair["reached"], &pair["mark"]), (&true.into(), &"ok".into()), "{pair}");
+    assert!(pair["measured"]["round_trip_us"].as_f64().unwrap() > 0.0, "{pair}");
+    let gb = &pair["measured"]["gb_per_s"];
+    assert!((0..2).all(|i| gb[i].as_f64().unwrap() > 0.0), "{pair}");
+    let done = finish(&mut phalanx(&args));
+    assert!(done.stdout.contains("GB/s from the row to the column"), "{done:?}");
+}

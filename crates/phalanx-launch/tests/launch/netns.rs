@@ -3,6 +3,7 @@
 
 #[path = "../../../phalanx-collective/tests/processes/crowd.rs"]
 mod crowd;
+mod doctor;
 mod overheard;
 mod stranger;
 

@@ -4,6 +4,7 @@ use crate::channel::Channel;
 use phalanx_core::Rank;
 use std::{
     io::{self, IoSlice},
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -27,6 +28,13 @@ impl Link {
 
     pub fn is_encrypted(&self) -> bool {
         self.channel.is_encrypted()
+    }
+
+    /// The addresses of this end and of the other; `None` for a socket that is not of the internet.
+    pub fn ends(&self) -> Option<[IpAddr; 2]> {
+        let ip = |address: socket2::SockAddr| address.as_socket().map(|a| a.ip().to_canonical());
+        let socket = self.channel.socket();
+        Some([ip(socket.local_addr().ok()?)?, ip(socket.peer_addr().ok()?)?])
     }
 
     /// Sends what the network takes now; 0 when it takes nothing. An encrypted link may hold what it has taken: nothing more is sent on it
