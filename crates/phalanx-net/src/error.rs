@@ -8,7 +8,7 @@ use crate::{
     socket::AddressError,
 };
 use phalanx_core::{ConfigError, Rank};
-use std::io;
+use std::{io, path::Path};
 
 /// A failure of ranks, hosts or networks. Mistakes in a call are a type of their own, so that recovery never retries a bug.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,21 @@ impl NetError {
         match unmet {
             Unmet::Doomed(doom) => doom.into(),
             Unmet::Late { waited_ms } => NetError::Late { rank, waited_s: waited_ms as f64 / 1000.0 },
+        }
+    }
+
+    /// The same for a rank whose secret is the user's own key: hosts without a common home have different ones, which looks like nobody there.
+    pub(crate) fn of_users_key(self, path: &Path) -> NetError {
+        match self {
+            NetError::NoMeeting { tried, waited_s, last } => {
+                let last = format!(
+                    "{last}; no secret was given, so this rank used {}: if hosts have no common home, put the same file there on all of \
+                     them, or set PHALANX_SECRET to the same random text on every rank",
+                    path.display()
+                );
+                NetError::NoMeeting { tried, waited_s, last }
+            }
+            other => other,
         }
     }
 

@@ -25,6 +25,12 @@ pub mod voice;
 mod watch;
 mod world;
 
+/// For the fuzz targets only: decoders that nobody else may call.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::board::fuzzing::{board_answer, board_session};
+}
+
 pub use channel::{Channel, Terms};
 pub use error::{BoardError, NetError};
 pub use link::{Link, LinkAddress};

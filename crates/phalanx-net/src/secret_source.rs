@@ -11,16 +11,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// A secret, and the file of the user's own key if it is that one.
+pub struct FoundSecret {
+    pub secret: Secret,
+    pub key_file: Option<PathBuf>,
+}
+
 /// The secret of this process's job; the user's own key is made where there is none.
-pub fn find() -> Result<Secret, NetError> {
+pub fn find() -> Result<FoundSecret, NetError> {
     if let Some(secret) = given()? {
-        return Ok(secret);
+        return Ok(FoundSecret { secret, key_file: None });
     }
     let home = var("HOME").ok_or_else(|| NetError::Secret {
         why: "the launcher did not provide one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
     })?;
     let path = PathBuf::from(home).join(".phalanx").join("secret");
-    users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
+    let secret =
+        users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })?;
+    Ok(FoundSecret { secret, key_file: Some(path) })
 }
 
 /// The secret that the environment gives this process, or the user's own key, if there is one: where hosts have no common home, each would

@@ -329,3 +329,59 @@ fn any_text_is_a_secret_and_different_texts_are_different_ones() {
         }
     });
 }
+
+/// What boards answer when all is well: process managers, etcd, an entry of rank 0, a sealed secret.
+fn answers() -> Vec<Vec<u8>> {
+    let (id, key, proof) = ("07".repeat(16), "5a".repeat(32), "9b".repeat(32));
+    let body = r#"{"header":{"revision":"7"},"kvs":[{"key":"L3A=","value":"MTAuMC4wLjE6NQ=="}],"count":"1"}"#;
+    let texts = [
+        "cmd=get_result rc=0 msg=success value=10.0.0.1:4000".to_string(),
+        "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024".into(),
+        "cmd=kvs-get-response;rc=0;found=TRUE;value=10.0.0.1:5;".into(),
+        format!("{id}/given/10.0.0.1:4000,[fe80::1]:4001/{proof}"),
+        format!("{id}/{key}/10.0.0.1:4000,10.0.0.2:4000"),
+        format!("{key}{proof}"),
+        body.to_string(),
+        r#"{"ID":"7587869","TTL":"10"}"#.into(),
+        r#"{"succeeded":true,"responses":[]}"#.into(),
+        format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ),
+        format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        ),
+        "[".repeat(2000),
+    ];
+    texts.into_iter().map(String::into_bytes).collect()
+}
+
+#[test]
+fn whatever_a_board_answers_is_understood_or_an_error() {
+    let valid = answers();
+    within(STRANGERS_CAP, 9, |chance| {
+        for _ in 0..N_INPUTS / 10 {
+            let answer = chance.pick(&valid);
+            phalanx_net::fuzzing::board_answer(&chance.tamper(answer));
+        }
+    });
+}
+
+#[test]
+fn whatever_a_process_manager_says_to_a_rank_that_greets_it_is_understood_or_an_error() {
+    let sessions = [
+        "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\ncmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\n\
+         cmd=my_kvsname kvsname=kvs_1\n",
+        "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n    42cmd=fullinit-response;rc=0;rank=0;size=4;xx=1;",
+        "    28cmd=fullinit-response;rc=0;x;",
+    ];
+    let endless = vec![b'x'; 1 << 20];
+    within(STRANGERS_CAP, 10, |chance| {
+        for _ in 0..10_000 {
+            let said = chance.pick(&sessions).as_bytes();
+            phalanx_net::fuzzing::board_session(&chance.tamper(said));
+        }
+        phalanx_net::fuzzing::board_session(&endless);
+    });
+}

@@ -1,6 +1,7 @@
 //! Hosts as network namespaces, joined by a cable or a switch: real TCP between them, and cables that can be cut.
 //! Needs root; skipped with a message otherwise.
 
+mod apart;
 #[path = "../../../phalanx-collective/tests/processes/crowd.rs"]
 mod crowd;
 mod doctor;

@@ -66,7 +66,7 @@ fn connect(endpoint: &str, wait: Wait) -> io::Result<TcpStream> {
 }
 
 /// Status and body of a whole answer.
-fn parse(answer: &[u8]) -> Option<(u16, String)> {
+pub fn parse(answer: &[u8]) -> Option<(u16, String)> {
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;
     let body = &answer[end + 4..];

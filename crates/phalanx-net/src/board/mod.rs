@@ -17,6 +17,7 @@ mod base64;
 mod encoding;
 mod etcd;
 mod file;
+pub(crate) mod fuzzing;
 mod held;
 mod http;
 pub(crate) mod kube;

@@ -27,7 +27,7 @@ impl Pmi1 {
         Pmi1::greet(Wire::new(process::inherited_socket(fd)?), fd, wait)
     }
 
-    fn greet(wire: Wire, fd: i32, wait: Wait) -> Result<Pmi1, BoardError> {
+    pub(super) fn greet(wire: Wire, fd: i32, wait: Wait) -> Result<Pmi1, BoardError> {
         let mut board =
             Pmi1 { wire, fd, space: String::new(), longest_key: usize::MAX, longest_value: usize::MAX };
         let answer =

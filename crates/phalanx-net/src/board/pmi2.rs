@@ -36,7 +36,7 @@ impl Pmi2 {
         Pmi2::greet(Wire::new(process::inherited_socket(fd)?), fd, job, rank, wait)
     }
 
-    fn greet(wire: Wire, fd: i32, job: &str, rank: Rank, wait: Wait) -> Result<Pmi2, BoardError> {
+    pub(super) fn greet(wire: Wire, fd: i32, job: &str, rank: Rank, wait: Wait) -> Result<Pmi2, BoardError> {
         wire.send(b"cmd=init pmi_version=2 pmi_subversion=0\n")?;
         PmiAnswer::expect(&wire.line(wait, LAUNCHER)?, ' ', "response_to_init")?.succeeded()?;
         let board = Pmi2 { wire, fd, job: job.to_string() };

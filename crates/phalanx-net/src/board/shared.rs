@@ -65,7 +65,7 @@ impl Post {
         let addresses = hub.as_ref().map(|hub| hub.addresses().to_vec()).unwrap_or_default();
         let announced = Announcement { id, trust: Trust::Given, addresses };
         let text = announced.to_text(self.board.longest() - 65);
-        let text = format!("{text}/{}", hex(&self.given.prove(&self.parts(&text))));
+        let text = format!("{text}/{}", hex(&self.given.prove(&parts(&self.name, &text))));
         match self.claim {
             Claim::Wait => self.board.publish(KEY, &text, wait)?,
             Claim::TakeOver => self.board.replace(KEY, &text, wait)?,
@@ -82,19 +82,30 @@ impl Post {
 
     fn look(&mut self, wait: Wait) -> Result<(Vec<String>, Secret), BoardError> {
         let text = self.board.look(Rank::ZERO, KEY, wait)?;
-        let (announced, proof) = text.rsplit_once('/').ok_or_else(|| nonsense(&text))?;
-        let proof = unhex(proof).ok_or_else(|| nonsense(&text))?;
-        if !self.given.verify(&self.parts(announced), &proof) {
-            return Err(BoardError::OtherSecret);
-        }
-        let announced = Announcement::parse(announced).ok_or_else(|| nonsense(&text))?;
+        let announced = Post::believed(&text, &self.given, &self.name)?;
         let addresses = announced.addresses.iter().map(ToString::to_string).collect();
         Ok((addresses, of_meeting(&self.given, &announced.id)))
     }
 
-    fn parts<'a>(&'a self, text: &'a str) -> [&'a [u8]; 3] {
-        [b"announcement", self.name.as_bytes(), text.as_bytes()]
+    /// What rank 0 has said there, if it has proved the secret for this board (RDZV-5).
+    fn believed(text: &str, given: &Secret, name: &str) -> Result<Announcement, BoardError> {
+        let (announced, proof) = text.rsplit_once('/').ok_or_else(|| nonsense(text))?;
+        let proof = unhex(proof).ok_or_else(|| nonsense(text))?;
+        if !given.verify(&parts(name, announced), &proof) {
+            return Err(BoardError::OtherSecret);
+        }
+        Announcement::parse(announced).ok_or_else(|| nonsense(text))
     }
+
+    /// Reads an entry, for fuzzing.
+    pub(super) fn reads(text: &str, given: &Secret) -> Result<Announcement, BoardError> {
+        Post::believed(text, given, "file:/x")
+    }
+}
+
+/// What a proof is about.
+fn parts<'a>(name: &'a str, text: &'a str) -> [&'a [u8]; 3] {
+    [b"announcement", name.as_bytes(), text.as_bytes()]
 }
 
 impl Drop for Post {

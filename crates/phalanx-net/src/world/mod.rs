@@ -120,15 +120,25 @@ impl World {
         if identity.rank == Rank::ZERO {
             config.remarks.iter().for_each(|remark| crate::voice::warn(remark));
         }
-        let secret = match identity.meeting {
+        let mut key_file = None;
+        let secret = match &identity.meeting {
             Meeting::Alone => None,
             Meeting::Board(BoardAddress::Etcd { .. } | BoardAddress::File { .. }) | Meeting::Pod { .. } => {
                 secret_source::existing()?
             }
             Meeting::Board(_) => secret_source::given()?,
-            _ => Some(secret_source::find()?),
+            meeting => {
+                let found = secret_source::find()?;
+                // Ranks of one host have one home.
+                let is_on_one_host = matches!(meeting, Meeting::RankZero { hosts, .. } if hosts.is_empty());
+                key_file = found.key_file.filter(|_| !is_on_one_host);
+                Some(found.secret)
+            }
         };
-        World::enter(identity, secret, config, build)
+        World::enter(identity, secret, config, build).map_err(|error| match key_file {
+            Some(path) => error.of_users_key(&path),
+            None => error,
+        })
     }
 
     /// Whether every rank would refuse these settings for what they name and only this crate knows.

@@ -3,7 +3,7 @@
 use super::{Site, WORK};
 use crate::launch::{
     netns::{binary, inside, listening},
-    support::{DEADLINE, Done, Running, eventually, kill, phalanx, wait},
+    support::{DEADLINE, Done, Running, eventually, finish, kill, phalanx, wait},
 };
 use std::{
     fs,
@@ -95,6 +95,37 @@ fn ranks_meet_through_etcd_and_a_dead_job_does_not_stop_the_next() {
     let closed =
         Running::start(rank(&site, 1, "etcd://10.78.0.2:9/x").env("PHALANX_SECRET", SECRET)).finish();
     assert!(closed.stderr.contains("10.78.0.2:9 cannot be reached"), "{closed:?}");
+}
+
+#[test]
+fn an_etcd_that_ends_during_the_meeting_or_has_another_jobs_entry_is_said() {
+    let Some(site) = Site::open("g", &[("etcd", "etcd-server")]) else { return };
+    let server = etcd(&site);
+    let there = "etcd://10.78.0.1:2379/lenet";
+    let given = |r, secret: &str| {
+        let mut command = rank(&site, r, there);
+        command.env("PHALANX_SECRET", secret).env("PHALANX_START_TIMEOUT", "20");
+        command
+    };
+    // Another job has taken the name: a rank that has another secret is told so.
+    let other = Running::start(&mut given(0, "the secret of another job"));
+    let is_open = || listening(&site.hosts.names[0]).iter().any(|a| ![2379, 2380].contains(&a.port()));
+    eventually(DEADLINE, "rank 0 of the other job serves", is_open);
+    let strange = finish(&mut given(1, SECRET));
+    assert!(strange.stderr.contains("made with another secret; is it another job's?"), "{strange:?}");
+    kill(other.pid(), "KILL");
+    drop(other);
+
+    // etcd ends while ranks wait for rank 0, which never comes.
+    let waits = Running::start(rank(&site, 1, "etcd://10.78.0.1:2379/empty").env("PHALANX_SECRET", SECRET));
+    let has_called = || {
+        let calls = inside(&site.hosts.names[0]).args(["cat", "/proc/net/tcp"]).output().expect("cat runs");
+        String::from_utf8_lossy(&calls.stdout).lines().any(|l| l.contains(":094B ") && !l.contains(" 0A "))
+    };
+    eventually(DEADLINE, "the rank asks etcd", has_called);
+    drop(server);
+    let left = waits.finish();
+    assert!(left.code == Some(1) && left.stderr.contains("10.78.0.1:2379"), "{left:?}");
 }
 
 #[test]

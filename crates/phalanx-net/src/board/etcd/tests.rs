@@ -130,6 +130,38 @@ fn nobody_there_and_nonsense_are_errors() {
     }
 }
 
+#[test]
+fn an_etcd_that_goes_away_or_falls_silent_during_the_meeting_is_named_in_time() {
+    let (address, _) = server();
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = door.local_addr().unwrap().to_string();
+    // It answers the first question, and then takes no more calls.
+    let first = std::thread::spawn({
+        let address = address.clone();
+        move || {
+            let (mut near, _) = door.accept().unwrap();
+            let mut far = std::net::TcpStream::connect(address).unwrap();
+            let mut bytes = vec![0; 4096];
+            let n = near.read(&mut bytes).unwrap();
+            far.write_all(&bytes[..n]).unwrap();
+            let _ = std::io::copy(&mut far, &mut near);
+            door
+        }
+    });
+    let mut board = Etcd::new(std::slice::from_ref(&silent), "job");
+    let late = board.look(Rank(0), "rank0", soon());
+    let late = late.unwrap_err().to_string();
+    assert!(late.contains(&format!("for an answer of {silent}")), "RDZV-3: {late}");
+    // Now nobody listens there any more.
+    drop(first.join().unwrap());
+    let gone = board.look(Rank(0), "rank0", soon()).unwrap_err().to_string();
+    assert!(gone.starts_with(&format!("{silent} cannot be reached")), "{gone}");
+    // A second endpoint that still answers is enough.
+    let mut two = Etcd::new(&[silent, address], "job");
+    two.publish("rank0", "x", soon()).unwrap();
+    assert_eq!(two.look(Rank(0), "rank0", soon()).unwrap(), "x");
+}
+
 proptest! {
     /// RDZV-2
     #[test]
