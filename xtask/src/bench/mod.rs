@@ -3,6 +3,7 @@
 //! Rounds of all of them are interleaved and medians over the rounds compared: machines are noisy, and what slows one
 //! round down should slow all of them down alike.
 
+mod engines;
 mod goals;
 mod graph;
 mod machine;
@@ -28,6 +29,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     match args.split_first() {
         Some((first, rest)) if first == "torch" => return torch::run(shell, rest),
         Some((first, rest)) if first == "graph" => return graph::run(shell, rest),
+        Some((first, rest)) if first == "engines" => return engines::run(shell, rest),
         Some((first, rest)) if first == "session" => return session::run(shell, rest),
         _ => {}
     }

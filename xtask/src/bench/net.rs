@@ -20,8 +20,8 @@ use std::{
 };
 
 const LIMIT: Duration = Duration::from_secs(600);
-const INTERFACE: &str = "cable0";
-const ADDRESSES: [&str; 2] = ["10.199.0.1", "10.199.0.2"];
+pub const INTERFACE: &str = "cable0";
+pub const ADDRESSES: [&str; 2] = ["10.199.0.1", "10.199.0.2"];
 /// Nothing else listens in a fresh namespace.
 const PORT: &str = "29400";
 
@@ -73,14 +73,14 @@ pub fn measure(
 }
 
 /// Two namespaces and the cable between them.
-struct Pair {
-    names: [String; 2],
+pub struct Pair {
+    pub names: [String; 2],
     /// Runs a command on a "host" given by name or address, on a core of its own.
-    remote_shell: PathBuf,
+    pub remote_shell: PathBuf,
 }
 
 impl Pair {
-    fn new(shell: &Shell) -> Result<Pair, String> {
+    pub fn new(shell: &Shell) -> Result<Pair, String> {
         let pid = std::process::id();
         let remote_shell = std::env::temp_dir().join(format!("phalanx-bench-{pid}-enter"));
         let pair = Pair { names: [format!("phx{pid}a"), format!("phx{pid}b")], remote_shell };
@@ -108,7 +108,7 @@ impl Pair {
         let [address_a, address_b] = ADDRESSES;
         // Each "host" has its own name and, where there are two, its own core.
         let text = format!(
-            "#!/bin/sh\nhost=$1; shift\ncase $host in\n{a}|{address_a}) name={a} core=0;;\n\
+            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n{a}|{address_a}) name={a} core=0;;\n\
              {b}|{address_b}) name={b} core=1;;\n*) echo \"no host $host\" >&2; exit 255;;\nesac\n\
              [ \"$(nproc --all)\" -gt 1 ] || core=0\n\
              exec nsenter --net=/run/netns/$name unshare --uts taskset -c $core sh -c \"hostname $name; exec $*\"\n"
@@ -120,7 +120,7 @@ impl Pair {
     }
 
     /// A program that runs inside the first namespace.
-    fn inside(&self, shell: &Shell, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub fn inside(&self, shell: &Shell, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = shell.command("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.names[0])).arg(program);
         command

@@ -66,6 +66,24 @@ pub fn graph(command: &str, machine: &[(&'static str, String)], tables: &[Table]
     page + &measured(machine, &[], tables)
 }
 
+/// The page of engines.
+pub fn engines(
+    command: &str,
+    machine: &[(&'static str, String)],
+    notes: &[String],
+    tables: &[Table],
+) -> String {
+    let page = format!(
+        "# Engines of clusters, and encryption\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         Two hosts are two network namespaces of one machine, joined by a virtual cable, each with a core of its own where there are two; the remote shell \
+         enters a namespace, so a login costs nothing. A start is the whole command, from its beginning until it has ended: ranks that meet, say so and leave, beside `true` \
+         under the same launcher. 256 ranks are compared with `MPI_Init` and `MPI_Finalize` (`benches/peers/mpi_init.c`), everybody on the same cores. Allreduce is measured as on \
+         [Collectives](benchmarks.md): `phalanx bench` and `benches/peers/mpi_bench.c`, whose ranks share memory inside a host and use TCP between hosts, as ours do. \
+         Bytes are what both ends of the cable have sent, for each call. Every number is the median over the rounds; rounds of everybody were interleaved.\n\n"
+    );
+    page + &measured(machine, notes, tables)
+}
+
 /// Where it was measured, and what.
 fn measured(machine: &[(&'static str, String)], notes: &[String], tables: &[Table]) -> String {
     let mut page = "| measured on | |\n|---|---|\n".to_string();
