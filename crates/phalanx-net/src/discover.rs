@@ -3,7 +3,8 @@
 //! - DISC-1: the nearest launcher wins: ours, a cluster that `TF_CONFIG` or `JOB_NAME` describes ([`crate::task`]), torchrun, horovodrun,
 //!   Open MPI, PMI (MPICH, Intel MPI), Slurm, Kubernetes.
 //! - DISC-2: a partly set source without a complete one, and two sources that disagree, are errors that show both.
-//! - DISC-3: Slurm counts only inside a step (`SLURM_STEP_ID` a number): an sbatch script has started nothing yet.
+//! - DISC-3: Slurm counts only inside a step that `srun` started ([`is_srun_step`]): an sbatch script, or the shell of an interactive
+//!   `salloc`, has started nothing yet.
 //! - DISC-4: an evaluator (`PHALANX_ROLE`, or a task of that type) is alone in its world, whatever else is set; rank 0 is never a server.
 
 mod meeting;
@@ -11,7 +12,10 @@ mod meeting;
 pub(crate) use meeting::told;
 pub use meeting::{BoardAddress, Meeting};
 
-use crate::task::{TaskError, TaskSpec, Vars, of_cluster_vars};
+use crate::{
+    hostlist::ListError,
+    task::{TaskError, TaskSpec, Vars, of_cluster_vars},
+};
 use phalanx_core::{Rank, TaskRole, UnknownRole};
 
 /// What the environment says about this process.
@@ -63,6 +67,10 @@ pub enum DiscoverError {
         "PHALANX_RENDEZVOUS={value:?} is not a meeting point: write host:port[,host:port], etcd://host:port/job or file:/directory"
     )]
     NotAMeeting { value: String },
+    #[error(
+        "{name}={value:?} is not a list of hosts, {why}; set PHALANX_RENDEZVOUS=host:port to say where ranks meet"
+    )]
+    NodeList { name: &'static str, value: String, why: ListError },
     #[error("PHALANX_ROLE={0}")]
     Role(#[from] UnknownRole),
     #[error(
@@ -267,8 +275,15 @@ fn nearest(var: Vars<'_>) -> Result<Option<(&'static Launcher, Rank, u32)>, Disc
     }
 }
 
+/// Whether `srun` started this process. Steps of other kinds have no number, or one of the highest: `salloc` runs an interactive shell in step
+/// 4294967290, with the number of tasks of the whole allocation.
+pub fn is_srun_step(var: Vars<'_>) -> bool {
+    const SPECIAL: u32 = 0xffff_fff0;
+    var("SLURM_STEP_ID").and_then(|id| id.trim().parse::<u32>().ok()).is_some_and(|id| id < SPECIAL)
+}
+
 fn read(launcher: &Launcher, var: Vars<'_>) -> Result<Option<(Rank, u32)>, DiscoverError> {
-    if launcher.name == "Slurm" && var("SLURM_STEP_ID").is_none_or(|id| id.parse::<u32>().is_err()) {
+    if launcher.name == "Slurm" && !is_srun_step(var) {
         return Ok(None); // DISC-3
     }
     let half = |found: &str, missing| {

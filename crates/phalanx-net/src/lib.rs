@@ -11,6 +11,7 @@ pub mod ending;
 mod error;
 mod forks;
 pub mod frame;
+pub mod hostlist;
 pub mod hub;
 mod inbox;
 mod link;

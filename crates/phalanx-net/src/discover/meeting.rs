@@ -7,8 +7,8 @@
 //! - DISC-6: `srun --mpi=pmi2` offers both PMI and nodes. With a secret in the environment ranks meet at the first node, and PMI is left to
 //!   MPI; without one they meet through PMI 2.
 
-use super::{DiscoverError, Launcher};
-use crate::task::Vars;
+use super::{DiscoverError, Launcher, is_srun_step};
+use crate::{hostlist, task::Vars};
 use phalanx_core::Rank;
 use std::fmt;
 
@@ -127,7 +127,7 @@ pub(super) fn choose(
     let is_step = launcher.name == "Slurm"
         || (launcher.name == "PMI"
             && var("MPI_LOCALNRANKS").is_none()
-            && number("SLURM_STEP_ID").is_some()
+            && is_srun_step(var)
             && (number("SLURM_PROCID"), number("SLURM_NTASKS")) == (Some(rank.0), Some(n_ranks)));
     let job = || job(launcher, var, parent);
     let is_on_one_host = launcher.local_size.and_then(number) == Some(n_ranks)
@@ -151,10 +151,14 @@ pub(super) fn choose(
     {
         return Ok(Meeting::Pod { pod, index: rank.0 });
     }
-    let nodes = || var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST"));
-    match nodes().filter(|_| is_step).and_then(|list| first_host(&list)) {
-        Some(host) => Ok(Meeting::RankZero { hosts: vec![host], job: job() }),
-        None => Err(DiscoverError::NowhereToMeet { source_name: launcher.name, n_ranks }),
+    let named = |name| Some((name, var(name)?));
+    let nodes = ["SLURM_STEP_NODELIST", "SLURM_NODELIST"].into_iter().find_map(named);
+    let Some((name, value)) = nodes.filter(|_| is_step) else {
+        return Err(DiscoverError::NowhereToMeet { source_name: launcher.name, n_ranks });
+    };
+    match hostlist::first(&value) {
+        Ok(host) => Ok(Meeting::RankZero { hosts: vec![host], job: job() }),
+        Err(why) => Err(DiscoverError::NodeList { name, value, why }),
     }
 }
 
@@ -193,32 +197,4 @@ fn job(launcher: &Launcher, var: Vars<'_>, parent: u32) -> String {
         job.push(format!("parent {parent}"));
     }
     format!("{} {}", launcher.name, job.join(" "))
-}
-
-/// The first host of a Slurm host list such as `n[0-1,05-07],m3`.
-fn first_host(list: &str) -> Option<String> {
-    let end = list.find([',', '[']).unwrap_or(list.len());
-    let prefix = &list[..end];
-    if !list[end..].starts_with('[') {
-        return (!prefix.is_empty()).then(|| prefix.to_string());
-    }
-    let inside = &list[end + 1..];
-    let stop = inside.find([',', '-', ']'])?;
-    let close = inside.find(']')?;
-    let suffix = &inside[close + 1..];
-    let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
-    Some(format!("{prefix}{}{suffix}", &inside[..stop]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_host_of_a_list() {
-        for (list, first) in [("a,b", "a"), ("n[0-3]", "n0"), ("n[05-07,9]-ib,m", "n05-ib"), ("x", "x")] {
-            assert_eq!(first_host(list).as_deref(), Some(first));
-        }
-        assert_eq!(first_host(""), None);
-    }
 }

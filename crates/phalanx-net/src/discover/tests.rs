@@ -79,6 +79,8 @@ fn ranks_started_by_hand_with_horovods_names_share_a_job_whatever_their_parents(
 fn slurm_counts_only_inside_a_step() {
     let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "batch")];
     assert_eq!(with(&batch).unwrap().source, "nobody", "DISC-3");
+    let interactive = [batch[0], batch[1], ("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "1")];
+    assert_eq!(with(&interactive).unwrap().source, "nobody", "DISC-3");
     let step = [
         ("SLURM_PROCID", "0"),
         ("SLURM_NTASKS", "4"),
@@ -88,6 +90,13 @@ fn slurm_counts_only_inside_a_step() {
     ];
     let place = Meeting::RankZero { hosts: vec!["n05".into()], job: "Slurm 12 0".into() };
     assert_eq!(with(&step).unwrap().meeting, place);
+    let racks = [("SLURM_STEP_NODELIST", "r[1-2]n[08-10]")];
+    let at = |list: &[(&str, &str)]| with(&[list, &step].concat()).map(|found| found.meeting);
+    let place = Meeting::RankZero { hosts: vec!["r1n08".into()], job: "Slurm 12 0".into() };
+    assert_eq!(at(&racks), Ok(place), "the first of every bracket");
+    let open = at(&[("SLURM_STEP_NODELIST", "n[1")]).unwrap_err().to_string();
+    let why = "SLURM_STEP_NODELIST=\"n[1\" is not a list of hosts, at character 2: a bracket is not closed";
+    assert!(open.starts_with(why), "{open}");
 }
 
 #[test]
