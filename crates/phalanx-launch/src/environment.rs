@@ -30,13 +30,31 @@ const STAYS_HERE: &[&str] = &[
     "PWD",
     "SHELL",
     "SHLVL",
+    "SLURMD_NODENAME",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_GPUS",
+    "SLURM_NODEID",
+    "SLURM_PRIO_PROCESS",
+    "SLURM_TASK_PID",
+    "SLURM_UMASK",
     "TERM",
     "TMPDIR",
     "USER",
     "WAYLAND_DISPLAY",
     "XAUTHORITY",
 ];
-const STAYS_HERE_PREFIXES: &[&str] = &["BASH_FUNC_", "DBUS_", "SSH_", "TERM_", "XDG_"];
+const STAYS_HERE_PREFIXES: &[&str] = &[
+    "BASH_FUNC_",
+    "DBUS_",
+    "SLURM_CPU_BIND",
+    "SLURM_LAUNCH_NODE_",
+    "SLURM_SRUN_",
+    "SLURM_TOPOLOGY_",
+    "SSH_",
+    "TERM_",
+    "XDG_",
+];
 
 /// By what other launchers tell a process its rank.
 const FOREIGN: &[&str] = &[
@@ -220,6 +238,12 @@ mod tests {
         }
         for name in ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS", "PHALANX_LOG", "TERMINATOR"]
         {
+            assert!(travels(name.as_bytes()), "{name}");
+        }
+        for name in ["SLURMD_NODENAME", "SLURM_NODEID", "SLURM_CPU_BIND_LIST"] {
+            assert!(!travels(name.as_bytes()), "{name}");
+        }
+        for name in ["SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_ARRAY_TASK_ID", "SLURM_SUBMIT_DIR"] {
             assert!(travels(name.as_bytes()), "{name}");
         }
     }

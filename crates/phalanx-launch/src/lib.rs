@@ -18,6 +18,7 @@ mod place;
 mod rsh;
 mod run;
 mod simulate;
+mod slurm;
 mod table;
 mod trace;
 mod train;

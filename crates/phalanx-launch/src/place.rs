@@ -5,7 +5,7 @@
 //!   on the first host, and what is kept for each process has its place after the last rank's.
 //! - PLACE-2: local rank i of every host that has one forms a cross group, numbered by host.
 
-use crate::hosts::HostSlots;
+use crate::{hosts::HostSlots, slurm};
 use phalanx_core::{Rank, TaskRole};
 use std::ops::Range;
 
@@ -76,7 +76,13 @@ impl WorldPlan {
         if slots < u64::from(n_ranks) {
             let first = hosts.first().map_or("localhost", |h| &h.name);
             let more = u64::from(n_ranks) - slots + hosts.first().map_or(0, |h| u64::from(h.slots));
-            let advice = format!("lower -np or give more slots, e.g. {first}:{more}");
+            let each = n_ranks.div_ceil(hosts.len().max(1) as u32);
+            let advice = match source_flag {
+                slurm::SOURCE => format!(
+                    "lower -np, ask Slurm for more tasks (--ntasks={n_ranks}), or write --slots-per-host {each}"
+                ),
+                _ => format!("lower -np or give more slots, e.g. {first}:{more}"),
+            };
             let asked = match n_servers {
                 0 => format!("-np {n_ranks} asks"),
                 n => format!("-np {} and --servers {n} ask", n_ranks.saturating_sub(n)),
@@ -243,6 +249,12 @@ mod tests {
         assert_eq!(
             error,
             "-np 4 asks for more ranks than the 3 slots of -H; lower -np or give more slots, e.g. h0:3"
+        );
+        let error = WorldPlan::fill(&hosts(&[2, 1]), 5, slurm::SOURCE).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "-np 5 asks for more ranks than the 3 slots of the Slurm allocation; \
+             lower -np, ask Slurm for more tasks (--ntasks=5), or write --slots-per-host 3"
         );
         assert_eq!(WorldPlan::fill(&hosts(&[2]), 0, "-H"), Err(PlaceError::NoRanks));
     }

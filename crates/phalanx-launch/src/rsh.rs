@@ -44,6 +44,11 @@ impl Rsh {
         Ok(rsh)
     }
 
+    /// A template of another origin than `--rsh`, for every host.
+    pub fn of_words(words: Vec<String>) -> Rsh {
+        Rsh { words, for_every_host: true }
+    }
+
     /// Puts before the template's own words what they do not say.
     fn tell_ssh(&mut self) {
         let said = self.words.join(" ").to_ascii_lowercase();

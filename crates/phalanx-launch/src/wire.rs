@@ -87,6 +87,8 @@ pub enum ToLauncher {
         rank: Rank,
         ending: Ending,
     },
+    /// Slurm asked everything on this host to end: ranks have SIGTERM already.
+    AskedToEnd,
     /// No process of the job is left on this host and all output was said.
     Done,
 }

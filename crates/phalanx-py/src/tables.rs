@@ -206,7 +206,9 @@ fn spec(described: Described) -> PyResult<TableSpec> {
         "mod" => Spread::Mod,
         "range" => Spread::Range,
         _ => {
-            return Err(PyValueError::new_err(format!("spread must be \"mod\" or \"range\", not {spread:?}")));
+            return Err(PyValueError::new_err(format!(
+                "spread must be \"mod\" or \"range\", not {spread:?}"
+            )));
         }
     };
     let wire = match wire.as_deref() {

@@ -2,6 +2,8 @@
 //!
 //! - AGENT-1: when the launcher is gone (stdin ends, for any reason), no process of the job is left shortly after
 //!   [`GRACE`].
+//! - AGENT-3: Slurm sends SIGTERM to every process of a job, agents and ranks alike, and SIGKILL after a time of its own. An agent there tells the
+//!   launcher, leaves its ranks that time, and does not ask them again.
 //! - AGENT-2: the agent exits only when it has no descendants left, or those left cannot be killed.
 //!
 //! Only the main thread decides, and it waits only for its inbox.
@@ -25,14 +27,19 @@ use rustix::{
     process::{Pid, Signal, WaitOptions, wait},
 };
 use signal_hook::{
-    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals,
 };
 use std::{
+    env,
     io::{self, IsTerminal},
     os::fd::OwnedFd,
     process::ExitCode,
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -49,6 +56,7 @@ const KILLS: u32 = 40;
 pub enum AgentEvent {
     Told(ToAgent),
     LauncherGone,
+    /// Somebody sent SIGTERM or SIGHUP.
     AskedToEnd,
     Reaped {
         pid: Pid,
@@ -88,12 +96,22 @@ pub struct Agent {
     n_streams: usize,
     family_gone: bool,
     launcher_gone: bool,
+    slurm: Option<SlurmTerm>,
     end: End,
+}
+
+/// SIGTERM by Slurm (AGENT-3).
+#[derive(Default)]
+struct SlurmTerm {
+    /// Set by the signal itself: the end of a rank that had the same signal may be seen first.
+    came: Arc<AtomicBool>,
+    told: bool,
 }
 
 /// Runs until the launcher ends the job or goes away.
 pub fn main() -> ExitCode {
-    if io::stdout().is_terminal() {
+    // Not stdout: `srun --unbuffered` makes that a terminal.
+    if io::stdin().is_terminal() {
         eprintln!(
             "phalanx agent is started by `phalanx run` on every host of a job; do not start it by hand"
         );
@@ -101,6 +119,11 @@ pub fn main() -> ExitCode {
     }
     family::adopt_orphans();
     let (events, inbox) = sync_channel(64);
+    // Every process that Slurm has started has this.
+    let slurm = env::var_os("SLURMD_NODENAME").map(|_| SlurmTerm::default());
+    if let Some(slurm) = &slurm {
+        let _ = signal_hook::flag::register(SIGTERM, slurm.came.clone());
+    }
     watch_signals(events.clone());
     let voice = Voice::start(events.clone());
     voice.say(ToLauncher::Hello { version: phalanx_collective::BUILD.to_string() });
@@ -116,6 +139,7 @@ pub fn main() -> ExitCode {
         n_streams: 0,
         family_gone: true,
         launcher_gone: false,
+        slurm,
         end: End::NotYet,
     };
     agent.live()
@@ -157,12 +181,20 @@ impl Agent {
             AgentEvent::Told(ToAgent::Input(bytes)) => self.feeds.iter().for_each(|feed| feed.give(&bytes)),
             AgentEvent::Told(ToAgent::InputEnded) => self.feeds.clear(),
             AgentEvent::Taken(rank) => self.say(ToLauncher::Taken { rank }),
-            AgentEvent::Told(ToAgent::End) | AgentEvent::AskedToEnd => self.ask_to_end(),
+            AgentEvent::Told(ToAgent::End) => self.ask_to_end(),
+            AgentEvent::AskedToEnd => {
+                self.tell_of_slurm();
+                // At a time limit Slurm sends it twice.
+                if self.slurm.is_none() || self.running.is_empty() {
+                    self.ask_to_end();
+                }
+            }
             AgentEvent::LauncherGone => {
                 self.launcher_gone = true;
                 self.ask_to_end();
             }
             AgentEvent::Reaped { pid, ending } => {
+                self.tell_of_slurm();
                 if let Some(i) = self.running.iter().position(|(p, _)| *p == pid) {
                     let (_, rank) = self.running.swap_remove(i);
                     self.say(ToLauncher::Exited { rank, ending });
@@ -192,8 +224,19 @@ impl Agent {
         self.prepared = Some(prepare);
     }
 
+    /// Tells the launcher once that Slurm asked the ranks to end.
+    fn tell_of_slurm(&mut self) {
+        // Relaxed: a flag that only ever rises, and nothing else is read because of it.
+        let came = |slurm: &&mut SlurmTerm| slurm.came.load(Ordering::Relaxed) && !slurm.told;
+        if let Some(slurm) = self.slurm.as_mut().filter(came) {
+            slurm.told = true;
+            self.say(ToLauncher::AskedToEnd);
+        }
+    }
+
     fn signal(&self, sig: JobSignal) {
         match sig {
+            JobSignal::Term if self.slurm.as_ref().is_some_and(|slurm| slurm.told) => {} // AGENT-3
             JobSignal::Int => family::signal_groups(self.leaders(), Signal::INT),
             JobSignal::Term => family::signal_groups(self.leaders(), Signal::TERM),
             JobSignal::Usr1 => family::signal_groups(self.leaders(), Signal::USR1),
@@ -235,9 +278,9 @@ impl Agent {
 
 /// Ctrl-C of a terminal is the launcher's to answer. A handler that does nothing, not `SIG_IGN`: ranks would inherit
 /// that, and Python would never raise `KeyboardInterrupt`. SIGCHLD, too, gets a handler: the program that started us may ignore it,
-/// and then the kernel would throw the ranks' exit codes away.
+/// and then the kernel would throw the ranks' exit codes away. SIGUSR1 and SIGUSR2 come from Slurm ahead of a time limit, to ranks, too.
 fn watch_signals(events: SyncSender<AgentEvent>) {
-    let Ok(mut signals) = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP]) else { return };
+    let Ok(mut signals) = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]) else { return };
     thread::spawn(move || {
         for signal in signals.forever() {
             if matches!(signal, SIGTERM | SIGHUP) {

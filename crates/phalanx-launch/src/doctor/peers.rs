@@ -7,18 +7,25 @@ use super::{
 };
 use crate::{
     cli::DoctorArgs,
-    rsh::Rsh,
-    run::{self, Route},
+    run::{self, LaunchError, Reach, Route},
+    slurm::SlurmError,
 };
 use std::{ffi::OsString, io, thread, time::Duration};
 
 /// Asks every host at once; one finding each. Those that answer as they should then measure the network between them.
-pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::LaunchError> {
-    let Some((hosts, _)) = run::hosts(&args.hosts)? else { return Ok(Vec::new()) };
-    let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
+pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, LaunchError> {
+    let reach = match Reach::new(&args.hosts) {
+        // One of several ranks under srun: each of them would ask all hosts.
+        Err(LaunchError::Slurm(SlurmError::Task { .. })) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let Some(reach) = reach else { return Ok(Vec::new()) };
     let exes = run::exes(&args.hosts);
     let here = run::here();
-    let asked: Vec<_> = hosts
+    let names: Vec<&str> = reach.hosts.iter().map(|host| host.name.as_str()).collect();
+    let rsh = Reach::rsh(Some(&reach), &args.hosts, &names, &here)?;
+    let asked: Vec<_> = reach
+        .hosts
         .iter()
         .cloned()
         .map(|host| {
@@ -29,7 +36,7 @@ pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, run::LaunchError> {
         .collect();
     let mut findings: Vec<Finding> = asked.into_iter().filter_map(|thread| thread.join().ok()).collect();
     let is_well = |host: &String| findings.iter().any(|f| f.check == *host && f.mark == Mark::Ok);
-    let well: Vec<String> = hosts.into_iter().map(|host| host.name).filter(is_well).collect();
+    let well: Vec<String> = reach.hosts.into_iter().map(|host| host.name).filter(is_well).collect();
     let network = trial::check(args, &well);
     let pairs: Vec<_> = network.iter().filter_map(|finding| finding.figures.clone()).collect();
     findings.extend(network);

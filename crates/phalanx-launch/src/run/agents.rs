@@ -1,13 +1,16 @@
 //! The launcher's side of its agents: starts them, exchanges messages with them, and notices when one is gone.
 
-use super::{News, noise, printer::Piece};
-use crate::ending::await_end;
-use crate::wire::{CAP, Ending, ToAgent, ToLauncher};
+use super::{News, noise, printer::Piece, route::Route};
+use crate::{
+    ending::await_end,
+    slurm,
+    wire::{CAP, Ending, ToAgent, ToLauncher},
+};
 use phalanx_net::frame::{self, FrameError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     collections::VecDeque,
-    ffi::OsString,
+    env,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio},
@@ -35,6 +38,7 @@ const STDERR_ENDS: Duration = Duration::from_millis(300);
 pub struct AgentProcess {
     orders: Option<SyncSender<ToAgent>>,
     pid: Pid,
+    is_srun: bool,
 }
 
 /// How an agent went away.
@@ -72,10 +76,17 @@ impl Gone {
 }
 
 impl AgentProcess {
-    /// Starts a command that becomes the agent of a host. In a process group of its own: Ctrl-C is the launcher's.
-    pub fn start(host: usize, command: &[OsString], ears: Ears) -> io::Result<AgentProcess> {
-        let mut child = Command::new(&command[0])
-            .args(&command[1..])
+    /// Starts the command that becomes the agent of a host. In a process group of its own: Ctrl-C is the launcher's.
+    pub fn start(host: usize, route: &Route, ears: Ears) -> io::Result<AgentProcess> {
+        let (words, is_srun) = (route.command(), route.is_srun());
+        let mut command = Command::new(&words[0]);
+        for (name, _) in env::vars_os().filter(|_| is_srun) {
+            if slurm::is_hidden_from_srun(&name.to_string_lossy()) {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
+            .args(&words[1..])
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -86,7 +97,7 @@ impl AgentProcess {
         let stdin = child.stdin.take();
         thread::spawn(move || speak(stdin, &inbox));
         thread::spawn(move || hear(host, child, &ears));
-        Ok(AgentProcess { orders: Some(orders), pid })
+        Ok(AgentProcess { orders: Some(orders), pid, is_srun })
     }
 
     /// Gives an order without ever waiting. An agent that is gone reports that itself.
@@ -99,6 +110,12 @@ impl AgentProcess {
     /// Closes the agent's stdin, on which it ends its ranks and leaves.
     pub fn dismiss(&mut self) {
         self.orders = None;
+    }
+
+    /// Asks Slurm to end an agent that does not leave, and says whether that can help: an `srun` that is killed leaves its step running. Only
+    /// while it is not [`Gone`].
+    pub fn cancel(&self) -> bool {
+        self.is_srun && kill_process_group(self.pid, Signal::TERM).is_ok()
     }
 
     /// Ends an agent that does not leave. Only while it is not [`Gone`]: its number is still its own.

@@ -1,6 +1,9 @@
 //! Errors that keep a job from starting. Each message says what to do.
 
-use crate::{hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, wire::StartRefusal};
+use crate::{
+    hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, slurm::SlurmError,
+    wire::StartRefusal,
+};
 use phalanx_core::ConfigError;
 use phalanx_net::socket::AddressError;
 use std::{io, path::PathBuf};
@@ -13,6 +16,8 @@ pub enum LaunchError {
     Place(#[from] PlaceError),
     #[error(transparent)]
     Rsh(#[from] RshError),
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     #[error("cannot read host file {}: {why}", path.display())]
     HostFile { path: PathBuf, why: io::Error },
     #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
@@ -66,6 +71,7 @@ impl LaunchError {
             LaunchError::Hosts(_)
             | LaunchError::Place(_)
             | LaunchError::Rsh(_)
+            | LaunchError::Slurm(_)
             | LaunchError::Setting(_)
             | LaunchError::Extra { .. } => 2,
             LaunchError::HostFile { .. } | LaunchError::Interface(_) => 2,

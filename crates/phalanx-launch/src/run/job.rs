@@ -25,7 +25,7 @@ use phalanx_net::{
     ending::End,
     hub::message::{FailureKind, Verdict, Words},
 };
-use signal_hook::consts::{SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGTERM, SIGUSR1, SIGUSR2};
 use std::{
     sync::{
         Arc,
@@ -58,6 +58,8 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// How long processes get to end by themselves.
     pub grace: Option<Duration>,
+    /// How long to wait for others to tell ranks what the launcher was told.
+    pub term_after: Duration,
     /// What is known about each host and rank.
     pub hosts: Vec<HostState>,
     pub pids: Vec<Option<u32>>,
@@ -170,6 +172,7 @@ impl Job {
             n_servers: self.plan.n_servers(),
             has_evaluator: self.plan.evaluator().is_some(),
             grace: self.grace,
+            term_after: self.term_after,
         });
         loop {
             let now = self.started.elapsed();
@@ -234,6 +237,10 @@ impl Job {
                     taken.one();
                 }
                 None
+            }
+            News::Said { host, up: ToLauncher::AskedToEnd } => {
+                tracing::info!(host = self.name(host), "Slurm asked the ranks to end");
+                Some(JobEvent::AskedElsewhere(SIGTERM))
             }
             News::Said { .. } => None,
             News::Input(bytes) => {
@@ -345,6 +352,17 @@ impl Job {
     pub fn dismiss(&mut self) {
         self.screen = None;
         self.agents.iter_mut().for_each(AgentProcess::dismiss);
+        self.wait_until_all_left();
+        let staying = || self.agents.iter().zip(&self.hosts).filter(|(_, host)| !host.gone);
+        if staying().filter(|(agent, _)| agent.cancel()).count() > 0 {
+            self.wait_until_all_left();
+        }
+        for (agent, _) in self.agents.iter().zip(&self.hosts).filter(|(_, host)| !host.gone) {
+            agent.kill();
+        }
+    }
+
+    fn wait_until_all_left(&mut self) {
         let deadline = Instant::now() + LEAVE;
         while self.hosts.iter().any(|h| !h.gone) {
             let Ok(news) = self.news.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
@@ -355,9 +373,6 @@ impl Job {
                 News::Signal(signal) if !matches!(signal, SIGUSR1 | SIGUSR2) => break,
                 _ => {}
             }
-        }
-        for (agent, _) in self.agents.iter().zip(&self.hosts).filter(|(_, host)| !host.gone) {
-            agent.kill();
         }
     }
 

@@ -1,7 +1,7 @@
 //! `phalanx run`: starts a command as the ranks of one world, on this machine and others.
 //!
 //! Pure decisions: [`crate::hosts`], [`crate::place`], [`crate::environment`], [`policy`], [`lines`], [`prefix`],
-//! [`report`], [`describe`], [`failures`], [`route`], [`screen`], [`script`]. Threads: one reader and one writer per agent, one that prints,
+//! [`report`], [`describe`], [`failures`], [`reach`], [`route`], [`screen`], [`script`]. Threads: one reader and one writer per agent, one that prints,
 //! one that reads stdin, one that takes signals; the main thread ([`job`]) decides.
 
 mod agents;
@@ -18,6 +18,7 @@ mod policy;
 mod prefix;
 mod printer;
 mod rank_limits;
+mod reach;
 mod report;
 mod route;
 mod screen;
@@ -34,8 +35,9 @@ use phalanx_core::Rank;
 use phalanx_net::hub::message::Words;
 use policy::EndCause;
 use printer::Tails;
+pub use reach::Reach;
 pub use route::Route;
-pub use setup::{exes, here, hosts};
+pub use setup::{exes, here};
 use std::{
     io::{self, Write},
     process::ExitCode,

@@ -13,8 +13,14 @@
 //!   the program that restarts jobs must see that.
 //! - END-8: a signal that arrives twice at once counts once: `timeout` sends it to its child and then to the whole group. Asked again later,
 //!   the launcher kills.
+//! - END-9: under Slurm a rank gets one SIGTERM. Slurm sends it to the launcher, to agents and to ranks, in any order: the first that
+//!   reports it ends the job, the launcher's own is then no second one (at a time limit Slurm sends two, at once), and ranks are asked by the launcher only after
+//!   [`Crew::term_after`], by agents that had none.
 
-use crate::wire::{Ending, JobSignal};
+use crate::{
+    slurm::TERM_AFTER,
+    wire::{Ending, JobSignal},
+};
 use phalanx_core::Rank;
 use phalanx_net::lost::{self, Doom};
 use std::{ops::Range, time::Duration};
@@ -46,6 +52,8 @@ pub struct Crew {
     /// It has the place after the last rank.
     pub has_evaluator: bool,
     pub grace: Option<Duration>,
+    /// How long the launcher waits before it passes SIGTERM on (END-9).
+    pub term_after: Duration,
 }
 
 /// What the user is told while a job runs.
@@ -75,6 +83,8 @@ pub enum JobEvent {
     },
     /// Somebody sent this signal to the launcher.
     Asked(i32),
+    /// Somebody sent this signal to ranks of a host.
+    AskedElsewhere(i32),
     TimedOut,
     /// Nobody reads our output any more.
     OutputClosed,
@@ -190,6 +200,11 @@ pub struct Policy {
     n_workers: usize,
     evaluator: Evaluator,
     grace: Option<Duration>,
+    term_after: Duration,
+    /// The launcher itself was not asked yet, only others were (END-9).
+    asked_elsewhere: bool,
+    /// When the launcher was first asked.
+    asked_at: Duration,
     cause: Option<EndCause>,
     /// When the cause arose.
     caused_at: Duration,
@@ -207,7 +222,8 @@ impl Policy {
     /// A job of workers alone.
     #[cfg(test)]
     pub fn new(n_ranks: u32) -> Policy {
-        Policy::of(Crew { n_ranks, n_servers: 0, has_evaluator: false, grace: None })
+        let term_after = Duration::ZERO;
+        Policy::of(Crew { n_ranks, n_servers: 0, has_evaluator: false, grace: None, term_after })
     }
 
     pub fn of(crew: Crew) -> Policy {
@@ -216,6 +232,9 @@ impl Policy {
             n_workers: (crew.n_ranks - crew.n_servers) as usize,
             evaluator: if crew.has_evaluator { Evaluator::Runs } else { Evaluator::Absent },
             grace: crew.grace,
+            term_after: crew.term_after,
+            asked_elsewhere: false,
+            asked_at: Duration::ZERO,
             cause: None,
             caused_at: Duration::ZERO,
             asked: None,
@@ -292,6 +311,11 @@ impl Policy {
             JobEvent::Exited { rank, ending } => self.exited(now, rank, ending),
             JobEvent::HostLost { host, ranks } => self.host_lost(now, host, ranks),
             JobEvent::Asked(signal) => self.asked_by_user(now, signal),
+            JobEvent::AskedElsewhere(signal) if self.cause.is_none() => {
+                self.asked_elsewhere = true;
+                self.ask_in_time(now, signal, GRACE, TERM_AFTER);
+            }
+            JobEvent::AskedElsewhere(_) => {}
             JobEvent::TimedOut => self.stop(now, EndCause::TimedOut),
             JobEvent::OutputClosed => self.stop(now, EndCause::OutputClosed),
             JobEvent::Tick => {}
@@ -370,8 +394,11 @@ impl Policy {
     }
 
     fn asked_by_user(&mut self, now: Duration, signal: i32) {
+        let was_elsewhere = std::mem::take(&mut self.asked_elsewhere);
+        let echo = ECHO.max(self.term_after);
         match (self.cause, signal) {
-            (Some(EndCause::Asked(first)), _) if first == signal && now - self.caused_at < ECHO => {}
+            (Some(EndCause::Asked(first)), _) if first == signal && was_elsewhere => self.asked_at = now, // END-9
+            (Some(EndCause::Asked(first)), _) if first == signal && now - self.asked_at < echo => {}
             // Asked twice, or while the end takes long: no more patience.
             (Some(cause), _) => self.end(now, cause, &[(Duration::ZERO, JobSignal::Kill)]),
             (None, SIGINT) => self.end(
@@ -383,13 +410,15 @@ impl Policy {
                     (self.grace.map_or(ASK_KILL, |grace| ASK_TERM + grace), JobSignal::Kill),
                 ],
             ),
-            (None, _) => {
-                let usual = if signal == SIGTERM { GRACE } else { ASK_KILL };
-                let rungs =
-                    [(Duration::ZERO, JobSignal::Term), (self.grace.unwrap_or(usual), JobSignal::Kill)];
-                self.end(now, EndCause::Asked(signal), &rungs);
-            }
+            (None, SIGTERM) => self.ask_in_time(now, signal, GRACE, self.term_after),
+            (None, _) => self.ask_in_time(now, signal, ASK_KILL, Duration::ZERO),
         }
+    }
+
+    /// Asks ranks to end after a while, and kills them when the grace is over.
+    fn ask_in_time(&mut self, now: Duration, signal: i32, usual: Duration, after: Duration) {
+        let kill = after + self.grace.unwrap_or(usual);
+        self.end(now, EndCause::Asked(signal), &[(after, JobSignal::Term), (kill, JobSignal::Kill)]);
     }
 
     fn stop(&mut self, now: Duration, cause: EndCause) {
@@ -400,7 +429,7 @@ impl Policy {
 
     fn end(&mut self, now: Duration, cause: EndCause, rungs: &[(Duration, JobSignal)]) {
         if self.cause.replace(cause).is_none() {
-            self.caused_at = now;
+            (self.caused_at, self.asked_at) = (now, now);
         }
         self.arrange(now, rungs);
     }

@@ -2,7 +2,11 @@
 
 use super::{agents::Gone, ssh};
 use crate::{rsh::Rsh, wire::Ending};
-use std::{ffi::OsString, net::IpAddr, path::PathBuf};
+use std::{
+    ffi::OsString,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 /// The command that becomes a host's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub enum Route {
 #[derive(Clone, Debug)]
 pub struct Here {
     pub hostname: String,
+    /// What Slurm calls it.
+    pub node: Option<String>,
     pub addresses: Vec<IpAddr>,
 }
 
@@ -23,6 +29,7 @@ impl Here {
         let ip = host.parse::<IpAddr>();
         host == "localhost"
             || host == self.hostname
+            || self.node.as_deref() == Some(host)
             || ip.is_ok_and(|ip| ip.is_loopback() || self.addresses.contains(&ip))
     }
 }
@@ -58,6 +65,11 @@ impl Route {
 
     pub fn is_remote(&self) -> bool {
         matches!(self, Route::Remote { .. })
+    }
+
+    /// Slurm leads there, whoever wrote the template.
+    pub fn is_srun(&self) -> bool {
+        self.is_remote() && Path::new(&self.command()[0]).file_name().is_some_and(|name| name == "srun")
     }
 
     pub fn shown(&self) -> String {
@@ -101,14 +113,15 @@ mod tests {
     use super::*;
 
     fn route(host: &str, rsh: Option<&str>) -> Route {
-        let here = Here { hostname: "me".to_string(), addresses: vec!["10.0.0.5".parse().unwrap()] };
+        let addresses = vec!["10.0.0.5".parse().unwrap()];
+        let here = Here { hostname: "me".to_string(), node: Some("m1".to_string()), addresses };
         let exes = Exes { here: "/p".into(), remote: "/q".into() };
         Route::new(host, &here, &Rsh::new(rsh).unwrap(), &exes)
     }
 
     #[test]
     fn this_machine_is_started_directly_unless_the_template_names_every_host() {
-        for host in ["localhost", "127.0.0.1", "127.0.1.1", "::1", "me", "10.0.0.5"] {
+        for host in ["localhost", "127.0.0.1", "127.0.1.1", "::1", "me", "m1", "10.0.0.5"] {
             assert_eq!(route(host, None).shown(), "this machine", "{host}");
             assert_eq!(route(host, Some("ssh -p 22")).shown(), "this machine", "{host}");
         }

@@ -10,6 +10,7 @@ use super::{
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
     rank_limits,
+    reach::Reach,
     route::{Exes, Here, Route},
     screen::{Screen, ScreenSize},
     script::{self, Pythons},
@@ -20,9 +21,9 @@ use crate::{
     agent::cores,
     cli::{HostArgs, Reader, RunArgs, Tag},
     environment,
-    hosts::{self, HostSlots},
+    hosts::HostSlots,
     place::WorldPlan,
-    rsh::Rsh,
+    slurm,
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
 use phalanx_core::{Config, ConfigError, Encrypt, Rank};
@@ -32,13 +33,13 @@ use phalanx_net::{
     task::{JOB_BEGAN, job_began_value},
 };
 use std::{
-    env, fs,
+    env,
     io::{self, IsTerminal},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 type Env = Vec<(Vec<u8>, Vec<u8>)>;
@@ -46,11 +47,13 @@ type Env = Vec<(Vec<u8>, Vec<u8>)>;
 /// Checks everything that can be checked here, then starts the agents and tells each what it will start.
 pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let (started, began) = (Instant::now(), SystemTime::now());
-    let plan = plan(args)?;
+    let reach = reach(args)?;
+    let plan = plan(args, reach.as_ref())?;
     check_named_ranks(args, plan.n_ranks())?;
-    let rsh = Rsh::new(args.hosts.rsh.as_deref())?;
     let exes = exes(&args.hosts);
     let this = here();
+    let names: Vec<&str> = plan.hosts().iter().map(|host| host.name.as_str()).collect();
+    let rsh = Reach::rsh(reach.as_ref(), &args.hosts, &names, &this)?;
     let routes: Vec<Route> =
         plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
     rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
@@ -71,6 +74,12 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
         // The hub's thread must not wait; where there is too much news, words for people are what can be missed.
         let _ = words_to.try_send(News::Words { rank, words });
     })?;
+    if let Some(told) = reach.as_ref().and_then(Reach::told) {
+        tracing::info!("{told}");
+        if args.verbose {
+            tell(&format!("phalanx: {told}\n"));
+        }
+    }
     if args.verbose {
         tell(&describe::world(&plan, &routes, meeting.addresses()));
     }
@@ -92,13 +101,12 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
         let ears = Ears { repeat_for: args.verbose.then(|| plan.hosts()[host].name.clone()), ..ears.clone() };
-        let agent =
-            AgentProcess::start(host, route.command(), ears).map_err(|why| LaunchError::NoRemoteShell {
-                program: route.command()[0].to_string_lossy().into_owned(),
-                host: plan.hosts()[host].name.clone(),
-                why,
-            })?;
-        let env = if route.is_remote() { travelling(&cwd) } else { Env::new() };
+        let agent = AgentProcess::start(host, route, ears).map_err(|why| LaunchError::NoRemoteShell {
+            program: route.command()[0].to_string_lossy().into_owned(),
+            host: plan.hosts()[host].name.clone(),
+            why,
+        })?;
+        let env = if route.is_remote() { travelling(&cwd, route.is_srun()) } else { Env::new() };
         agent.order(ToAgent::Prepare(Box::new(Prepare {
             secret: Hidden(*secret.expose()),
             cwd: cwd.as_os_str().as_bytes().to_vec(),
@@ -121,6 +129,8 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
         readers: plan.hosts().iter().map(|host| host.ranks.clone().any(|rank| args.stdin.is(rank))).collect(),
         timeout: args.timeout,
         grace: args.grace,
+        // Without it no Slurm has started this process, and none will signal it.
+        term_after: this.node.as_ref().map_or(Duration::ZERO, |_| slurm::TERM_AFTER),
         plan,
         routes,
         agents,
@@ -132,14 +142,24 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     })
 }
 
-fn plan(args: &RunArgs) -> Result<WorldPlan, LaunchError> {
-    let (hosts, source) = match hosts(&args.hosts)? {
-        Some((hosts, flag)) => (hosts, flag),
+/// `phalanx train` means this machine.
+fn reach(args: &RunArgs) -> Result<Option<Reach>, LaunchError> {
+    if args.tf_config && !args.hosts.any() { Ok(None) } else { Reach::new(&args.hosts) }
+}
+
+fn plan(args: &RunArgs, reach: Option<&Reach>) -> Result<WorldPlan, LaunchError> {
+    let asked = args.np.map(|n_workers| n_workers.saturating_add(args.servers));
+    let each = args.hosts.slots_per_host;
+    let (hosts, source) = match reach {
+        // One host takes as many ranks as the user wants, whoever named it.
+        Some(Reach { hosts, .. }) if reach.is_some_and(Reach::is_by_slurm) && hosts.len() == 1 => {
+            let slots = each.unwrap_or_else(|| asked.unwrap_or(hosts[0].slots));
+            (vec![HostSlots { slots, ..hosts[0].clone() }], slurm::SOURCE)
+        }
+        Some(Reach { hosts, source, .. }) => (hosts.clone(), *source),
         None => {
-            let given = args.hosts.slots_per_host;
-            let workers = args.np.unwrap_or_else(cores::n_usable);
-            let slots = given.unwrap_or_else(|| workers.saturating_add(args.servers));
-            let source = if given.is_some() { "--slots-per-host" } else { "-np" };
+            let slots = each.or(asked).unwrap_or_else(|| cores::n_usable().saturating_add(args.servers));
+            let source = if each.is_some() { "--slots-per-host" } else { "-np" };
             (vec![HostSlots { name: "localhost".to_string(), slots }], source)
         }
     };
@@ -152,17 +172,6 @@ fn plan(args: &RunArgs) -> Result<WorldPlan, LaunchError> {
     Ok(WorldPlan::fill_with(&hosts, n_ranks, args.servers, source)?.with_evaluator(args.evaluator))
 }
 
-/// The hosts that were named and the flag that named them; `None` when nobody named any.
-pub fn hosts(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, LaunchError> {
-    let each = args.slots_per_host.unwrap_or(1);
-    if let Some(list) = &args.list {
-        return Ok(Some((hosts::parse_list_with(list, each)?, "-H")));
-    }
-    let Some(path) = &args.file else { return Ok(None) };
-    let text = fs::read_to_string(path).map_err(|why| LaunchError::HostFile { path: path.clone(), why })?;
-    Ok(Some((hosts::parse_file(&text, &path.display().to_string(), each)?, "--hostfile")))
-}
-
 /// Where phalanx is: here, and on the other hosts.
 pub fn exes(args: &HostArgs) -> Exes {
     let here = args.own.exe.clone();
@@ -173,7 +182,11 @@ pub fn exes(args: &HostArgs) -> Exes {
 /// How this machine may be called.
 pub fn here() -> Here {
     let addresses = addresses::list().unwrap_or_default().into_iter().map(|a| a.ip).collect();
-    Here { hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(), addresses }
+    Here {
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        node: env::var("SLURMD_NODENAME").ok(),
+        addresses,
+    }
 }
 
 fn argv(args: &RunArgs, cwd: &Path, route: &Route, exes: &Exes) -> Vec<Vec<u8>> {
@@ -228,11 +241,15 @@ fn encryption(extra: &Env) -> Result<Encrypt, LaunchError> {
     Ok(config.encrypt)
 }
 
-/// What goes along to another host.
-fn travelling(cwd: &Path) -> Env {
+/// What goes along to another host. `srun` takes along by itself what is not hidden from it.
+fn travelling(cwd: &Path, by_srun: bool) -> Env {
     let here = env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
     let pwd = (b"PWD".to_vec(), cwd.as_os_str().as_bytes().to_vec());
-    here.filter(|(name, _)| environment::travels(name)).chain([pwd]).collect()
+    let goes = |name: &[u8]| {
+        let is_missing = !by_srun || slurm::is_hidden_from_srun(&String::from_utf8_lossy(name));
+        is_missing && environment::travels(name)
+    };
+    here.filter(|(name, _)| goes(name)).chain([pwd]).collect()
 }
 
 fn ranks(

@@ -190,7 +190,8 @@ fn a_lost_host_loses_the_ranks_that_had_not_ended() {
 
 /// One worker, one server, and an evaluator, which has the place after the last rank.
 fn crew(grace: Option<u64>) -> Policy {
-    Policy::of(Crew { n_ranks: 2, n_servers: 1, has_evaluator: true, grace: grace.map(Duration::from_secs) })
+    let grace = grace.map(Duration::from_secs);
+    Policy::of(Crew { n_ranks: 2, n_servers: 1, has_evaluator: true, grace, term_after: Duration::ZERO })
 }
 
 #[test]
@@ -248,7 +249,9 @@ fn ranks_get_the_grace_after_sigterm() {
         let (_, log) = play_with(policy, &[(0, JobEvent::Asked(signal))]);
         log.iter().find(|(_, a)| *a == Signal(JobSignal::Kill)).map(|(at, _)| *at)
     };
-    let alone = |grace| Policy::of(Crew { n_ranks: 1, n_servers: 0, has_evaluator: false, grace });
+    let term_after = Duration::ZERO;
+    let alone =
+        |grace| Policy::of(Crew { n_ranks: 1, n_servers: 0, has_evaluator: false, grace, term_after });
     assert_eq!(kills(alone(None), 15), Some(30_000));
     assert_eq!(kills(alone(Some(Duration::from_secs(7))), 15), Some(7000));
     assert_eq!(kills(alone(Some(Duration::from_secs(7))), 2), Some(9000), "SIGTERM comes 2 s after Ctrl-C");
@@ -261,4 +264,29 @@ fn an_evaluator_goes_with_its_host() {
     let lost = JobEvent::HostLost { host: 0, ranks: 0..2 };
     let (policy, log) = play_with(crew(None), &[(0, exit(0, 0)), (1, exit(1, 0)), (5, lost)]);
     assert_eq!((log, policy.cause()), (vec![(5, Finish)], EndCause::Success));
+}
+
+#[test]
+fn a_rank_gets_one_sigterm_under_slurm_whoever_hears_of_it_first() {
+    let by_slurm = || {
+        let term_after = TERM_AFTER;
+        Policy::of(Crew { n_ranks: 2, n_servers: 0, has_evaluator: false, grace: None, term_after })
+    };
+    let (asked, elsewhere) = (JobEvent::Asked(SIGTERM), JobEvent::AskedElsewhere(SIGTERM));
+    let later = [(1100, Signal(JobSignal::Term)), (31_100, Signal(JobSignal::Kill)), (33_100, Finish)];
+    let (policy, log) = play_with(by_slurm(), &[(100, asked.clone())]);
+    assert_eq!((policy.cause().exit_code(), log.as_slice()), (143, later.as_slice()), "END-9");
+    // An agent heard of it first; ranks that have ended are no failure, and the launcher's own signal is the same one.
+    let both =
+        [(100, elsewhere.clone()), (120, killed(1, 15)), (900, asked.clone()), (950, elsewhere.clone())];
+    let (policy, log) = play_with(by_slurm(), &both);
+    assert_eq!((policy.cause(), log.as_slice()), (EndCause::Asked(SIGTERM), later.as_slice()), "END-9");
+    let again =
+        [(100, elsewhere.clone()), (900, asked.clone()), (1000, asked.clone()), (2000, asked.clone())];
+    let (_, log) = play_with(by_slurm(), &again);
+    assert_eq!(log[1], (2000, Signal(JobSignal::Kill)), "END-8: asked again");
+    // salloc on a machine that is no host of the job: only agents hear of it.
+    let ends = [(100, elsewhere.clone()), (200, exit(0, 0)), (300, exit(1, 0)), (300, elsewhere)];
+    let (policy, log) = play(2, &ends);
+    assert_eq!((policy.cause().exit_code(), log.as_slice()), (143, [(300, Finish)].as_slice()), "END-7");
 }

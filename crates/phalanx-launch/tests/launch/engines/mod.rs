@@ -6,6 +6,8 @@ mod boards;
 mod hydra;
 mod open_mpi;
 mod slurm;
+mod slurm_ends;
+mod slurm_jobs;
 mod ssh;
 
 use super::{

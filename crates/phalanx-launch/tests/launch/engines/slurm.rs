@@ -22,7 +22,7 @@ const NEEDS: [(&str, &str); 5] = [
 /// Daemons that end with the value.
 pub struct Slurm {
     pub site: Site,
-    dir: TempDir,
+    pub dir: TempDir,
     daemons: Vec<Child>,
 }
 
@@ -83,12 +83,12 @@ impl Slurm {
         let dir = self.dir.0.display();
         let names = &self.site.hosts.names;
         format!(
-            "ClusterName=phalanx\nSlurmctldHost={}(10.78.0.1)\nAuthType=auth/munge\nAuthInfo=socket={dir}/munge.sock\nCredType=cred/munge\n\
+            "ClusterName=phalanx\nSlurmctldHost={}(10.78.0.1)\nAuthType=auth/munge\nAuthInfo=socket={dir}/munge.sock,cred_expire=2\nCredType=cred/munge\n\
              MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n\
              SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nReturnToService=2\nSlurmUser=root\nSlurmdUser=root\n\
              StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool-%n\nTmpFS={dir}/tmp-{node}\nSlurmctldPidFile={dir}/ctld.pid\n\
              SlurmdPidFile={dir}/slurmd-%n.pid\nSlurmctldLogFile={dir}/ctld.log\nSlurmdLogFile={dir}/slurmd-%n.log\n\
-             AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none\nKillWait=2\n\
+             AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none\nKillWait=8\n\
              DebugFlags=NO_CONF_HASH\n\
              NodeName={} NodeAddr=10.78.0.1 CPUs=2 State=UNKNOWN\nNodeName={} NodeAddr=10.78.0.2 CPUs=2 State=UNKNOWN\n\
              PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n",

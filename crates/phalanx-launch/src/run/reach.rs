@@ -1,0 +1,126 @@
+//! Which hosts a command line means, and how they are reached: those that flags name, those of the Slurm allocation, or this machine.
+//!
+//! - REACH-1: flags win: `-H` and `--hostfile` over the allocation, `--rsh` over `srun`.
+//! - REACH-2: hosts of the allocation are reached through `srun`, all of them, this machine too: so a signal that Slurm sends to the job's steps
+//!   reaches every rank. A job on this machine alone is started directly, as everywhere.
+
+use super::{LaunchError, route::Here};
+use crate::{
+    cli::HostArgs,
+    hosts::{self, HostSlots},
+    rsh::{Rsh, RshError},
+    slurm::{self, Allocation, SlurmError},
+};
+use std::{env, fs};
+
+/// Hosts with slots.
+#[derive(Debug)]
+pub struct Reach {
+    pub hosts: Vec<HostSlots>,
+    /// The flag that named them, or the allocation.
+    pub source: &'static str,
+    /// The allocation in which all of them are.
+    pub allocation: Option<Allocation>,
+}
+
+impl Reach {
+    /// `None` when nobody named any host.
+    pub fn new(args: &HostArgs) -> Result<Option<Reach>, LaunchError> {
+        let var = |name: &str| env::var(name).ok();
+        Reach::of(args, named(args)?, slurm::allocation(&var))
+    }
+
+    fn of(
+        args: &HostArgs,
+        named: Option<(Vec<HostSlots>, &'static str)>,
+        allocation: Result<Option<Allocation>, SlurmError>,
+    ) -> Result<Option<Reach>, LaunchError> {
+        if let Some((hosts, source)) = named {
+            // What is wrong with an allocation is no matter to hosts that a flag names (REACH-1).
+            let around = |a: &Allocation| hosts.iter().all(|host| a.has(&host.name));
+            let allocation = allocation.ok().flatten().filter(around);
+            return Ok(Some(Reach { hosts, source, allocation }));
+        }
+        Ok(allocation?.map(|allocation| {
+            let each = |host: &HostSlots| args.slots_per_host.unwrap_or(host.slots);
+            let hosts = allocation.hosts.iter().map(|h| HostSlots { slots: each(h), ..h.clone() }).collect();
+            Reach { hosts, source: slurm::SOURCE, allocation: Some(allocation) }
+        }))
+    }
+
+    pub fn is_by_slurm(&self) -> bool {
+        self.source == slurm::SOURCE
+    }
+
+    /// The remote shell to these of the hosts.
+    pub fn rsh(reach: Option<&Reach>, args: &HostArgs, names: &[&str], here: &Here) -> Result<Rsh, RshError> {
+        let is_here_alone = matches!(names, [name] if here.is(name));
+        match reach.and_then(|r| r.allocation.as_ref()).filter(|_| args.rsh.is_none() && !is_here_alone) {
+            Some(allocation) => Ok(Rsh::of_words(allocation.srun())),
+            None => Rsh::new(args.rsh.as_deref()),
+        }
+    }
+
+    /// Says where the hosts came from, when it was no flag.
+    pub fn told(&self) -> Option<String> {
+        let allocation = self.allocation.as_ref().filter(|_| self.is_by_slurm())?;
+        let [hosts, slots] = allocation.told_by;
+        Some(format!("hosts and slots are those of Slurm job {} ({hosts}, {slots})", allocation.job))
+    }
+}
+
+/// The hosts that flags name, and the flag.
+fn named(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, LaunchError> {
+    let each = args.slots_per_host.unwrap_or(1);
+    if let Some(list) = &args.list {
+        return Ok(Some((hosts::parse_list_with(list, each)?, "-H")));
+    }
+    let Some(path) = &args.file else { return Ok(None) };
+    let text = fs::read_to_string(path).map_err(|why| LaunchError::HostFile { path: path.clone(), why })?;
+    Ok(Some((hosts::parse_file(&text, &path.display().to_string(), each)?, "--hostfile")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn allocation() -> Result<Option<Allocation>, SlurmError> {
+        let hosts = hosts::parse_list("n1:2,n2:3").unwrap();
+        Ok(Some(Allocation { job: "7".into(), hosts, told_by: ["A", "B"] }))
+    }
+
+    /// Hosts, and the program that leads to the first of them.
+    fn reached(args: &HostArgs, n_hosts: usize) -> (String, String) {
+        let reach = Reach::of(args, named(args).unwrap(), allocation()).unwrap().unwrap();
+        let here = Here { hostname: "n1.site".into(), node: Some("n1".into()), addresses: Vec::new() };
+        let names: Vec<&str> = reach.hosts.iter().map(|h| h.name.as_str()).take(n_hosts).collect();
+        let rsh = Reach::rsh(Some(&reach), args, &names, &here).unwrap();
+        let command = rsh.command("n1", Path::new("/p"), "agent");
+        let slots: Vec<String> = reach.hosts.iter().map(|h| format!("{}:{}", h.name, h.slots)).collect();
+        (slots.join(","), command[0].to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn flags_win_over_the_allocation() {
+        let args = HostArgs::default();
+        assert_eq!(reached(&args, 2), ("n1:2,n2:3".into(), "srun".into()), "REACH-2");
+        assert_eq!(reached(&args, 1).1, "ssh", "REACH-2: this machine alone is started directly");
+        let each = HostArgs { slots_per_host: Some(4), ..HostArgs::default() };
+        assert_eq!(reached(&each, 2).0, "n1:4,n2:4");
+        let rsh = HostArgs { rsh: Some("my-rsh".into()), ..HostArgs::default() };
+        assert_eq!(reached(&rsh, 2), ("n1:2,n2:3".into(), "my-rsh".into()), "REACH-1");
+        let list = |text: &str| HostArgs { list: Some(text.into()), ..HostArgs::default() };
+        assert_eq!(reached(&list("n2:1"), 1), ("n2:1".into(), "srun".into()), "REACH-1");
+        assert_eq!(reached(&list("n2:1,other:1"), 2).1, "ssh", "srun does not lead out of the allocation");
+    }
+
+    #[test]
+    fn a_flag_makes_a_wrong_allocation_harmless() {
+        let wrong = || Err(SlurmError::Half { missing: "X" });
+        let hosts = Some((hosts::parse_list("a:2").unwrap(), "-H"));
+        assert!(Reach::of(&HostArgs::default(), hosts, wrong()).unwrap().is_some(), "REACH-1");
+        assert!(Reach::of(&HostArgs::default(), None, wrong()).is_err());
+        assert!(Reach::of(&HostArgs::default(), None, Ok(None)).unwrap().is_none());
+    }
+}
