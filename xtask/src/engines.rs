@@ -1,16 +1,22 @@
 //! `cargo xtask engines`: which engines of clusters are on this machine, and the tests that start ranks under the real ones.
 
-use crate::process::{Output, Shell};
+use crate::{
+    process::{Output, Shell},
+    python::{self, Torch},
+};
 use std::time::Duration;
 
 pub const HELP: &str = "\
 cargo xtask engines [--install]
 
   Says which engines of clusters this machine has, and runs the tests that start ranks under them, between network namespaces (root).
-  What is absent is skipped, with the Debian package that has it. These tests are also part of `cargo xtask test`.
+  What is absent is skipped, with the Debian package that has it. Ray and mpi4py are installed by `cargo xtask test`. These tests are also part of `cargo xtask test`.
 
   --install      first installs what is absent, with apt-get (root)
 ";
+
+const PYTHON_TESTS: [&str; 3] =
+    ["python/tests/test_ray.py", "python/tests/test_mpi4py.py", "python/tests/test_engines_bits.py"];
 
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
@@ -42,7 +48,25 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
     }
     let filter = ["--no-fail-fast", "--success-output", "never", "-E", "test(engines::) or test(kube::pods)"];
     let mut tests = shell.cargo("nextest run --package phalanx-launch");
-    shell.must(tests.args(filter), Output::Shown, LIMIT).map(drop)
+    shell.must(tests.args(filter), Output::Shown, LIMIT)?;
+    python_tests(shell)
+}
+
+/// Ray, mpi4py, and one training with the same bits under every engine; torch only if it was installed before.
+fn python_tests(shell: &Shell) -> Result<(), String> {
+    let environment = match python::environment(shell, Torch::IfThere) {
+        Ok(environment) => environment,
+        Err(why) => {
+            eprintln!("Ray and mpi4py are skipped: {}", why.into_text());
+            return Ok(());
+        }
+    };
+    shell.must(&mut shell.cargo("build --package phalanx-py --profile test"), Output::Shown, LIMIT)?;
+    python::install_built(shell, &environment)?;
+    let mut pytest = shell.command(&environment.python);
+    pytest.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]).args(PYTHON_TESTS);
+    pytest.current_dir(&shell.root).env("PYTHONDONTWRITEBYTECODE", "1");
+    shell.must(&mut pytest, Output::Shown, LIMIT).map(drop)
 }
 
 fn install(shell: &Shell) -> Result<(), String> {
@@ -75,6 +99,7 @@ mod tests {
         let shell = Shell::new().unwrap();
         assert!(is_here(&shell, "sh") && !is_here(&shell, "no-such-engine"));
         assert!(run(&shell, &["--instal".into()]).unwrap_err().contains("engines knows --install"));
+        assert!(PYTHON_TESTS.iter().all(|file| shell.root.join(file).exists()));
         assert!(ENGINES.iter().all(|(_, _, packages)| packages.split(' ').all(|p| !p.is_empty())));
     }
 }
