@@ -94,7 +94,7 @@ enum NamePart {
     Numbers(Vec<Numbers>),
 }
 
-/// A number, or a range of them, each written with at least so many digits.
+/// A number, or a range of them, each padded with zeros to the width.
 struct Numbers {
     range: RangeInclusive<u64>,
     width: usize,
@@ -330,5 +330,24 @@ mod tests {
         }
         assert_eq!(fault(counts("1,1(x65536)")), (3, ListFault::TooMany), "LIST-1");
         assert_eq!(fault(counts("1(x4294967295)")), (1, ListFault::TooMany), "LIST-1");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "[n0-9,(x)\\[\\]-]{0,40}") {
+            for list in [hosts(&text), first(&text).map(|name| vec![name])] {
+                match list {
+                    Ok(names) => {
+                        assert!(!names.is_empty() && names.len() as u64 <= MOST, "LIST-1");
+                        let good = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+                        assert!(names.iter().all(|n| !n.starts_with('-') && n.chars().all(good)), "LIST-2");
+                    }
+                    Err(error) => assert!((1..=text.chars().count() + 1).contains(&error.at), "{text:?} {error}"),
+                }
+            }
+            if let Ok(all) = counts(&text) {
+                assert!(!all.is_empty() && all.iter().all(|n| *n > 0));
+            }
+        }
     }
 }

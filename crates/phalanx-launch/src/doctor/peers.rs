@@ -7,14 +7,14 @@ use super::{
 };
 use crate::{
     cli::DoctorArgs,
-    run::{self, LaunchError, Reach, Route},
+    run::{self, JobHosts, LaunchError, Route},
     slurm::SlurmError,
 };
 use std::{ffi::OsString, io, thread, time::Duration};
 
 /// Asks every host at once; one finding each. Those that answer as they should then measure the network between them.
 pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, LaunchError> {
-    let reach = match Reach::new(&args.hosts) {
+    let reach = match JobHosts::new(&args.hosts) {
         // One of several ranks under srun: each of them would ask all hosts.
         Err(LaunchError::Slurm(SlurmError::Task { .. })) => return Ok(Vec::new()),
         other => other?,
@@ -23,7 +23,7 @@ pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, LaunchError> {
     let exes = run::exes(&args.hosts);
     let here = run::here();
     let names: Vec<&str> = reach.hosts.iter().map(|host| host.name.as_str()).collect();
-    let rsh = Reach::rsh(Some(&reach), &args.hosts, &names, &here)?;
+    let rsh = JobHosts::rsh(Some(&reach), &args.hosts, &names, &here)?;
     let asked: Vec<_> = reach
         .hosts
         .iter()

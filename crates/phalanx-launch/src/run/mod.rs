@@ -35,7 +35,7 @@ use phalanx_core::Rank;
 use phalanx_net::hub::message::Words;
 use policy::EndCause;
 use printer::Tails;
-pub use reach::Reach;
+pub use reach::JobHosts;
 pub use route::Route;
 pub use setup::{exes, here};
 use std::{

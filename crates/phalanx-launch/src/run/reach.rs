@@ -15,7 +15,7 @@ use std::{env, fs};
 
 /// Hosts with slots.
 #[derive(Debug)]
-pub struct Reach {
+pub struct JobHosts {
     pub hosts: Vec<HostSlots>,
     /// The flag that named them, or the allocation.
     pub source: &'static str,
@@ -23,28 +23,28 @@ pub struct Reach {
     pub allocation: Option<Allocation>,
 }
 
-impl Reach {
+impl JobHosts {
     /// `None` when nobody named any host.
-    pub fn new(args: &HostArgs) -> Result<Option<Reach>, LaunchError> {
+    pub fn new(args: &HostArgs) -> Result<Option<JobHosts>, LaunchError> {
         let var = |name: &str| env::var(name).ok();
-        Reach::of(args, named(args)?, slurm::allocation(&var))
+        JobHosts::of(args, named(args)?, slurm::allocation(&var))
     }
 
     fn of(
         args: &HostArgs,
         named: Option<(Vec<HostSlots>, &'static str)>,
         allocation: Result<Option<Allocation>, SlurmError>,
-    ) -> Result<Option<Reach>, LaunchError> {
+    ) -> Result<Option<JobHosts>, LaunchError> {
         if let Some((hosts, source)) = named {
             // What is wrong with an allocation is no matter to hosts that a flag names (REACH-1).
             let around = |a: &Allocation| hosts.iter().all(|host| a.has(&host.name));
             let allocation = allocation.ok().flatten().filter(around);
-            return Ok(Some(Reach { hosts, source, allocation }));
+            return Ok(Some(JobHosts { hosts, source, allocation }));
         }
         Ok(allocation?.map(|allocation| {
             let each = |host: &HostSlots| args.slots_per_host.unwrap_or(host.slots);
             let hosts = allocation.hosts.iter().map(|h| HostSlots { slots: each(h), ..h.clone() }).collect();
-            Reach { hosts, source: slurm::SOURCE, allocation: Some(allocation) }
+            JobHosts { hosts, source: slurm::SOURCE, allocation: Some(allocation) }
         }))
     }
 
@@ -53,7 +53,12 @@ impl Reach {
     }
 
     /// The remote shell to these of the hosts.
-    pub fn rsh(reach: Option<&Reach>, args: &HostArgs, names: &[&str], here: &Here) -> Result<Rsh, RshError> {
+    pub fn rsh(
+        reach: Option<&JobHosts>,
+        args: &HostArgs,
+        names: &[&str],
+        here: &Here,
+    ) -> Result<Rsh, RshError> {
         let is_here_alone = matches!(names, [name] if here.is(name));
         match reach.and_then(|r| r.allocation.as_ref()).filter(|_| args.rsh.is_none() && !is_here_alone) {
             Some(allocation) => Ok(Rsh::of_words(allocation.srun())),
@@ -92,10 +97,10 @@ mod tests {
 
     /// Hosts, and the program that leads to the first of them.
     fn reached(args: &HostArgs, n_hosts: usize) -> (String, String) {
-        let reach = Reach::of(args, named(args).unwrap(), allocation()).unwrap().unwrap();
+        let reach = JobHosts::of(args, named(args).unwrap(), allocation()).unwrap().unwrap();
         let here = Here { hostname: "n1.site".into(), node: Some("n1".into()), addresses: Vec::new() };
         let names: Vec<&str> = reach.hosts.iter().map(|h| h.name.as_str()).take(n_hosts).collect();
-        let rsh = Reach::rsh(Some(&reach), args, &names, &here).unwrap();
+        let rsh = JobHosts::rsh(Some(&reach), args, &names, &here).unwrap();
         let command = rsh.command("n1", Path::new("/p"), "agent");
         let slots: Vec<String> = reach.hosts.iter().map(|h| format!("{}:{}", h.name, h.slots)).collect();
         (slots.join(","), command[0].to_string_lossy().into_owned())
@@ -119,8 +124,8 @@ mod tests {
     fn a_flag_makes_a_wrong_allocation_harmless() {
         let wrong = || Err(SlurmError::Half { missing: "X" });
         let hosts = Some((hosts::parse_list("a:2").unwrap(), "-H"));
-        assert!(Reach::of(&HostArgs::default(), hosts, wrong()).unwrap().is_some(), "REACH-1");
-        assert!(Reach::of(&HostArgs::default(), None, wrong()).is_err());
-        assert!(Reach::of(&HostArgs::default(), None, Ok(None)).unwrap().is_none());
+        assert!(JobHosts::of(&HostArgs::default(), hosts, wrong()).unwrap().is_some(), "REACH-1");
+        assert!(JobHosts::of(&HostArgs::default(), None, wrong()).is_err());
+        assert!(JobHosts::of(&HostArgs::default(), None, Ok(None)).unwrap().is_none());
     }
 }

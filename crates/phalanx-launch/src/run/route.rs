@@ -67,7 +67,7 @@ impl Route {
         matches!(self, Route::Remote { .. })
     }
 
-    /// Slurm leads there, whoever wrote the template.
+    /// Slurm leads there, by our template or by the user's.
     pub fn is_srun(&self) -> bool {
         self.is_remote() && Path::new(&self.command()[0]).file_name().is_some_and(|name| name == "srun")
     }

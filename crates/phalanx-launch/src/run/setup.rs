@@ -10,7 +10,7 @@ use super::{
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
     rank_limits,
-    reach::Reach,
+    reach::JobHosts,
     route::{Exes, Here, Route},
     screen::{Screen, ScreenSize},
     script::{self, Pythons},
@@ -53,7 +53,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let exes = exes(&args.hosts);
     let this = here();
     let names: Vec<&str> = plan.hosts().iter().map(|host| host.name.as_str()).collect();
-    let rsh = Reach::rsh(reach.as_ref(), &args.hosts, &names, &this)?;
+    let rsh = JobHosts::rsh(reach.as_ref(), &args.hosts, &names, &this)?;
     let routes: Vec<Route> =
         plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
     rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
@@ -74,7 +74,7 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
         // The hub's thread must not wait; where there is too much news, words for people are what can be missed.
         let _ = words_to.try_send(News::Words { rank, words });
     })?;
-    if let Some(told) = reach.as_ref().and_then(Reach::told) {
+    if let Some(told) = reach.as_ref().and_then(JobHosts::told) {
         tracing::info!("{told}");
         if args.verbose {
             tell(&format!("phalanx: {told}\n"));
@@ -143,20 +143,20 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
 }
 
 /// `phalanx train` means this machine.
-fn reach(args: &RunArgs) -> Result<Option<Reach>, LaunchError> {
-    if args.tf_config && !args.hosts.any() { Ok(None) } else { Reach::new(&args.hosts) }
+fn reach(args: &RunArgs) -> Result<Option<JobHosts>, LaunchError> {
+    if args.tf_config && !args.hosts.any() { Ok(None) } else { JobHosts::new(&args.hosts) }
 }
 
-fn plan(args: &RunArgs, reach: Option<&Reach>) -> Result<WorldPlan, LaunchError> {
+fn plan(args: &RunArgs, reach: Option<&JobHosts>) -> Result<WorldPlan, LaunchError> {
     let asked = args.np.map(|n_workers| n_workers.saturating_add(args.servers));
     let each = args.hosts.slots_per_host;
     let (hosts, source) = match reach {
-        // One host takes as many ranks as the user wants, whoever named it.
-        Some(Reach { hosts, .. }) if reach.is_some_and(Reach::is_by_slurm) && hosts.len() == 1 => {
+        // One host takes as many ranks as the user wants, named by Slurm or by nobody.
+        Some(JobHosts { hosts, .. }) if reach.is_some_and(JobHosts::is_by_slurm) && hosts.len() == 1 => {
             let slots = each.unwrap_or_else(|| asked.unwrap_or(hosts[0].slots));
             (vec![HostSlots { slots, ..hosts[0].clone() }], slurm::SOURCE)
         }
-        Some(Reach { hosts, source, .. }) => (hosts.clone(), *source),
+        Some(JobHosts { hosts, source, .. }) => (hosts.clone(), *source),
         None => {
             let slots = each.or(asked).unwrap_or_else(|| cores::n_usable().saturating_add(args.servers));
             let source = if each.is_some() { "--slots-per-host" } else { "-np" };

@@ -83,7 +83,7 @@ impl Slurm {
         let dir = self.dir.0.display();
         let names = &self.site.hosts.names;
         format!(
-            "ClusterName=phalanx\nSlurmctldHost={}(10.78.0.1)\nAuthType=auth/munge\nAuthInfo=socket={dir}/munge.sock,cred_expire=2\nCredType=cred/munge\n\
+            "ClusterName=phalanx\nSlurmctldHost={}(10.78.0.1)\nAuthType=auth/munge\nAuthInfo=socket={dir}/munge.sock\nCredType=cred/munge\n\
              MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n\
              SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nReturnToService=2\nSlurmUser=root\nSlurmdUser=root\n\
              StateSaveLocation={dir}/state\nSlurmdSpoolDir={dir}/spool-%n\nTmpFS={dir}/tmp-{node}\nSlurmctldPidFile={dir}/ctld.pid\n\

@@ -53,11 +53,6 @@ impl Ranks<'_> {
 }
 
 impl Slurm {
-    fn scancel(&self, args: &[&str]) {
-        let done = finish(self.command("scancel").args(args));
-        assert_eq!(done.code, Some(0), "{done:?}");
-    }
-
     /// No job, no rank and no agent is left on any host.
     fn assert_nothing_is_left(&self, pids: &[u32]) {
         eventually(DEADLINE, "no job is left", || finish(self.command("squeue").arg("-h")).stdout.is_empty());
@@ -103,7 +98,7 @@ fn scancel_and_signals_reach_every_rank_once_and_nothing_is_left() {
         wrote += "TERM\nsaved\n";
         ranks.wait_until_all_wrote(&wrote);
         slurm.assert_nothing_is_left(&ranks.pids());
-        assert!(slurm.is_in_state(&job, "CANCELLED"), "{}", slurm.job(&job));
+        assert!(slurm.is_in_state(&job, "CANCELLED"), "AGENT-3: {}", slurm.job(&job));
         assert!(slurm.said().contains("SIGTERM"), "{}", slurm.said());
         ranks.wait_until_all_wrote(&wrote);
     }

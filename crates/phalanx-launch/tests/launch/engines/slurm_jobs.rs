@@ -46,6 +46,11 @@ impl Slurm {
         finish(self.command("scontrol").args(["show", "job", job])).stdout
     }
 
+    pub fn scancel(&self, args: &[&str]) {
+        let done = finish(self.command("scancel").args(args));
+        assert_eq!(done.code, Some(0), "{done:?}");
+    }
+
     pub fn is_in_state(&self, job: &str, state: &str) -> bool {
         self.job(job).contains(&format!("JobState={state} "))
     }
@@ -121,7 +126,7 @@ fn a_batch_script_starts_ranks_with_srun_and_with_phalanx_run_and_several_at_onc
     ];
     let done = slurm.batch(&four, &wrong.join("\n"));
     let count = |text: &str| done.stdout.matches(text).count();
-    assert_eq!(count("code 2"), 4, "{done:?}");
+    assert_eq!(count("\ncode 2\n"), 4, "{done:?}");
     assert_eq!(
         count("-np 5 asks for more ranks than the 4 slots of the Slurm allocation; lower -np"),
         1,
@@ -170,17 +175,28 @@ fn salloc_reaches_all_hosts_from_a_machine_that_is_none_of_them() {
 }
 
 #[test]
-fn a_job_that_is_requeued_runs_again() {
+fn a_job_that_is_requeued_ahead_of_its_limit_saves_and_runs_again() {
     let Some(slurm) = Slurm::start("q", &NEEDS) else { return };
-    let us = binary();
-    let rank = "'echo rank $PHALANX_RANK run ${SLURM_RESTART_COUNT:-0}; [ -n \"$SLURM_RESTART_COUNT\" ] || exec tail -f /dev/null'";
-    let job = slurm.submit(&["-N2", "-n4", "--requeue"], &format!("exec {us} run -- sh -c {rank}"));
-    let n_ranks =
-        |run: u32| (0..4).filter(|r| slurm.said().contains(&format!("rank {r} run {run}\n"))).count();
-    eventually(DEADLINE, "all ranks run", || n_ranks(0) == 4);
-    let asked = finish(slurm.command("scontrol").args(["requeue", &job]));
-    assert_eq!(asked.code, Some(0), "{asked:?}");
-    eventually(DEADLINE, "all ranks run again", || n_ranks(1) == 4);
+    // As in docs/launching-slurm.md; the ranks save when they are asked to end, and are done the second time.
+    let rank = "'trap \"echo rank $PHALANX_RANK saved; exit 0\" TERM; echo rank $PHALANX_RANK run ${SLURM_RESTART_COUNT:-0}
+        [ -n \"$SLURM_RESTART_COUNT\" ] || while :; do sleep 0.1; done'";
+    let script = format!(
+        "{} run --tag-output never -- sh -c {rank} &\njob=$!\n\
+         again() {{ trap '' USR1; kill -TERM $job; wait $job; echo code $?; scontrol requeue $SLURM_JOB_ID; }}\n\
+         trap again USR1\nwait $job",
+        binary()
+    );
+    let job = slurm.submit(&["-N2", "-n4", "--requeue"], &script);
+    let all_said = |what: &str| (0..4).all(|rank| slurm.said().contains(&format!("rank {rank} {what}\n")));
+    eventually(DEADLINE, "all ranks run", || all_said("run 0"));
+    slurm.scancel(&["--batch", "--signal=USR1", &job]);
+    eventually(DEADLINE, "all ranks save", || all_said("saved"));
+    eventually(DEADLINE, "the job waits again", || slurm.is_in_state(&job, "PENDING"));
+    assert!(slurm.said().contains("\ncode 143\n"), "END-7: {}", slurm.said());
+    // Slurm lets a job that was requeued wait for two minutes.
+    let now = finish(slurm.command("scontrol").args(["update", &format!("JobId={job}"), "StartTime=now"]));
+    assert_eq!(now.code, Some(0), "{now:?}");
+    eventually(DEADLINE, "all ranks run again", || all_said("run 1"));
     eventually(DEADLINE, "the job is complete", || slurm.is_in_state(&job, "COMPLETED"));
     assert!(slurm.job(&job).contains("Restarts=1"), "{}", slurm.job(&job));
 }
