@@ -16,7 +16,7 @@ use std::{
 
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 /// Of anything that is started.
-const RUN_LIMIT: Duration = Duration::from_secs(100);
+const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {

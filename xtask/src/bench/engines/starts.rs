@@ -4,7 +4,7 @@ use super::{
     Figures,
     cluster::{Cluster, ENGINES},
 };
-use std::process::Command;
+use std::{ffi::OsStr, process::Command};
 
 /// Ranks on this machine.
 pub const CROWD: usize = 256;
@@ -41,45 +41,43 @@ fn has_joined(n: usize, said: &str) -> Result<(), String> {
     }
 }
 
-/// Those of MPI take long, so they are not started in every round.
-pub fn crowd(cluster: &mut Cluster<'_>, figures: &mut Figures, with_mpi: bool) -> Result<(), String> {
-    let n = CROWD.to_string();
-    let shell = cluster.shell;
-    let ours = |cluster: &Cluster<'_>| {
-        let mut command = shell.command(cluster.phalanx());
-        command.args(["run", "-np", &n, "--tag-output", "never", "--"]);
-        command
-    };
-    let openmpi = || {
-        let mut command = shell.command("mpirun.openmpi");
-        command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", &n]);
-        command
-    };
-    let mpich = || {
-        let mut command = shell.command("mpiexec.hydra");
-        command.args(["-n", &n]);
-        command
-    };
-    let with = |mut command: Command, words: &[&std::ffi::OsStr]| {
-        command.args(words);
-        command
-    };
-    let yes: &[&std::ffi::OsStr] = &["true".as_ref()];
+/// Adds words to a command.
+fn with(mut command: Command, words: &[&OsStr]) -> Command {
+    command.args(words);
+    command
+}
+
+pub fn crowd(cluster: &mut Cluster<'_>, figures: &mut Figures) -> Result<(), String> {
     let phalanx = cluster.phalanx();
-    let join: [&std::ffi::OsStr; 4] = ["sh".as_ref(), "-c".as_ref(), JOIN.as_ref(), phalanx.as_os_str()];
-    let idle = cluster.timed(with(ours(cluster), yes)).map(|(s, _)| s);
-    let met = cluster.timed(with(ours(cluster), &join));
+    let run = |words: &[&OsStr]| {
+        let mut command = cluster.shell.command(&phalanx);
+        command.args(["run", "-np", &CROWD.to_string(), "--tag-output", "never", "--"]);
+        cluster.timed(with(command, words))
+    };
+    let idle = run(&["true".as_ref()]).map(|(s, _)| s);
+    let met = run(&["sh".as_ref(), "-c".as_ref(), JOIN.as_ref(), phalanx.as_os_str()]);
     let met = met.and_then(|(s, done)| has_joined(CROWD, &done.stdout).map(|()| s));
-    take(cluster, figures, "ours", idle, met)?;
-    if let Some(init) = cluster.init_openmpi.clone().filter(|_| with_mpi) {
-        let idle = cluster.timed(with(openmpi(), yes)).map(|(s, _)| s);
-        let met = cluster.timed(with(openmpi(), &[init.as_os_str()])).map(|(s, _)| s);
-        take(cluster, figures, "openmpi", idle, met)?;
-    }
-    if let Some(init) = cluster.init_mpich.clone().filter(|_| with_mpi) {
-        let idle = cluster.timed(with(mpich(), yes)).map(|(s, _)| s);
-        let met = cluster.timed(with(mpich(), &[init.as_os_str()])).map(|(s, _)| s);
-        take(cluster, figures, "mpich", idle, met)?;
+    take(cluster, figures, "ours", idle, met)
+}
+
+/// These take a minute and more, so once is enough.
+pub fn crowd_of_mpi(cluster: &mut Cluster<'_>, figures: &mut Figures) -> Result<(), String> {
+    let n = CROWD.to_string();
+    let openmpi =
+        ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", &n];
+    let programs = [
+        ("openmpi", openmpi.as_slice(), cluster.init_openmpi.clone()),
+        ("mpich", &["mpiexec.hydra", "-n", &n], cluster.init_mpich.clone()),
+    ];
+    for (who, launcher, program) in programs {
+        let Some(program) = program else { continue };
+        let run = |words: &[&OsStr]| {
+            let mut command = cluster.shell.command(launcher[0]);
+            command.args(&launcher[1..]);
+            cluster.timed(with(command, words)).map(|(s, _)| s)
+        };
+        let (idle, met) = (run(&["true".as_ref()]), run(&[program.as_os_str()]));
+        take(cluster, figures, who, idle, met)?;
     }
     Ok(())
 }
