@@ -40,10 +40,10 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "phalanx run [-np N] [-H HOST:SLOTS,... | --hostfile FILE] [OPTIONS] [--] COMMAND [ARGS]...",
-    after_help = "Examples:\n  phalanx run -np 4 train.py\n  phalanx run -H node1:4,node2:4 --output-filename logs python train.py\n  phalanx run -np 4 -H a:2,b:2 --rsh 'ip netns exec {host}' ./worker --fast"
+    after_help = "Examples:\n  phalanx run -np 4 train.py\n  phalanx run -H node1:4,node2:4 --output-filename logs python train.py\n  phalanx run -np 4 -H a:2,b:2 --rsh 'ip netns exec {host}' ./worker --fast\n  phalanx run --nnodes 2 --node-rank 1 --rdzv node0:29500 -np 4 train.py"
 )]
 pub struct RunArgs {
-    /// Number of ranks; also -np [default: all slots of the hosts, or this machine's cores]
+    /// Number of ranks, with --nnodes on this host; also -np [default: all slots of the hosts, or this machine's cores]
     #[arg(short = 'n', long = "np", visible_alias = "num-proc", value_name = "N")]
     #[arg(value_parser = n_ranks, allow_negative_numbers = true)]
     pub np: Option<u32>,
@@ -58,6 +58,19 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub hosts: HostArgs,
+
+    /// Number of hosts, where this same command is started on each of them instead of from one
+    #[arg(long, value_name = "N")]
+    pub nnodes: Option<u32>,
+
+    /// The number of this host among --nnodes, from 0; ranks are numbered in this order
+    #[arg(long, value_name = "R")]
+    pub node_rank: Option<u32>,
+
+    /// Where the hosts of --nnodes meet, the same on all: an address of node 0's host, a name in etcd, or a common directory
+    /// [default: PHALANX_RENDEZVOUS]
+    #[arg(long, value_name = "HOST:PORT|etcd://HOST/JOB|file:DIR")]
+    pub rdzv: Option<String>,
 
     /// Network interfaces on which the ranks meet, by name or address [default: loopback if all ranks run on this machine,
     /// otherwise all interfaces]

@@ -28,6 +28,8 @@ pub enum Purpose {
     Hub,
     /// A link to this rank, which accepts it.
     Link(Rank),
+    /// A launcher's connection to the one of node 0.
+    Launcher,
 }
 
 impl Purpose {
@@ -36,13 +38,14 @@ impl Purpose {
         match self {
             Purpose::Hub => 1,
             Purpose::Link(_) => 2,
+            Purpose::Launcher => 3,
         }
     }
 
     /// All of it, for proofs.
     pub(crate) fn bytes(self) -> [u8; 5] {
         let to = match self {
-            Purpose::Hub => u32::MAX,
+            Purpose::Hub | Purpose::Launcher => u32::MAX,
             Purpose::Link(rank) => rank.0,
         };
         let [a, b, c, d] = to.to_le_bytes();

@@ -7,7 +7,7 @@
 //!   `salloc`, has started nothing yet.
 //! - DISC-4: an evaluator (`PHALANX_ROLE`, or a task of that type) is alone in its world, whatever else is set; rank 0 is never a server.
 
-mod meeting;
+pub(crate) mod meeting;
 
 pub(crate) use meeting::told;
 pub use meeting::{BoardAddress, Meeting};

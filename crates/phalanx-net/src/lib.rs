@@ -17,6 +17,7 @@ mod inbox;
 mod link;
 pub mod log;
 pub mod lost;
+pub mod nodes;
 pub mod secret;
 mod secret_source;
 pub mod socket;

@@ -1,12 +1,21 @@
 //! The launcher's side of its agents: starts them, exchanges messages with them, and notices when one is gone.
 
-use super::{News, noise, printer::Piece, route::Route};
+use super::{
+    News,
+    nodes::{FromNode, ToNode},
+    noise,
+    printer::Piece,
+    route::Route,
+};
 use crate::{
     ending::await_end,
     slurm,
-    wire::{CAP, Ending, ToAgent, ToLauncher},
+    wire::{CAP, Ending, OutputStream, ToAgent, ToLauncher},
 };
-use phalanx_net::frame::{self, FrameError};
+use phalanx_net::{
+    frame::{self, FrameError},
+    nodes::NodeLine,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     collections::VecDeque,
@@ -33,12 +42,19 @@ const CONSOLE_AGAIN: Duration = Duration::from_millis(1);
 /// Background helpers of a remote shell (`ControlPersist`) may hold its stderr for ever.
 const STDERR_ENDS: Duration = Duration::from_millis(300);
 
-/// An agent that was started, or the remote shell that leads to it.
+/// An agent that was started, or the remote shell that leads to it, or the launcher of another host.
 #[derive(Debug)]
 pub struct AgentProcess {
     orders: Option<SyncSender<ToAgent>>,
-    pid: Pid,
-    is_srun: bool,
+    reached: Reached,
+}
+
+#[derive(Debug)]
+enum Reached {
+    /// As a child of this process; by `srun`, perhaps.
+    Child { pid: Pid, is_srun: bool },
+    /// By a connection.
+    Line(NodeLine),
 }
 
 /// How an agent went away.
@@ -66,6 +82,8 @@ pub struct Ears {
     pub discard: Arc<AtomicBool>,
     /// Repeat at once what this host's remote shell says on stderr, under this name. Who has read it is not told again.
     pub repeat_for: Option<String>,
+    /// Who else gets the ranks' errors: node 0's launcher, for its report.
+    pub relay: Option<NodeLine>,
 }
 
 impl Gone {
@@ -97,7 +115,23 @@ impl AgentProcess {
         let stdin = child.stdin.take();
         thread::spawn(move || speak(stdin, &inbox));
         thread::spawn(move || hear(host, child, &ears));
-        Ok(AgentProcess { orders: Some(orders), pid, is_srun })
+        Ok(AgentProcess { orders: Some(orders), reached: Reached::Child { pid, is_srun } })
+    }
+
+    /// The agent of a host whose own launcher has connected.
+    pub fn of_node(host: usize, line: NodeLine, ears: Ears) -> AgentProcess {
+        let (orders, inbox) = sync_channel(ORDERS);
+        let (to, from) = (line.clone(), line.clone());
+        thread::spawn(move || {
+            for down in inbox {
+                if to.say(&ToNode::Order(Box::new(down))).is_err() {
+                    return;
+                }
+            }
+            let _ = to.say(&ToNode::Dismiss);
+        });
+        thread::spawn(move || hear_node(host, &from, &ears));
+        AgentProcess { orders: Some(orders), reached: Reached::Line(line) }
     }
 
     /// Gives an order without ever waiting. An agent that is gone reports that itself.
@@ -115,13 +149,44 @@ impl AgentProcess {
     /// Asks Slurm to end an agent that does not leave, and says whether that can help: an `srun` that is killed leaves its step running. Only
     /// while it is not [`Gone`].
     pub fn cancel(&self) -> bool {
-        self.is_srun && kill_process_group(self.pid, Signal::TERM).is_ok()
+        match self.reached {
+            Reached::Child { pid, is_srun } => is_srun && kill_process_group(pid, Signal::TERM).is_ok(),
+            Reached::Line(_) => false,
+        }
     }
 
     /// Ends an agent that does not leave. Only while it is not [`Gone`]: its number is still its own.
     pub fn kill(&self) {
-        let _ = kill_process_group(self.pid, Signal::KILL);
+        match &self.reached {
+            Reached::Child { pid, .. } => drop(kill_process_group(*pid, Signal::KILL)),
+            Reached::Line(line) => line.close(),
+        }
     }
+}
+
+fn hear_node(host: usize, line: &NodeLine, ears: &Ears) {
+    let mut gone = Gone::default();
+    while let Ok(Some(said)) = line.hear::<FromNode>(CAP) {
+        let news = match said {
+            // That launcher has printed it. It is kept for the report, and a console that takes no more is no reason to keep the line waiting.
+            FromNode::Up(ToLauncher::Output { rank, stream, bytes }) => {
+                let _ = ears.printer.try_send(Piece::Output { rank, stream, bytes: Some(bytes) });
+                continue;
+            }
+            FromNode::Up(ToLauncher::Closed { .. }) => continue,
+            FromNode::Up(up) => News::Said { host, up },
+            FromNode::Signal(signal) => News::Signal(signal),
+            FromNode::OutputClosed => News::OutputClosed,
+            FromNode::Gone { done, ending, words } => {
+                gone = Gone { done, ending, words, ..Gone::default() };
+                break;
+            }
+        };
+        if ears.news.send(news).is_err() {
+            return;
+        }
+    }
+    let _ = ears.news.send(News::Gone { host, gone });
 }
 
 fn speak(stdin: Option<ChildStdin>, orders: &Receiver<ToAgent>) {
@@ -185,6 +250,17 @@ fn hear_messages(host: usize, stdout: impl Read, ears: &Ears, done: &mut bool) -
 }
 
 fn pass_on(host: usize, up: ToLauncher, ears: &Ears) {
+    let up = match (&ears.relay, up) {
+        (Some(line), up @ ToLauncher::Output { stream: OutputStream::Stderr, .. }) => {
+            let told = FromNode::Up(up);
+            let _ = line.say(&told);
+            match told {
+                FromNode::Up(up) => up,
+                _ => return,
+            }
+        }
+        (_, up) => up,
+    };
     let piece = match up {
         ToLauncher::Output { rank, stream, bytes } => Piece::Output { rank, stream, bytes: Some(bytes) },
         ToLauncher::Closed { rank, stream } => Piece::Output { rank, stream, bytes: None },

@@ -1,11 +1,12 @@
 //! Errors that keep a job from starting. Each message says what to do.
 
+use super::nodes::NodesError;
 use crate::{
     hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, slurm::SlurmError,
     wire::StartRefusal,
 };
 use phalanx_core::ConfigError;
-use phalanx_net::socket::AddressError;
+use phalanx_net::{nodes::NodeError, socket::AddressError};
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,19 @@ pub enum LaunchError {
         shortage.needed, shortage.limit
     )]
     FewFiles { n_ranks: u32, shortage: Shortage },
+    #[error(transparent)]
+    NodeFlags(#[from] NodesError),
+    #[error(transparent)]
+    Meet(#[from] NodeError),
+    #[error(
+        "node rank {absent} of {n_nodes} hosts did not come to {place} within {seconds} s; \
+         start the launchers there, or give a longer --start-timeout"
+    )]
+    AbsentNodes { absent: String, n_nodes: u32, place: String, seconds: f64 },
+    #[error("the launcher of node 0 refused this one: {why}")]
+    RefusedNode { why: String },
+    #[error("the launcher of node 0 ({place}) is gone, so this host's ranks were ended")]
+    LostNodeZero { place: String },
     #[error("ended by {} before the ranks had started", phalanx_net::ending::signal_name(*.0))]
     Asked(i32),
 }
@@ -86,7 +100,10 @@ impl LaunchError {
                 | StartRefusal::NoRoom { .. } => 1,
             },
             LaunchError::Asked(signal) => (128 + signal) as u8,
-            LaunchError::StartTimeout { .. } => 124,
+            LaunchError::NodeFlags(_) => 2,
+            LaunchError::StartTimeout { .. }
+            | LaunchError::AbsentNodes { .. }
+            | LaunchError::Meet(NodeError::NoNodeZero { .. }) => 124,
             _ => 1,
         }
     }

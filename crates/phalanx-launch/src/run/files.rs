@@ -9,23 +9,34 @@ use std::{
     path::Path,
 };
 
-/// The open files of all ranks.
+/// The open files of this launcher's ranks.
 #[derive(Debug)]
-pub struct OutputFiles(Vec<[File; 2]>);
+pub struct OutputFiles(Vec<Option<[File; 2]>>);
 
 impl OutputFiles {
-    pub fn create(dir: &Path, plan: &WorldPlan) -> Result<OutputFiles, LaunchError> {
+    /// For the processes that this launcher prints: others print their own, perhaps in the same directory.
+    pub fn create(
+        dir: &Path,
+        plan: &WorldPlan,
+        is_own: impl Fn(Rank) -> bool,
+    ) -> Result<OutputFiles, LaunchError> {
         let ranks = (0..plan.n_processes()).map(|process| {
+            if !is_own(Rank(process)) {
+                return Ok(None);
+            }
             let is_evaluator = plan.evaluator() == Some(Rank(process));
             let name = if is_evaluator { "evaluator".into() } else { directory(process, plan.n_ranks()) };
             let dir = dir.join(name);
-            create(&dir).map_err(|why| LaunchError::Files { path: dir, why })
+            create(&dir).map(Some).map_err(|why| LaunchError::Files { path: dir, why })
         });
         ranks.collect::<Result<_, _>>().map(OutputFiles)
     }
 
     pub fn write(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
-        self.0[rank.index()][stream as usize].write_all(bytes)
+        match &mut self.0[rank.index()] {
+            Some(files) => files[stream as usize].write_all(bytes),
+            None => Ok(()),
+        }
     }
 }
 

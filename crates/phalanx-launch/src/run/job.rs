@@ -264,6 +264,7 @@ impl Job {
                 self.tails = Some(tails);
                 None
             }
+            News::FromNodeZero(_) => None,
         })
     }
 

@@ -13,6 +13,7 @@ mod input;
 mod job;
 mod lines;
 mod meeting;
+mod nodes;
 mod noise;
 mod policy;
 mod prefix;
@@ -31,8 +32,9 @@ mod verdict;
 use crate::{cli::RunArgs, wire::ToLauncher};
 use agents::Gone;
 pub use error::LaunchError;
+use nodes::{Gathered, NodeFlags, ToNode};
 use phalanx_core::Rank;
-use phalanx_net::hub::message::Words;
+use phalanx_net::{hub::message::Words, nodes::NodeLine};
 use policy::EndCause;
 use printer::Tails;
 pub use reach::JobHosts;
@@ -65,21 +67,44 @@ pub enum News {
         words: Words,
     },
     Printed(Tails),
+    /// Only for the launcher of another host than node 0's: what that one says, or its end.
+    FromNodeZero(Option<ToNode>),
 }
 
 /// Runs the job and returns the code to exit with.
 pub fn main(args: &RunArgs) -> ExitCode {
-    match run(args) {
-        Ok(code) => ExitCode::from(code),
-        Err(errors) => {
-            errors.iter().for_each(|error| tell(&format!("phalanx: {error}\n")));
-            ExitCode::from(errors.first().map_or(1, LaunchError::exit_code))
-        }
+    let meet = |flags: &NodeFlags| nodes::gather(args, flags);
+    let flags = match NodeFlags::of(args, std::env::var("PHALANX_RENDEZVOUS").ok()) {
+        Ok(flags) => flags,
+        Err(error) => return ExitCode::from(said(Err(vec![error.into()])).0),
+    };
+    if let Some(flags) = flags.as_ref().filter(|flags| flags.me > 0) {
+        let followed = nodes::follow(args, flags);
+        return ExitCode::from(said(followed.map(|code| (code, String::new())).map_err(|e| vec![e])).0);
     }
+    let gathered = match flags.as_ref().map(meet).transpose() {
+        Ok(gathered) => gathered,
+        Err(error) => return ExitCode::from(said(Err(vec![error])).0),
+    };
+    let companions = gathered.iter().flat_map(|gathered| &gathered.companions);
+    let lines: Vec<NodeLine> = companions.map(|companion| companion.line.clone()).collect();
+    let (code, text) = said(run(args, gathered.as_ref()));
+    Gathered::part(&lines, code, &text);
+    ExitCode::from(code)
 }
 
-fn run(args: &RunArgs) -> Result<u8, Vec<LaunchError>> {
-    let mut job = setup::start(args).map_err(|error| vec![error])?;
+/// Tells of errors; returns the code to exit with, and what was told at the end.
+fn said(ended: Result<(u8, String), Vec<LaunchError>>) -> (u8, String) {
+    ended.unwrap_or_else(|errors| {
+        let text: String = errors.iter().map(|error| format!("phalanx: {error}\n")).collect();
+        tell(&text);
+        (errors.first().map_or(1, LaunchError::exit_code), text)
+    })
+}
+
+/// The exit code and the report.
+fn run(args: &RunArgs, gathered: Option<&Gathered>) -> Result<(u8, String), Vec<LaunchError>> {
+    let mut job = setup::start(args, gathered).map_err(|error| vec![error])?;
     if let Err(errors) = job.gather(args.start_timeout) {
         job.dismiss();
         return Err(errors);
@@ -98,13 +123,14 @@ fn run(args: &RunArgs) -> Result<u8, Vec<LaunchError>> {
     let after = job.started.elapsed();
     let cut_short = job.finish(policy.cause());
     job.ask_ranks_who_was_first(&mut policy);
-    tell(&job.report(&policy));
+    let report = job.report(&policy);
+    tell(&report);
     if let Some((path, verdict)) = args.verdict.as_ref().zip(verdict::of(policy.cause()))
         && let Err(why) = std::fs::write(path, verdict.to_string())
     {
         tell(&format!("phalanx: cannot write {}: {why}; check --verdict\n", path.display()));
     }
-    Ok(match (policy.cause(), cut_short) {
+    let code = match (policy.cause(), cut_short) {
         (EndCause::Success, Some(signal)) => EndCause::Asked(signal).exit_code(),
         (cause, _) => {
             if cause == EndCause::Success && args.verbose {
@@ -112,7 +138,8 @@ fn run(args: &RunArgs) -> Result<u8, Vec<LaunchError>> {
             }
             cause.exit_code()
         }
-    })
+    };
+    Ok((code, report))
 }
 
 fn seconds(duration: Duration) -> String {

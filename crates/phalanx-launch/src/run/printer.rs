@@ -48,8 +48,8 @@ pub struct Printer {
     pub colour: [bool; 2],
     pub files: Option<OutputFiles>,
     pub n_ranks: u32,
-    /// The only rank whose output is shown.
-    pub only: Option<Rank>,
+    /// The processes whose output is shown.
+    pub shows: Vec<bool>,
     /// The terminal, if lines may change on it, and which of stdout and stderr go there.
     pub screen: Option<Screen>,
     pub on_screen: [bool; 2],
@@ -155,7 +155,7 @@ impl Printing {
 
     fn show(&mut self, rank: Rank, stream: OutputStream, bytes: Option<&[u8]>) {
         let i = stream as usize;
-        let is_shown = self.printer.only.is_none_or(|only| only == rank);
+        let is_shown = self.printer.shows[rank.index()];
         let (look, colour) = (&self.printer.look, self.printer.colour[i]);
         let tail = &mut self.tails[rank.index()];
         let mut out = Vec::new();

@@ -11,8 +11,17 @@ use std::{
 /// The command that becomes a host's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    Direct { command: Vec<OsString> },
-    Remote { command: Vec<OsString>, through_shell: bool },
+    Direct {
+        command: Vec<OsString>,
+    },
+    Remote {
+        command: Vec<OsString>,
+        through_shell: bool,
+    },
+    /// Its own launcher has come, from this address.
+    Node {
+        address: String,
+    },
 }
 
 /// How this machine may be called.
@@ -60,22 +69,26 @@ impl Route {
     pub fn command(&self) -> &[OsString] {
         match self {
             Route::Direct { command } | Route::Remote { command, .. } => command,
+            Route::Node { .. } => &[],
         }
     }
 
+    /// Whether it leads out of this machine.
     pub fn is_remote(&self) -> bool {
-        matches!(self, Route::Remote { .. })
+        !matches!(self, Route::Direct { .. })
     }
 
     /// Slurm leads there, by our template or by the user's.
     pub fn is_srun(&self) -> bool {
-        self.is_remote() && Path::new(&self.command()[0]).file_name().is_some_and(|name| name == "srun")
+        let Route::Remote { command, .. } = self else { return false };
+        Path::new(&command[0]).file_name().is_some_and(|name| name == "srun")
     }
 
     pub fn shown(&self) -> String {
         match self {
             Route::Direct { .. } => "this machine".to_string(),
             Route::Remote { command, .. } => joined(command),
+            Route::Node { address } => format!("its own launcher, at {address}"),
         }
     }
 
@@ -84,6 +97,10 @@ impl Route {
         let ending = gone.ending.map_or("closed its output".to_string(), |e| e.to_string());
         let (command, through_shell) = match self {
             Route::Direct { .. } => return (format!("the agent on this machine {ending}"), String::new()),
+            Route::Node { address } => {
+                let reason = format!("its launcher at {address} ended before the ranks had started");
+                return (reason, "  see what it printed there".to_string());
+            }
             Route::Remote { command, through_shell } => (command, *through_shell),
         };
         let (shell, exe) = command.split_at(command.len() - 2);

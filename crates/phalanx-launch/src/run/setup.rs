@@ -7,6 +7,7 @@ use super::{
     files::OutputFiles,
     job::{HostState, Job, Reading},
     meeting::{self, Guests},
+    nodes::{Gathered, ToNode},
     prefix::Prefixes,
     printer::{Look, Piece, Printer},
     rank_limits,
@@ -22,20 +23,21 @@ use crate::{
     cli::{HostArgs, Reader, RunArgs, Tag},
     environment,
     hosts::HostSlots,
-    place::WorldPlan,
+    place::{HostRanks, WorldPlan},
     slurm,
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
 use phalanx_core::{Config, ConfigError, Encrypt, Rank};
 use phalanx_net::{
-    Terms,
-    secret::Secret,
+    Terms, nodes,
+    secret::{LEN, Secret},
     task::{JOB_BEGAN, job_began_value},
 };
 use std::{
     env,
     io::{self, IsTerminal},
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    ops::Range,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
@@ -44,24 +46,33 @@ use std::{
 
 type Env = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Checks everything that can be checked here, then starts the agents and tells each what it will start.
-pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
+/// Checks everything that can be checked here, then starts the agents, or takes those that have come, and tells each what it will start.
+pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchError> {
     let (started, began) = (Instant::now(), SystemTime::now());
-    let reach = reach(args)?;
-    let plan = plan(args, reach.as_ref())?;
+    let reach = if gathered.is_some() { None } else { reach(args)? };
+    let plan = plan(args, gathered, reach.as_ref())?;
     check_named_ranks(args, plan.n_ranks())?;
     let exes = exes(&args.hosts);
     let this = here();
     let names: Vec<&str> = plan.hosts().iter().map(|host| host.name.as_str()).collect();
     let rsh = JobHosts::rsh(reach.as_ref(), &args.hosts, &names, &this)?;
-    let routes: Vec<Route> =
-        plan.hosts().iter().map(|host| Route::new(&host.name, &this, &rsh, &exes)).collect();
+    let companions = gathered.map_or(&[][..], |gathered| &gathered.companions);
+    let route = |(host, ranks): (usize, &HostRanks)| match host.checked_sub(1).and_then(|i| companions.get(i))
+    {
+        Some(companion) => Route::Node { address: companion.line.peer() },
+        None if gathered.is_some() => Route::new("localhost", &this, &rsh, &exes),
+        None => Route::new(&ranks.name, &this, &rsh, &exes),
+    };
+    let routes: Vec<Route> = plan.hosts().iter().enumerate().map(route).collect();
+    let own = if gathered.is_some() { plan.hosts()[0].ranks.clone() } else { 0..plan.n_ranks() };
     rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
     let encrypt = encryption(&extra)?;
     let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
-    let files = args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, &plan)).transpose()?;
-    let secret = Secret::random();
+    let is_own = |rank: Rank| own.contains(&rank.0) || plan.evaluator() == Some(rank);
+    let files =
+        args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, &plan, is_own)).transpose()?;
+    let secret = gathered.map_or_else(Secret::random, |all| nodes::job_secret(&all.given, &all.job));
     let guests = Guests {
         n_ranks: plan.n_ranks(),
         all_here: !routes.iter().any(Route::is_remote),
@@ -85,13 +96,14 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     }
 
     signals::watch(news_to.clone())?;
-    let printer = start_printer(args, &plan, files, news_to.clone());
+    let printer = start_printer(args, &plan, &own, files, news_to.clone());
     let ears = Ears {
         news: news_to,
         printer,
         n_waiting: Default::default(),
         discard: Default::default(),
         repeat_for: None,
+        relay: None,
     };
     let n_readers = (0..plan.n_ranks()).filter(|&rank| args.stdin.is(rank)).count();
     let (notices, news_of_input) = (ears.printer.clone(), ears.news.clone());
@@ -101,17 +113,31 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     let mut agents = Vec::new();
     for (host, route) in routes.iter().enumerate() {
         let ears = Ears { repeat_for: args.verbose.then(|| plan.hosts()[host].name.clone()), ..ears.clone() };
-        let agent = AgentProcess::start(host, route, ears).map_err(|why| LaunchError::NoRemoteShell {
-            program: route.command()[0].to_string_lossy().into_owned(),
-            host: plan.hosts()[host].name.clone(),
-            why,
-        })?;
-        let env = if route.is_remote() { travelling(&cwd, route.is_srun()) } else { Env::new() };
+        let of_node = gathered.zip(host.checked_sub(1).and_then(|i| companions.get(i)));
+        let agent = match of_node {
+            Some((gathered, companion)) => {
+                // A line that has ended is noticed when it is heard.
+                let _ = companion.line.say(&world(gathered, &plan));
+                AgentProcess::of_node(host, companion.line.clone(), ears)
+            }
+            None => AgentProcess::start(host, route, ears).map_err(|why| LaunchError::NoRemoteShell {
+                program: route.command()[0].to_string_lossy().into_owned(),
+                host: plan.hosts()[host].name.clone(),
+                why,
+            })?,
+        };
+        let env = if matches!(route, Route::Remote { .. }) {
+            travelling(&cwd, route.is_srun())
+        } else {
+            Env::new()
+        };
+        // Another launcher has a directory, a command and variables of its own.
+        let extra = if of_node.is_some() { Env::new() } else { extra.clone() };
         agent.order(ToAgent::Prepare(Box::new(Prepare {
-            secret: Hidden(*secret.expose()),
+            secret: told(&secret, of_node.is_some()),
             cwd: cwd.as_os_str().as_bytes().to_vec(),
             argv: argv(args, &cwd, route, &exes),
-            env: env.into_iter().chain([began.clone()]).chain(extra.clone()).collect(),
+            env: env.into_iter().chain([began.clone()]).chain(extra).collect(),
             ranks: ranks(&plan, host, meeting.addresses(), args, &ports),
             bind: args.bind,
         })));
@@ -142,12 +168,34 @@ pub fn start(args: &RunArgs) -> Result<Job, LaunchError> {
     })
 }
 
+/// The secret as an agent is told it. Another launcher computes it for itself (NODE-3).
+fn told(secret: &Secret, is_of_node: bool) -> Hidden {
+    Hidden(if is_of_node { [0; LEN] } else { *secret.expose() })
+}
+
+/// What the launchers of other hosts are told of the world.
+fn world(gathered: &Gathered, plan: &WorldPlan) -> ToNode {
+    let hosts = plan.hosts().iter().map(|host| (host.name.clone(), host.ranks.len() as u32)).collect();
+    ToNode::World { job: gathered.job, hosts, has_evaluator: plan.evaluator().is_some() }
+}
+
 /// `phalanx train` means this machine.
 fn reach(args: &RunArgs) -> Result<Option<JobHosts>, LaunchError> {
     if args.tf_config && !args.hosts.any() { Ok(None) } else { JobHosts::new(&args.hosts) }
 }
 
-fn plan(args: &RunArgs, reach: Option<&JobHosts>) -> Result<WorldPlan, LaunchError> {
+fn plan(
+    args: &RunArgs,
+    gathered: Option<&Gathered>,
+    reach: Option<&JobHosts>,
+) -> Result<WorldPlan, LaunchError> {
+    if let Some(gathered) = gathered {
+        let hosts = gathered.hosts(&here().hostname, args.np.unwrap_or_else(cores::n_usable));
+        let n_ranks = hosts.iter().fold(0u32, |all, host| all.saturating_add(host.slots));
+        // A host without ranks would have no place in the plan.
+        let n_ranks = if hosts[0].slots == 0 { 0 } else { n_ranks };
+        return Ok(WorldPlan::fill_with(&hosts, n_ranks, 0, "-np")?.with_evaluator(args.evaluator));
+    }
     let asked = args.np.map(|n_workers| n_workers.saturating_add(args.servers));
     let each = args.hosts.slots_per_host;
     let (hosts, source) = match reach {
@@ -189,6 +237,11 @@ pub fn here() -> Here {
     }
 }
 
+/// The command of a rank of this machine.
+pub fn argv_here(args: &RunArgs, cwd: &Path) -> Vec<Vec<u8>> {
+    argv(args, cwd, &Route::Direct { command: Vec::new() }, &exes(&args.hosts))
+}
+
 fn argv(args: &RunArgs, cwd: &Path, route: &Route, exes: &Exes) -> Vec<Vec<u8>> {
     let exe = if route.is_remote() { &exes.remote } else { &exes.here };
     let words = if args.itself {
@@ -214,7 +267,8 @@ fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
     }
 }
 
-fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
+/// What `-x` and its like add to the environment of the ranks.
+pub fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let here = |name: &str| env::var_os(name).map(OsStringExt::into_vec);
     let plaintext = args.insecure_plaintext.then_some("PHALANX_ENCRYPT=never");
     let specs = args.env.iter().map(String::as_str).chain(plaintext);
@@ -231,7 +285,7 @@ fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
 }
 
 /// What the ranks will encrypt; the meeting does the same.
-fn encryption(extra: &Env) -> Result<Encrypt, LaunchError> {
+pub fn encryption(extra: &Env) -> Result<Encrypt, LaunchError> {
     let mut config = Config::default();
     let given = extra.iter().rev().find(|(name, _)| name == b"PHALANX_ENCRYPT");
     let here = || env::var("PHALANX_ENCRYPT").ok();
@@ -303,13 +357,18 @@ fn screen_size() -> Option<ScreenSize> {
     Some(ScreenSize { columns: or(size.ws_col, 80), rows: or(size.ws_row, 24) })
 }
 
-fn start_printer(
+/// Starts to print the output of these ranks, and of the evaluator, if it is beside rank 0.
+pub fn start_printer(
     args: &RunArgs,
     plan: &WorldPlan,
+    own: &Range<u32>,
     files: Option<OutputFiles>,
     news: SyncSender<News>,
 ) -> SyncSender<Piece> {
-    let n_shown = if args.only_rank.is_some() { 1 } else { plan.n_processes() };
+    let is_own = |rank| own.contains(&rank) || (own.start == 0 && rank >= plan.n_ranks());
+    let is_shown = |rank| is_own(rank) && args.only_rank.is_none_or(|only| only == rank);
+    let shows: Vec<bool> = (0..plan.n_processes()).map(is_shown).collect();
+    let n_shown = shows.iter().filter(|shown| **shown).count();
     let look = match (args.tag_output, n_shown) {
         (Tag::Auto | Tag::Never, 1) => Look::Raw,
         (Tag::Never, _) => Look::Plain,
@@ -325,10 +384,22 @@ fn start_printer(
         colour,
         files,
         n_ranks: plan.n_processes(),
-        only: args.only_rank.map(Rank),
+        shows,
         screen: screen_size().map(Screen::new),
         on_screen: [io::stdout().is_terminal(), io::stderr().is_terminal()],
         asks: (0..plan.n_processes()).map(asks).collect(),
     }
     .start(news)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_is_told_to_own_agents_only() {
+        let secret = Secret::random();
+        assert_eq!(told(&secret, false).0, *secret.expose());
+        assert_eq!(told(&secret, true).0, [0; LEN], "NODE-3");
+    }
 }

@@ -43,7 +43,7 @@ impl Hosts {
     }
 
     /// Hosts on one switch, which is a namespace of its own, the last.
-    fn bridged(tag: &str, n: usize) -> Option<Hosts> {
+    pub fn bridged(tag: &str, n: usize) -> Option<Hosts> {
         let sides = ["a", "b", "c", "d"];
         let hosts = Hosts::named(tag, &[&sides[..n], &["s"]].concat());
         let switch = hosts.names[n].as_str();
@@ -66,6 +66,13 @@ impl Hosts {
 
     fn add(&self) -> bool {
         self.names.iter().all(|n| ip(&["netns", "add", n]))
+    }
+
+    /// The processes on a host.
+    pub fn pids(&self, host: usize) -> Vec<u32> {
+        let listed = Command::new("ip").args(["netns", "pids", &self.names[host]]).output();
+        let text = String::from_utf8(listed.expect("ip runs").stdout).expect("numbers");
+        text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
     fn if_made(self, made: bool) -> Option<Hosts> {

@@ -30,6 +30,7 @@ mod seal;
 mod shared;
 mod wire;
 
+pub(crate) use agree::fresh_id;
 pub(crate) use shared::Post;
 
 use crate::{
@@ -110,6 +111,21 @@ pub(crate) struct Meet {
     pub hub: Option<Hub>,
     /// A shared board, to be kept until the world has formed.
     pub post: Option<Post>,
+}
+
+/// A shared board on which the launchers of several hosts find each other.
+pub(crate) fn post(address: &BoardAddress, given: &Secret) -> Result<Post, BoardError> {
+    let (board, claim): (Box<dyn Notices>, Claim) = match address {
+        BoardAddress::Etcd { endpoints, job } => (Box::new(etcd::Etcd::new(endpoints, job)), Claim::Wait),
+        BoardAddress::File { dir } => (Box::new(file::Directory::open(dir)?), Claim::TakeOver),
+        // A process of a launcher's job has these; a launcher does not.
+        BoardAddress::Pmix | BoardAddress::Pmi1 { .. } | BoardAddress::Pmi2 { .. } => {
+            return Err(BoardError::Refused {
+                answer: "it is private to the processes of one launcher".into(),
+            });
+        }
+    };
+    Ok(Post::new(board, address.to_string(), given.clone(), claim))
 }
 
 /// Meets the other ranks. `serve` opens the hub on rank 0.

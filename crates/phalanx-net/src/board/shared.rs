@@ -17,7 +17,7 @@ use crate::{
     secret::Secret,
 };
 use phalanx_core::Rank;
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 const KEY: &str = "rank0";
 /// How long looking once more may take, when an announcement led nowhere.
@@ -63,6 +63,24 @@ impl Post {
         let secret = of_meeting(&self.given, &id);
         let hub = serve(&secret)?;
         let addresses = hub.as_ref().map(|hub| hub.addresses().to_vec()).unwrap_or_default();
+        let addresses = self.put(id, addresses, wait)?;
+        let addresses = addresses.iter().map(ToString::to_string).collect();
+        Ok(Meet { addresses, secret, hub, post: None })
+    }
+
+    /// Tells everybody where this process listens; returns the secret of this meeting.
+    pub fn announce(&mut self, addresses: Vec<SocketAddr>, wait: Wait) -> Result<Secret, BoardError> {
+        let id = fresh_id();
+        self.put(id, addresses, wait)?;
+        Ok(of_meeting(&self.given, &id))
+    }
+
+    fn put(
+        &mut self,
+        id: [u8; 16],
+        addresses: Vec<SocketAddr>,
+        wait: Wait,
+    ) -> Result<Vec<SocketAddr>, BoardError> {
         let announced = Announcement { id, trust: Trust::Given, addresses };
         let text = announced.to_text(self.board.longest() - 65);
         let text = format!("{text}/{}", hex(&self.given.prove(&parts(&self.name, &text))));
@@ -71,8 +89,7 @@ impl Post {
             Claim::TakeOver => self.board.replace(KEY, &text, wait)?,
         }
         self.mine = Some(text);
-        let addresses = announced.addresses.iter().map(ToString::to_string).collect();
-        Ok(Meet { addresses, secret, hub, post: None })
+        Ok(announced.addresses)
     }
 
     /// Where the hub is by now; `None` if that cannot be found out.
@@ -80,7 +97,8 @@ impl Post {
         if self.mine.is_some() { None } else { self.look(Wait::within(ONCE_MORE)).ok() }
     }
 
-    fn look(&mut self, wait: Wait) -> Result<(Vec<String>, Secret), BoardError> {
+    /// Where the process that announced itself listens, and the secret of the meeting.
+    pub fn look(&mut self, wait: Wait) -> Result<(Vec<String>, Secret), BoardError> {
         let text = self.board.look(Rank::ZERO, KEY, wait)?;
         let announced = Post::believed(&text, &self.given, &self.name)?;
         let addresses = announced.addresses.iter().map(ToString::to_string).collect();

@@ -3,7 +3,7 @@
 //! - WORLD-1: every rank of a world has the same roster, hence the same topology.
 
 mod join;
-mod place;
+pub(crate) mod place;
 mod roster;
 mod serve;
 

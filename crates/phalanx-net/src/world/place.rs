@@ -21,13 +21,13 @@ use std::{
 };
 
 /// How long one attempt to connect may take before the next address is tried.
-pub(super) const ATTEMPT: Duration = Duration::from_secs(2);
-pub(super) const RETRY_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// Ports that rank 0 tries when nobody chose one.
 const N_PORTS: u16 = 16;
 
 /// What to do where ranks cannot agree on a secret by themselves.
-const NO_SECRET: &str = "set PHALANX_SECRET to the same random text on every rank, or PHALANX_SECRET_FILE to a file with it, or put the same ~/.phalanx/secret (mode 600) on every host";
+pub(crate) const NO_SECRET: &str = "set PHALANX_SECRET to the same random text on every rank, or PHALANX_SECRET_FILE to a file with it, or put the same ~/.phalanx/secret (mode 600) on every host";
 
 /// Where this rank goes to meet the others, and what it brings.
 pub(super) struct Place {
@@ -122,7 +122,7 @@ impl Place {
 
 /// A host where rank 0 serves, and the ports it tries, in order.
 #[derive(Debug, PartialEq, Eq)]
-struct Doorstep {
+pub(crate) struct Doorstep {
     /// Loopback, if there is none.
     host: Option<String>,
     ports: Vec<u16>,
@@ -134,7 +134,7 @@ impl Doorstep {
         Doorstep { host, ports }
     }
 
-    fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         let host = self.host.as_deref().unwrap_or("127.0.0.1");
         let host =
             if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
@@ -142,7 +142,7 @@ impl Doorstep {
     }
 
     /// Listens at the first port that is free on all addresses.
-    fn listen(&self, config: &Config) -> Result<Vec<TcpListener>, NetError> {
+    pub fn listen(&self, config: &Config) -> Result<Vec<TcpListener>, NetError> {
         let ips: Vec<IpAddr> = match (&self.host, &config.interface) {
             // The others come by loopback, whatever networks there are.
             (None, _) => vec![Ipv4Addr::LOCALHOST.into()],
@@ -165,7 +165,7 @@ impl Doorstep {
     }
 }
 
-fn doors(hosts: &[String], secret: &Secret) -> Vec<Doorstep> {
+pub(crate) fn doors(hosts: &[String], secret: &Secret) -> Vec<Doorstep> {
     match hosts {
         [] => vec![Doorstep::at(None, secret)],
         hosts => hosts.iter().map(|host| Doorstep::at(Some(host), secret)).collect(),
@@ -258,7 +258,7 @@ pub(super) fn connect_hub(
     }
 }
 
-pub(super) enum Knock {
+pub(crate) enum Knock {
     Io(io::Error),
     Auth(AuthError),
 }
@@ -285,7 +285,7 @@ fn knock(address: &str, place: &Place, rank: Rank, timeout: Duration) -> Result<
 }
 
 /// Proves both sides to each other on a socket that blocks, and encrypts what follows where one of them wants that.
-pub(super) fn shake(
+pub(crate) fn shake(
     socket: Own<Socket>,
     terms: &Terms,
     purpose: Purpose,

@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-const SECRET: &str = "correct horse battery staple";
+pub const SECRET: &str = "correct horse battery staple";
 
 fn rank(site: &Site, rank: usize, rendezvous: &str) -> Command {
     let mut command = inside(&site.hosts.names[rank / 2]);
@@ -43,7 +43,7 @@ fn run(site: &Site, rendezvous: &str) -> Done {
 }
 
 /// A server that ends with the value.
-struct Etcd(Child);
+pub struct Etcd(pub Child);
 
 impl Drop for Etcd {
     fn drop(&mut self) {
@@ -52,7 +52,7 @@ impl Drop for Etcd {
     }
 }
 
-fn etcd(site: &Site) -> Etcd {
+pub fn etcd(site: &Site) -> Etcd {
     let host = &site.hosts.names[0];
     let mut command = inside(host);
     command.args([

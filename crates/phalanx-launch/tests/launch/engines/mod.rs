@@ -4,6 +4,7 @@
 mod beside_mpi;
 mod boards;
 mod hydra;
+mod nodes;
 mod open_mpi;
 mod slurm;
 mod slurm_ends;
@@ -57,16 +58,14 @@ impl Site {
 
     /// A command on the first host, in an environment without ranks and keys.
     fn command(&self, program: &str) -> Command {
-        let mut command = inside(&self.hosts.names[0]);
-        command.args([
-            "unshare",
-            "--uts",
-            "sh",
-            "-c",
-            "hostname \"$0\"; exec \"$@\"",
-            &self.hosts.names[0],
-            program,
-        ]);
+        self.command_on(0, program)
+    }
+
+    /// The same on any host.
+    fn command_on(&self, host: usize, program: &str) -> Command {
+        let name = &self.hosts.names[host];
+        let mut command = inside(name);
+        command.args(["unshare", "--uts", "sh", "-c", "hostname \"$0\"; exec \"$@\"", name, program]);
         for (name, value) in phalanx(&[]).get_envs() {
             if value.is_none() {
                 command.env_remove(name);

@@ -22,7 +22,7 @@ struct Ssh {
 impl Drop for Ssh {
     fn drop(&mut self) {
         // Nobody else is in these namespaces.
-        for pid in self.pids(0).into_iter().chain(self.pids(1)) {
+        for pid in self.site.hosts.pids(0).into_iter().chain(self.site.hosts.pids(1)) {
             let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
         }
         for server in &mut self.servers {
@@ -97,17 +97,18 @@ impl Ssh {
         command
     }
 
-    fn pids(&self, host: usize) -> Vec<u32> {
-        let listed = Command::new("ip").args(["netns", "pids", &self.site.hosts.names[host]]).output();
-        let text = String::from_utf8(listed.expect("ip runs").stdout).expect("numbers");
-        text.lines().filter_map(|line| line.trim().parse().ok()).collect()
-    }
-
     /// Nothing runs on the hosts but the servers.
     fn assert_clean(&self) {
         let servers: Vec<u32> = self.servers.iter().map(Child::id).collect();
-        let left =
-            || self.pids(0).into_iter().chain(self.pids(1)).filter(|pid| !servers.contains(pid)).count();
+        let left = || {
+            self.site
+                .hosts
+                .pids(0)
+                .into_iter()
+                .chain(self.site.hosts.pids(1))
+                .filter(|pid| !servers.contains(pid))
+                .count()
+        };
         eventually(DEADLINE, "the end of everything on both hosts", || left() == 0);
     }
 }
@@ -276,7 +277,7 @@ fn a_connection_or_an_agent_that_is_killed_loses_the_host_and_a_killed_launcher_
         ssh.assert_clean();
     }
     let (job, _, _) = at_work(&ssh);
-    let launcher = ssh.pids(0).into_iter().find(|pid| {
+    let launcher = ssh.site.hosts.pids(0).into_iter().find(|pid| {
         let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         words.starts_with(&format!("{}\0run\0", binary()))
     });
