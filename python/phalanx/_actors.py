@@ -136,7 +136,7 @@ class Actors:
         self.whereabouts = [where for _, where in in_order]
         is_one_host = in_order[0][0].local_size == wish.n
         meeting = "127.0.0.1" if is_one_host and not interface else self.whereabouts[0].address
-        # Not an argument of the actor's creation: those are kept in Ray's tables.
+        # Not an argument of the actor's creation, which Ray keeps for restarts.
         secret = secrets.token_bytes(32)
         told = [self._told(place, where, meeting) for place, where in in_order]
         become = [a.become.remote(env, secret) for a, env in zip(self._actors, told, strict=True)]
