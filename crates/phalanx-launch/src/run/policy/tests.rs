@@ -281,8 +281,7 @@ fn a_rank_gets_one_sigterm_under_slurm_whoever_hears_of_it_first() {
         [(100, elsewhere.clone()), (120, killed(1, 15)), (900, asked.clone()), (950, elsewhere.clone())];
     let (policy, log) = play_with(by_slurm(), &both);
     assert_eq!((policy.cause(), log.as_slice()), (EndCause::Asked(SIGTERM), later.as_slice()), "END-9");
-    let again =
-        [(100, elsewhere.clone()), (900, asked.clone()), (1000, asked.clone()), (2000, asked.clone())];
+    let again = [(100, elsewhere.clone()), (900, asked.clone()), (1000, asked.clone()), (2000, asked)];
     let (_, log) = play_with(by_slurm(), &again);
     assert_eq!(log[1], (2000, Signal(JobSignal::Kill)), "END-8: asked again");
     // salloc on a machine that is no host of the job: only agents hear of it.
