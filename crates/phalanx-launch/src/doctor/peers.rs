@@ -17,6 +17,10 @@ pub fn check(args: &DoctorArgs) -> Result<Vec<Finding>, LaunchError> {
     let reach = match JobHosts::new(&args.hosts) {
         // One of several ranks under srun: each of them would ask all hosts.
         Err(LaunchError::Slurm(SlurmError::Task { .. })) => return Ok(Vec::new()),
+        Err(LaunchError::Slurm(why)) => {
+            let so = "`phalanx run` does not know the hosts of this allocation";
+            return Ok(vec![Finding::fail("hosts", why.to_string(), so, "name them with -H")]);
+        }
         other => other?,
     };
     let Some(reach) = reach else { return Ok(Vec::new()) };

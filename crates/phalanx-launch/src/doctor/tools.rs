@@ -34,7 +34,12 @@ fn judge(name: &str, use_for: &str, said: io::Result<timed::Said>) -> Finding {
         Ok(said) if said.status.is_none() => {
             Finding::note(name, format!("no answer within {} s ({use_for})", PATIENCE.as_secs()))
         }
-        Ok(_) | Err(_) => Finding::note(name, format!("not found ({use_for})")),
+        Ok(said) => {
+            let last = said.stderr.trim().lines().last().unwrap_or("nothing").to_string();
+            let here = if name == "torch" { "not found" } else { "is here, but does not work" };
+            Finding::note(name, format!("{here}: it says {last:?} ({use_for})"))
+        }
+        Err(_) => Finding::note(name, format!("not found ({use_for})")),
     }
 }
 

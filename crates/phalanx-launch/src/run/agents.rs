@@ -158,7 +158,9 @@ impl AgentProcess {
     /// Ends an agent that does not leave. Only while it is not [`Gone`]: its number is still its own.
     pub fn kill(&self) {
         match &self.reached {
-            Reached::Child { pid, .. } => drop(kill_process_group(*pid, Signal::KILL)),
+            Reached::Child { pid, .. } => {
+                let _ = kill_process_group(*pid, Signal::KILL);
+            }
             Reached::Line(line) => line.close(),
         }
     }
