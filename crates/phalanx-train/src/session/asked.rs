@@ -1,4 +1,5 @@
-//! SIGTERM, as a wish to end: the next step boundary sees it, saves and stops. A second SIGTERM ends the process at once.
+//! SIGTERM, as a wish to end: the next step boundary sees it, saves and stops. A second SIGTERM ends the process at once, unless it comes within a
+//! second of the boundary that saw the first: Slurm sends several when a job's time is over.
 //!
 //! How a process reacts to a signal belongs to the process, not to a session: so there is one state for all of its sessions.
 //! Without a session, and after the first SIGTERM was seen, SIGTERM does what it always does. A process that was asked once stays asked: if
@@ -11,7 +12,12 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    thread,
+    time::Duration,
 };
+
+/// SIGTERM again within this time is the same wish.
+const SAME_WISH: Duration = Duration::from_secs(1);
 
 struct Signal {
     /// SIGTERM came.
@@ -19,6 +25,8 @@ struct Signal {
     /// SIGTERM ends the process.
     ends: Arc<AtomicBool>,
     n_listeners: AtomicUsize,
+    /// A boundary has seen it.
+    is_seen: AtomicBool,
 }
 
 static SIGNAL: OnceLock<Signal> = OnceLock::new();
@@ -33,7 +41,8 @@ impl TermListener {
             Some(signal) => signal,
             None => {
                 let (came, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-                let made = Signal { came, ends, n_listeners: AtomicUsize::new(0) };
+                let made =
+                    Signal { came, ends, n_listeners: AtomicUsize::new(0), is_seen: AtomicBool::new(false) };
                 // In this order: the first SIGTERM finds `ends` unset, and only then `came` is set.
                 flag::register_conditional_default(SIGTERM, made.ends.clone())?;
                 flag::register(SIGTERM, made.came.clone())?;
@@ -47,15 +56,23 @@ impl TermListener {
         Ok(TermListener(()))
     }
 
-    /// Whether SIGTERM came. Once this was seen, another one ends the process.
+    /// Whether SIGTERM came. A moment after this was seen, another one ends the process.
     pub fn is_asked(&self) -> bool {
         let Some(signal) = SIGNAL.get() else {
             return false;
         };
         // Relaxed: nothing else is read because of it.
         let came = signal.came.load(Ordering::Relaxed);
-        if came {
-            signal.ends.store(true, Ordering::SeqCst);
+        if came && !signal.is_seen.swap(true, Ordering::SeqCst) {
+            let ends = signal.ends.clone();
+            // Where no thread can be made, the next one ends the process right away, as any SIGTERM does.
+            let waited = thread::Builder::new().name("phalanx-asked".to_string()).spawn(move || {
+                thread::sleep(SAME_WISH);
+                ends.store(true, Ordering::SeqCst);
+            });
+            if waited.is_err() {
+                signal.ends.store(true, Ordering::SeqCst);
+            }
         }
         came
     }
@@ -84,5 +101,15 @@ mod tests {
         drop(first);
         let next = TermListener::new().expect("signals can be caught");
         assert!(next.is_asked(), "a process that was asked to end stays asked");
+    }
+
+    #[test]
+    fn the_same_wish_again_within_a_second_ends_nothing() {
+        let session = TermListener::new().expect("signals can be caught");
+        for _ in 0..3 {
+            // The process of this test lives on.
+            signal_hook::low_level::raise(SIGTERM).expect("a process may ask itself");
+            assert!(session.is_asked());
+        }
     }
 }
