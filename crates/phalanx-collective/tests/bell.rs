@@ -6,7 +6,7 @@ mod sync {
         Arc, Condvar, Mutex,
         atomic::{AtomicU32, Ordering, fence},
     };
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// The memory of a world that is over: it wakes nobody, and the bell has to do it.
     #[derive(Debug)]
@@ -15,7 +15,13 @@ mod sync {
     impl Arena {
         pub fn nudge(&self) {}
 
-        pub fn linger(&self, _yield_for: Duration, ready: &dyn Fn() -> bool) -> bool {
+        pub fn rouse(&self) {}
+
+        pub fn linger(&self, _for: Duration, ready: &dyn Fn() -> bool, _idle: &dyn Fn() -> bool) -> bool {
+            ready()
+        }
+
+        pub fn look_out(&self, _deadline: Instant, ready: &dyn Fn() -> bool) -> bool {
             ready()
         }
     }
@@ -50,7 +56,7 @@ fn in_all_orders(n_news: u32, n_sleepers: usize, with_arena: bool) -> usize {
             let (bell, news, data) = (bell.clone(), news.clone(), data.clone());
             thread::spawn(move || {
                 for i in 1..=n_news {
-                    bell.wait(&|| news.load(Ordering::Acquire) >= i);
+                    bell.wait(&|| news.load(Ordering::Acquire) >= i, &|| false);
                     assert!(data.load(Ordering::Relaxed) >= i, "what was written before is seen");
                 }
             })

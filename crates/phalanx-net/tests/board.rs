@@ -9,6 +9,10 @@ use loom::{
 };
 use std::sync::{Arc, atomic::AtomicUsize};
 
+mod sync {
+    pub use loom::sync::atomic::{Ordering, fence};
+}
+
 mod tenants {
     /// Whose words they are; nobody else wants them here.
     #[derive(Debug)]
@@ -66,11 +70,8 @@ struct Arena {
 }
 
 impl Arena {
-    fn nudge(&self) {
-        fence(Ordering::SeqCst);
-        if self.n_sleeping.load(Ordering::SeqCst) > 0 {
-            self.map.ring(self.me);
-        }
+    fn alarm(&self) {
+        (0..N).for_each(|rank| self.map.ring(rank));
     }
 
     /// Sleeps until `ready`, as a thread of the engine does.
@@ -129,6 +130,7 @@ fn whoever_sees_a_word_sees_what_was_written_before_it() {
             // Relaxed: the board alone orders it.
             written.store(7, Ordering::Relaxed);
             theirs.show(3);
+            theirs.ring();
         });
         arena.linger(|| mine.words().nth(1) == Some(3));
         assert_eq!(data.load(Ordering::Relaxed), 7, "BOARD-1");
@@ -138,15 +140,23 @@ fn whoever_sees_a_word_sees_what_was_written_before_it() {
     assert!(orders > 5, "only {orders} orders were tried");
 }
 
+/// What a rank does that wakes others only if they can go on.
+fn show_and_ring_if_last(board: &Board) {
+    board.show(1);
+    if board.words().all(|w| w >= 1) {
+        board.ring();
+    }
+}
+
 #[test]
 fn ranks_that_show_and_wait_for_each_other_all_wake_up() {
     let orders = explored(2, || {
         let [(arena, mine), (their_arena, theirs)] = boards();
         let other = thread::spawn(move || {
-            theirs.show(1);
+            show_and_ring_if_last(&theirs);
             their_arena.linger(|| theirs.words().all(|w| w >= 1));
         });
-        mine.show(1);
+        show_and_ring_if_last(&mine);
         // A wake-up that is lost is a deadlock, which loom reports (BOARD-2).
         arena.linger(|| mine.words().all(|w| w >= 1));
         other.join().unwrap();

@@ -5,7 +5,10 @@
 //! Locks and atomics come from `super::sync`, so that tests/bell.rs can try all orders there are.
 
 use super::sync::{Arc, Arena, AtomicU32, Condvar, Mutex, Ordering, fence};
-use std::{sync::PoisonError, time::Duration};
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 /// Work often comes right after work: look for it this long before sleeping.
 const YIELD_FOR: Duration = Duration::from_micros(60);
@@ -32,6 +35,7 @@ impl Bell {
     pub fn ring(&self) {
         if let Some(arena) = &self.arena {
             arena.nudge();
+            arena.rouse();
         }
         // BELL-1, as in the arena (WAIT-2): a thread that falls asleep after this look sees what was written before.
         fence(Ordering::SeqCst);
@@ -41,11 +45,23 @@ impl Bell {
         }
     }
 
-    /// Waits until `ready`.
-    pub fn wait(&self, ready: &dyn Fn() -> bool) {
+    /// The same, where a thread that looks out has the work: others sleep on.
+    pub fn nudge(&self) {
+        if let Some(arena) = &self.arena {
+            arena.nudge();
+        }
+    }
+
+    /// Waits until `ready` or the deadline, for a thread that can do the work itself; without shared memory, not at all.
+    pub fn look_out(&self, deadline: Instant, ready: &dyn Fn() -> bool) -> bool {
+        self.arena.as_ref().is_some_and(|arena| arena.look_out(deadline, ready))
+    }
+
+    /// Waits until `ready`. While it is `idle`, nothing that another rank writes can make it so.
+    pub fn wait(&self, ready: &dyn Fn() -> bool, idle: &dyn Fn() -> bool) {
         let mut nap = NAP;
         if let Some(arena) = &self.arena {
-            if arena.linger(YIELD_FOR, ready) {
+            if arena.linger(YIELD_FOR, ready, idle) {
                 return;
             }
             nap = SHORT_NAP;

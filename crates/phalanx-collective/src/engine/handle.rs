@@ -3,13 +3,13 @@
 //! - HANDLE-1: an operation is answered exactly once, and every way of asking gets that answer.
 //! - HANDLE-2: its name is free again once the result was seen, or no handle is left to see it.
 
-use super::{error::EngineError, spec::Name, tensor::EngineTensor};
+use super::{error::EngineError, helm::Promise, set::Set, spec::Name, tensor::EngineTensor};
 use phalanx_core::Rank;
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -139,11 +139,20 @@ impl fmt::Debug for Slot {
 pub struct Handle {
     name: Name,
     slot: Arc<Slot>,
+    /// Where the operation runs, as long as there is an engine.
+    set: Weak<Set>,
+    /// That somebody waits for it soon.
+    promise: Option<Promise>,
 }
 
 impl Handle {
-    pub(crate) fn new(name: Name, slot: Arc<Slot>) -> Handle {
-        Handle { name, slot }
+    pub(crate) fn new(name: Name, slot: Arc<Slot>, set: Weak<Set>) -> Handle {
+        Handle { name, slot, set, promise: None }
+    }
+
+    pub(crate) fn promised(mut self, promise: Option<Promise>) -> Handle {
+        self.promise = promise;
+        self
     }
 
     /// The full name under which other ranks find it.
@@ -160,12 +169,25 @@ impl Handle {
         done
     }
 
-    /// Waits for the answer and takes it. A deadline that passes gives the handle back.
-    pub fn wait_until(self, deadline: Instant) -> Result<Answer, Handle> {
+    /// Waits for the answer and takes it. A deadline that passes gives the handle back. Where all ranks share a host, the thread that waits runs
+    /// this set's operations itself if no other does, and calls their callbacks.
+    pub fn wait_until(mut self, deadline: Instant) -> Result<Answer, Handle> {
         let start = Instant::now();
         while !self.slot.is_done() && start.elapsed() < YIELD_FOR {
-            rustix::thread::sched_yield();
+            if let Some(set) = self.set.upgrade() {
+                set.help(&self.slot, deadline);
+            }
+            if !self.slot.is_done() {
+                rustix::thread::sched_yield();
+            }
         }
+        if !self.slot.is_done()
+            && let Some(set) = self.set.upgrade()
+        {
+            // From here on it only sleeps, or does something else.
+            set.give_up_promises();
+        }
+        self.promise = None;
         let mut state = self.slot.lock();
         while state.answer.is_none() && !state.taken {
             let now = Instant::now();
@@ -194,7 +216,7 @@ impl Handle {
         }
     }
 
-    /// Calls back once it is done: at once if it is, otherwise from a thread of the engine, which must not be kept long. The callback must not
+    /// Calls back once it is done: at once if it is, otherwise from a thread of the engine or one that waits for an operation, which must not be kept long. The callback must not
     /// wait for this very handle. After the answer was taken it gets [`EngineError::Taken`].
     pub fn on_done(&self, call: impl FnOnce(&Answer) + Send + 'static) {
         let mut state = self.slot.lock();
@@ -209,7 +231,7 @@ impl Handle {
         }
     }
 
-    /// Gives the answer away once it is there: at once if it is, otherwise from a thread of the engine, which must not be kept long. The name
+    /// Gives the answer away once it is there: at once if it is, otherwise from a thread of the engine or one that waits for an operation, which must not be kept long. The name
     /// is free by then.
     pub fn then(self, take: impl FnOnce(Answer) + Send + 'static) {
         let mut state = self.slot.lock();
@@ -241,7 +263,7 @@ mod tests {
     #[test]
     fn callbacks_may_ask_and_panic() {
         let slot = Arc::new(Slot::default());
-        let handle = Arc::new(Handle::new("x".into(), slot.clone()));
+        let handle = Arc::new(Handle::new("x".into(), slot.clone(), Weak::new()));
         let (told, tell) = mpsc::channel();
         handle.on_done(|_| panic!("as ordered"));
         for _ in 0..2 {
@@ -259,7 +281,7 @@ mod tests {
         for early in [true, false] {
             let n_seen = Arc::new(AtomicU64::new(0));
             let slot = Arc::new(Slot::new(n_seen.clone()));
-            let handle = Handle::new("x".into(), slot.clone());
+            let handle = Handle::new("x".into(), slot.clone(), Weak::new());
             let (told, tell) = mpsc::channel();
             let (seen, free) = (told.clone(), slot.clone());
             handle.on_done(move |_| seen.send((vec![], false)).unwrap());
@@ -281,7 +303,7 @@ mod tests {
     #[test]
     fn every_way_of_asking_gets_the_one_answer() {
         let slot = Arc::new(Slot::default());
-        let handle = Handle::new("x".into(), slot.clone());
+        let handle = Handle::new("x".into(), slot.clone(), Weak::new());
         let (told, tell) = mpsc::channel();
         handle.on_done(move |answer| told.send(answer.as_ref().unwrap().received.clone()).unwrap());
         assert!(!handle.poll());

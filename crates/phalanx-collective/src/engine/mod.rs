@@ -26,6 +26,7 @@ mod control;
 mod counters;
 mod error;
 mod handle;
+mod helm;
 mod letter;
 mod mover;
 pub mod negotiate;
@@ -56,6 +57,7 @@ pub use timeline::TimelineError;
 pub use whereabouts::{Frame, Spot, Whereabouts};
 
 use crate::{communicator::Communicator, error::Error};
+use helm::Promise;
 use negotiate::{Input, report::StallReport};
 use phalanx_core::{DType, Rank};
 use phalanx_net::{World, lost::Doom};
@@ -128,7 +130,10 @@ impl Engine {
     pub fn submit(&self, request: Request) -> Result<Handle, EngineError> {
         let set = self.set(request.set)?;
         let spec = request.spec(&set.members)?;
-        set.submit(&self.shared, request.name.as_deref(), spec, request.places, request.grouped)
+        let promise = request.awaited.then(|| Promise::of(&set)).flatten();
+        let handle =
+            set.submit(&self.shared, request.name.as_deref(), spec, request.places, request.grouped)?;
+        Ok(handle.promised(promise))
     }
 
     /// Says that this rank has no more data: it takes part in the others' operations with zeros and empty tensors until all have joined.

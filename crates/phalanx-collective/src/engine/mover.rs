@@ -1,4 +1,4 @@
-//! The mover: the thread that owns a set's communicator and runs the agreed batches in order.
+//! The mover: it owns a set's communicator and runs the agreed batches in order, on a thread of its own or on one that waits (`helm`).
 //!
 //! - MOVER-1: a rank knows a set only if every member has a mover for it; where one cannot have one, no rank has the set, and all are told who.
 
@@ -28,6 +28,8 @@ pub(crate) struct Mover {
     pub comm: Communicator,
     carrier: Carrier,
     seen: Option<View>,
+    /// Jobs so far.
+    n_jobs: u64,
     /// Operations so far; the same on every rank of the set.
     n_run: u64,
     /// On the first rank of the first set, if the program wants it.
@@ -52,41 +54,79 @@ impl Mover {
         let set = Arc::new(Set::new(id, comm.number, setup, comm.board(), bell));
         let carrier = Carrier::new(&comm);
         let tuner = (id == 0 && comm.rank() == Rank::ZERO).then(|| tuner(&shared, &comm)).flatten();
-        Mover { shared, set, comm, carrier, seen: None, n_run: 0, tuner }
+        Mover { shared, set, comm, carrier, seen: None, n_jobs: 0, n_run: 0, tuner }
     }
 
     /// Works until the end; gives the communicator back.
-    pub fn run(mut self) -> Communicator {
-        let mut version = u64::MAX;
+    pub fn run(self) -> Communicator {
+        let (set, shared) = (self.set.clone(), self.shared.clone());
+        set.helm.put(Box::new(self));
         loop {
-            let (set, seen) = (self.set.clone(), self.seen);
-            let news = || set.version() != version || set.view() != seen;
+            let news = || set.helm.is_free_and(Mover::has_news);
             if !news() {
-                add(&self.shared.tally.waits, 1);
-                set.bell.wait(&news);
+                add(&shared.tally.waits, 1);
+                set.bell.wait(&news, &|| !set.is_expecting() || !set.helm.is_free());
             }
-            version = set.version();
-            let view = set.view();
-            if view != self.seen
-                && let Some(view) = view
-            {
-                self.seen = Some(view);
-                self.set.drive(&self.shared, Input::Seen(view));
-            }
-            loop {
-                let job = self.set.state().queue.pop_front();
-                match job {
-                    None => break,
-                    Some(Job::End) => {
-                        self.say_what_was_tuned();
-                        return self.comm;
+            let Some(mut mover) = set.helm.take_if_free() else { continue };
+            while mover.has_news() {
+                mover.look();
+                while let Some(job) = mover.next(|_| true) {
+                    if matches!(job, Job::End) {
+                        mover.say_what_was_tuned();
+                        return mover.comm;
                     }
-                    Some(Job::Tune(tuning)) => {
-                        self.comm.tune(tuning.segment_bytes, tuning.algorithm.as_deref());
-                    }
-                    Some(Job::Batch { loads, slots, replayed }) => self.batch(loads, slots, replayed),
+                    mover.perform(job);
                 }
             }
+            set.helm.put(mover);
+        }
+    }
+
+    /// Whether there is something that it has not looked at.
+    pub fn has_news(&self) -> bool {
+        self.set.version() != self.n_jobs || self.set.view() != self.seen
+    }
+
+    /// Runs what there is until this operation is done, on the thread that waits for it. False if there is something for its own thread.
+    pub fn help(&mut self, slot: &Slot) -> bool {
+        while self.has_news() && !slot.is_done() {
+            self.look();
+            while let Some(job) = self.next(Job::is_for_all) {
+                self.perform(job);
+                if slot.is_done() {
+                    return true;
+                }
+            }
+            if self.set.version() != self.n_jobs {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Tells the node what the board shows.
+    fn look(&mut self) {
+        let view = self.set.view();
+        if view != self.seen
+            && let Some(view) = view
+        {
+            self.seen = Some(view);
+            self.set.drive(&self.shared, Input::Seen(view));
+        }
+    }
+
+    /// The next job, if it is one of these.
+    fn next(&mut self, of: impl FnOnce(&Job) -> bool) -> Option<Job> {
+        let job = self.set.state().queue.pop_front_if(|job| of(job))?;
+        self.n_jobs += 1;
+        Some(job)
+    }
+
+    fn perform(&mut self, job: Job) {
+        match job {
+            Job::End => {}
+            Job::Tune(tuning) => self.comm.tune(tuning.segment_bytes, tuning.algorithm.as_deref()),
+            Job::Batch { loads, slots, replayed } => self.batch(loads, slots, replayed),
         }
     }
 

@@ -25,6 +25,7 @@ pub struct Request {
     pub(super) set: u32,
     pub(super) places: Vec<InOut>,
     pub(super) grouped: bool,
+    pub(super) awaited: bool,
     reduce: ReduceRule,
     prescale: f64,
     postscale: f64,
@@ -42,6 +43,7 @@ impl Request {
             set: 0,
             places: tensors.into_iter().map(InOut::InPlace).collect(),
             grouped,
+            awaited: false,
             reduce: ReduceRule::Op(ReduceOp::Sum),
             prescale: 1.0,
             postscale: 1.0,
@@ -98,6 +100,12 @@ impl Request {
     /// The name under which ranks find each other's tensors; without one, they are matched in the order of submission.
     pub fn name(self, name: impl Into<String>) -> Request {
         Request { name: Some(name.into()), ..self }
+    }
+
+    /// Promises that this thread waits for the operation at once. Where all ranks share a host, no thread of the engine is woken to run it: the
+    /// one that waits does. A handle that is dropped instead takes the promise back.
+    pub fn awaited(self) -> Request {
+        Request { awaited: true, ..self }
     }
 
     pub fn op(self, op: ReduceOp) -> Request {

@@ -9,9 +9,10 @@ use super::{
     counters::add,
     error::EngineError,
     handle::{Handle, Outcome, Slot},
+    helm::Helm,
     negotiate::{
         Input, Negotiator, NegotiatorSetup, Output,
-        message::{EngineEnd, Message, Tuning},
+        message::{EngineEnd, Generation, Message, Tuning},
         replay::View,
         report::{StallReport, seen_text},
     },
@@ -41,6 +42,17 @@ pub(crate) enum Job {
     Batch { loads: Vec<Load>, slots: Vec<Option<Arc<Slot>>>, replayed: bool },
     Tune(Tuning),
     End,
+}
+
+impl Job {
+    /// Whether any thread may do it, not only the mover's own (HELM-3).
+    pub fn is_for_all(&self) -> bool {
+        match self {
+            Job::Batch { loads, .. } => !matches!(loads[0].agreed.spec.kind, Kind::AddSet | Kind::RemoveSet),
+            Job::Tune(_) => true,
+            Job::End => false,
+        }
+    }
 }
 
 /// What is due once the lock is gone: answers, and words for people, who may be slow to take them.
@@ -86,10 +98,13 @@ pub(crate) struct Set {
     /// A lock because the threads of the program, the control thread and the mover all have news.
     state: Mutex<SetState>,
     pub bell: Bell,
+    pub helm: Helm,
     /// Raised with every job.
     version: AtomicU64,
     board: Option<Board>,
     generation: AtomicU32,
+    /// The process that made it.
+    owner: u32,
 }
 
 const FROZEN: u64 = 1 << 47;
@@ -116,16 +131,22 @@ impl Set {
             outputs: Vec::new(),
         };
         let (state, version, generation) = (Mutex::new(state), AtomicU64::new(0), AtomicU32::new(0));
-        Set { id, number, members, me, state, bell, version, board, generation }
+        let (helm, owner) = (Helm::default(), std::process::id());
+        Set { id, number, members, me, state, bell, helm, version, board, generation, owner }
     }
 
     pub fn state(&self) -> MutexGuard<'_, SetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a thread that waits may run its operations: not where other hosts take part, nor in a forked child.
+    pub fn is_ours(&self) -> bool {
+        self.board.is_some() && self.owner == std::process::id()
+    }
+
     /// Takes a submission of this rank.
     pub fn submit(
-        &self,
+        self: &Arc<Self>,
         shared: &Shared,
         name: Option<&str>,
         spec: Spec,
@@ -162,11 +183,11 @@ impl Set {
         let n_seen = state.seen.load(Ordering::Relaxed);
         state.node.set_phase(n_seen);
         self.drive_locked(shared, state, Input::Submit { name: name.clone(), spec });
-        Ok(Handle::new(name, slot))
+        Ok(Handle::new(name, slot, Arc::downgrade(self)))
     }
 
     /// This rank submits nothing more until all have joined.
-    pub fn join(&self, shared: &Shared) -> Result<Handle, EngineError> {
+    pub fn join(self: &Arc<Self>, shared: &Shared) -> Result<Handle, EngineError> {
         let mut state = self.state();
         if let Some(error) = &state.ended {
             return Err(error.clone());
@@ -178,7 +199,7 @@ impl Set {
         let slot = Arc::new(Slot::default());
         state.join = Some(slot.clone());
         self.drive_locked(shared, state, Input::Join);
-        Ok(Handle::new(name, slot))
+        Ok(Handle::new(name, slot, Arc::downgrade(self)))
     }
 
     /// Tells the node something.
@@ -211,7 +232,11 @@ impl Set {
         if let Some(error) = due.answers.iter().find_map(|(_, answer)| answer.as_ref().err()) {
             shared.note_missed(error);
         }
-        due.answer();
+        if !due.answers.is_empty() {
+            due.answer();
+            // A thread that looks out may be waiting for one of them.
+            self.bell.nudge();
+        }
     }
 
     fn act(&self, shared: &Shared, state: &mut SetState, output: Output, due: &mut Due) {
@@ -257,9 +282,7 @@ impl Set {
                 self.end_locked(state, error, due);
             }
             Output::Show { generation, count, frozen } => {
-                self.generation.store(generation, Ordering::Relaxed);
-                let board = self.board.as_ref().expect("a node shows only if it was told of a board");
-                board.show(u64::from(generation) << 48 | if frozen { FROZEN } else { 0 } | count & COUNT);
+                self.show(generation, count, frozen);
             }
             Output::Locate => shared.ask_where(self.id),
             Output::Report(report) => due.reports.push(report),
@@ -269,7 +292,40 @@ impl Set {
     fn enqueue(&self, state: &mut SetState, job: Job) {
         state.queue.push_back(job);
         self.version.fetch_add(1, Ordering::Release);
-        self.bell.ring();
+        self.wake();
+    }
+
+    /// Wakes who has to look at what was just written here: the thread that has the mover, or else the mover's own (HELM-2).
+    fn wake(&self) {
+        if self.helm.is_free() { self.bell.ring() } else { self.bell.nudge() }
+    }
+
+    /// Shows other ranks what this one is ready for; wakes them if that is what they wait for.
+    fn show(&self, generation: Generation, count: u64, frozen: bool) {
+        let board = self.board.as_ref().expect("a node shows only if it was told of a board");
+        self.generation.store(generation, Ordering::Relaxed);
+        let before = self.own_count();
+        board.show(u64::from(generation) << 48 | if frozen { FROZEN } else { 0 } | count & COUNT);
+        if frozen {
+            // Ranks that wait for nothing have to stop, too (REPLAY-2).
+            board.ring_all();
+        } else if self.view().is_some_and(|view| view.lowest > before) {
+            // This rank was the last one, or of several at the same time one that saw the others (BOARD-2).
+            board.ring();
+        }
+        self.wake();
+    }
+
+    /// What this rank has shown in this generation.
+    fn own_count(&self) -> u64 {
+        let word = self.board.as_ref().and_then(|board| board.words().nth(self.me)).unwrap_or(0);
+        let generation = self.generation.load(Ordering::Relaxed);
+        if word >> 48 == u64::from(generation) & 0xffff { word & COUNT } else { 0 }
+    }
+
+    /// Whether other ranks have yet to become ready for what this one is ready for.
+    pub fn is_expecting(&self) -> bool {
+        self.view().is_some_and(|view| view.lowest < self.own_count())
     }
 
     /// Accepts nothing more and fails what waits; what is agreed still runs.

@@ -2,6 +2,7 @@
 
 mod disagreements;
 mod ends;
+mod helps;
 mod join;
 mod operations;
 mod orders;

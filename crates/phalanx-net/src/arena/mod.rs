@@ -28,7 +28,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tenants::Tenants;
 use wait::{Bells, Wait};
@@ -38,6 +38,8 @@ pub const MAX_LANES: u32 = 1024;
 const SLEEPERS_AT: usize = 64;
 /// Within a rank's doorbell: set once it has mapped the memory.
 const PRESENT_AT: usize = 64;
+/// Within a rank's doorbell: rung for threads that wait for nothing that another rank is expected to write.
+const IDLE_BELL_AT: usize = 96;
 const POISON_AT: usize = 320;
 const DOORBELLS_AT: usize = 4096;
 /// Most ranks one host may have: the sleepers' bitmap.
@@ -125,6 +127,8 @@ pub struct Arena {
     owner: u32,
     /// Threads of this process that sleep or are about to.
     n_sleeping: AtomicU32,
+    /// Of these, threads whom only this process wakes, and an alarm.
+    n_idle: AtomicU32,
     /// Others may try to read it as long as the arena lives.
     _target: Target,
     /// A lock because buffers may be dropped on any thread.
@@ -179,6 +183,7 @@ impl Arena {
             readable,
             owner: std::process::id(),
             n_sleeping: AtomicU32::new(0),
+            n_idle: AtomicU32::new(0),
             _target: target,
             tenants: Arc::default(),
         })
@@ -273,12 +278,28 @@ impl Arena {
     }
 
     /// Waits, for as long as it takes, until `ready`; returns false when the world is doomed instead. For threads of this process that wait
-    /// for work rather than for a rank: they yield for a while and then sleep, and [`nudge`](Arena::nudge) wakes them.
-    pub fn linger(&self, yield_for: Duration, ready: &dyn Fn() -> bool) -> bool {
-        self.wait(self.ranks[self.me_local], Duration::MAX).linger(yield_for, ready)
+    /// for work rather than for a rank: they yield for a while and then sleep. While they are `idle`, no other rank wakes them but by an
+    /// alarm; [`rouse`](Arena::rouse) does.
+    pub fn linger(&self, yield_for: Duration, ready: &dyn Fn() -> bool, idle: &dyn Fn() -> bool) -> bool {
+        self.wait(self.ranks[self.me_local], Duration::MAX).linger(yield_for, ready, idle)
     }
 
-    /// Makes the lingering threads of this process look again. Call after the write that they may be waiting for.
+    /// Waits until `ready`, as long as ranks wait for each other before they sleep; then sleeps at most until the deadline. For a thread of
+    /// this process that can run work itself: returns whether it is ready.
+    pub fn look_out(&self, deadline: Instant, ready: &dyn Fn() -> bool) -> bool {
+        self.wait(self.ranks[self.me_local], Duration::MAX).look_out(deadline, ready)
+    }
+
+    /// Makes the lingering threads of this process look again that are idle. Call after the write that they may be waiting for.
+    pub fn rouse(&self) {
+        // WAIT-2, within the process.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.n_idle.load(Ordering::SeqCst) > 0 {
+            self.bells.ring_idle(&self.map, self.me_local);
+        }
+    }
+
+    /// Makes the lingering threads of this process look again that are not idle. Call after the write that they may be waiting for.
     pub fn nudge(&self) {
         // WAIT-2, within the process.
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -296,6 +317,7 @@ impl Arena {
             patience: self.patience,
             casualties: &self.casualties,
             n_sleeping: &self.n_sleeping,
+            n_idle: &self.n_idle,
             whom,
             timeout,
         }

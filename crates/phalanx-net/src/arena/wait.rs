@@ -7,7 +7,7 @@
 //!   because the hub may be gone, by the poison word in shared memory), or at its deadline.
 
 use super::{
-    POISON_AT,
+    IDLE_BELL_AT, POISON_AT,
     doze::{self, Bed},
     map::Map,
 };
@@ -100,8 +100,16 @@ impl Bells {
         doze::ring(map.u32_at(self.bell_at(local)));
     }
 
+    /// Wakes the threads of one rank that no write of another rank would wake.
+    pub fn ring_idle(&self, map: &Map, local: usize) {
+        doze::ring(map.u32_at(self.bell_at(local) + IDLE_BELL_AT));
+    }
+
     pub fn ring_all(&self, map: &Map) {
-        (0..self.n_local).for_each(|local| self.ring(map, local));
+        for local in 0..self.n_local {
+            self.ring(map, local);
+            self.ring_idle(map, local);
+        }
     }
 }
 
@@ -145,6 +153,7 @@ pub(super) struct Wait<'a> {
     pub patience: Patience,
     pub casualties: &'a Casualties,
     pub n_sleeping: &'a AtomicU32,
+    pub n_idle: &'a AtomicU32,
     pub whom: Rank,
     pub timeout: Duration,
 }
@@ -188,9 +197,9 @@ impl Wait<'_> {
     }
 
     /// See [`Arena::linger`](super::Arena::linger).
-    pub fn linger(&self, yield_for: Duration, ready: &dyn Fn() -> bool) -> bool {
+    pub fn linger(&self, yield_for: Duration, ready: &dyn Fn() -> bool, idle: &dyn Fn() -> bool) -> bool {
         let start = Instant::now();
-        while start.elapsed() < yield_for {
+        while !idle() && start.elapsed() < yield_for {
             if ready() {
                 return true;
             }
@@ -203,8 +212,40 @@ impl Wait<'_> {
             if self.is_doomed() {
                 return false;
             }
-            self.nap(&|| if ready() { Ok(true) } else { Ok(self.is_doomed()) }).ok();
+            let is_idle = idle();
+            let judge = || Ok(ready() || idle() != is_idle || self.is_doomed());
+            let bed = if is_idle { self.idle_bed() } else { self.bed() };
+            bed.nap::<Unmet>(self.patience.nap, &judge).ok();
         }
+    }
+
+    /// See [`Arena::look_out`](super::Arena::look_out).
+    pub fn look_out(&self, deadline: Instant, ready: &dyn Fn() -> bool) -> bool {
+        for _ in 0..self.patience.spins.min(64) {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.patience.spin_for {
+            for _ in 0..64 {
+                if ready() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        while start.elapsed() < self.patience.spin_for + self.patience.yield_for {
+            rustix::thread::sched_yield();
+            if ready() {
+                return true;
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        !left.is_zero()
+            && self.bed().nap::<Unmet>(left.min(self.patience.nap), &|| Ok(ready())).is_ok_and(|yes| yes)
+            || ready()
     }
 
     fn is_doomed(&self) -> bool {
@@ -231,13 +272,22 @@ impl Wait<'_> {
 
     /// Sleeps once, unless `judge` has an answer (see [`Bed::nap`]).
     fn nap(&self, judge: &dyn Fn() -> Result<bool, Unmet>) -> Result<bool, Unmet> {
-        let bed = Bed {
+        self.bed().nap(self.patience.nap, judge)
+    }
+
+    fn bed(&self) -> Bed<'_> {
+        Bed {
             sleepers: self.map.u64_at(self.bells.sleepers_at + self.me_local / 64 * 8),
             bit: 1 << (self.me_local % 64),
             bell: self.map.u32_at(self.bells.bell_at(self.me_local)),
             n_sleeping: self.n_sleeping,
-        };
-        bed.nap(self.patience.nap, judge)
+        }
+    }
+
+    /// Where no other rank sees the sleeper.
+    fn idle_bed(&self) -> Bed<'_> {
+        let bell = self.map.u32_at(self.bells.bell_at(self.me_local) + IDLE_BELL_AT);
+        Bed { bit: 0, bell, n_sleeping: self.n_idle, ..self.bed() }
     }
 
     /// Ok(true): ready after all; Ok(false): keep waiting.
