@@ -30,6 +30,8 @@ class Options:
     postscale: float = 1.0
     #: The type in which elements travel, as the engine numbers it, where that is not their own.
     wire: int | None = None
+    #: This thread waits for it at once, and runs it itself where it can.
+    awaited: bool = False
 
     def full_name(self, kind: str) -> str | None:
         """The name under which ranks find each other; without one, the engine counts."""
@@ -70,4 +72,5 @@ class Options:
             wire=self.wire,
             device=device,
             grouped=self.grouped,
+            awaited=self.awaited,
         )

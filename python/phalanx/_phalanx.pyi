@@ -395,5 +395,6 @@ def submit(
     device: int = -1,
     splits: Sequence[int] | None = None,
     grouped: bool = False,
+    awaited: bool = False,
 ) -> Operation: ...
 def tell_failure(kind: str, text: str) -> bool: ...

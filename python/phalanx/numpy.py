@@ -364,7 +364,7 @@ def grouped_reducescatter(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until every rank of the set has called it."""
-    _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
+    _phalanx.submit("barrier", [], process_set=set_id(process_set), awaited=True).wait()
 
 
 __all__ = [

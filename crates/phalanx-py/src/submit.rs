@@ -13,7 +13,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 /// Submits an operation on tensors; which one, `kind` says. Several tensors, or `grouped`, are a group: all of it runs, or none.
 #[pyfunction]
 #[pyo3(signature = (kind, tensors, *, name = None, outputs = None, op = 1, prescale = 1.0, postscale = 1.0, root = 0, process_set = 0,
-                    wire = None, device = -1, splits = None, grouped = false))]
+                    wire = None, device = -1, splits = None, grouped = false, awaited = false))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn submit(
     py: Python<'_>,
@@ -30,6 +30,7 @@ pub fn submit(
     device: i32,
     splits: Option<Vec<u64>>,
     grouped: bool,
+    awaited: bool,
 ) -> PyResult<Operation> {
     let engine = state::engine(py)?;
     let mut tensors: Vec<_> = tensors.into_iter().map(|lent| lent.0).collect();
@@ -49,6 +50,9 @@ pub fn submit(
     };
     let raise = |why: EngineError| error::of_engine(py, &why);
     let mut request = reduction(request, op)?.scale(prescale, postscale).set(process_set).device(device);
+    if awaited {
+        request = request.awaited();
+    }
     if let Some(name) = name {
         request = request.name(name);
     }

@@ -117,21 +117,21 @@ def send_sparse(p: torch.Tensor, index: int, name: str, manner: Manner) -> Trave
     return Travel([index], result, arrive)
 
 
-def send_bucket(bucket: Bucket, manner: Manner, places: Sequence[int] | None) -> Travel:
+def send_bucket(bucket: Bucket, manner: Manner, places: Sequence[int] | None, awaited: bool) -> Travel:
     """Sends the gradients of a bucket's members, or of those at these places."""
     flat = bucket.load(places)
     indices = bucket.indices if places is None else [bucket.indices[place] for place in places]
-    handle = _reduce(flat, bucket.name, manner)
+    handle = _reduce(flat, bucket.name, manner, awaited)
     return Travel(indices, lambda: _handles.synchronize(handle), lambda _: bucket.arrive(), handle)
 
 
-def send(p: torch.Tensor, index: int, name: str, manner: Manner) -> Travel:
+def send(p: torch.Tensor, index: int, name: str, manner: Manner, awaited: bool) -> Travel:
     """Sends one dense gradient: in place if that is possible."""
     grad = gradient_of(p).detach()
     dense, context = (grad.to_dense() if grad.is_sparse else grad).contiguous(), None
     if not is_native(manner.compression):
         dense, context = manner.compression.compress(dense)
-    handle = _reduce(dense, name, manner)
+    handle = _reduce(dense, name, manner, awaited)
 
     def arrive(_result: Any) -> None:
         _bring_home(p, dense, context, manner)
@@ -139,7 +139,7 @@ def send(p: torch.Tensor, index: int, name: str, manner: Manner) -> Travel:
     return Travel([index], lambda: _handles.synchronize(handle), arrive, handle)
 
 
-def _reduce(tensor: torch.Tensor, name: str, manner: Manner) -> int:
+def _reduce(tensor: torch.Tensor, name: str, manner: Manner, awaited: bool) -> int:
     is_narrow = is_native(manner.compression) and narrows(tensor, manner.compression)
     options = Options(
         name,
@@ -148,6 +148,7 @@ def _reduce(tensor: torch.Tensor, name: str, manner: Manner) -> int:
         prescale=manner.prescale,
         postscale=manner.postscale,
         wire=wire_of(manner.compression) if is_narrow else None,
+        awaited=awaited,
     )
     return _submit.reduce([tensor], options, in_place=True)
 

@@ -124,6 +124,8 @@ class Reducer:
         #: What else ranks must have alike, such as learning rates; and what the last step had.
         self._settings = settings
         self._used: Sequence[str] = ()
+        #: What is sent now is waited for at once.
+        self._is_ending = False
         self.is_syncing = True
         # Ranks make their optimizers in the same order, or hear that they do not: the number is one of the lines they compare.
         made = (what, tuple(manner.process_set.ranks))
@@ -370,14 +372,15 @@ class Reducer:
     def _end(self, task: int) -> None:
         self._open.discard(task)
         self._task = _NO_TASK
-        self._send_due()
-        if self._n_passes >= self.passes and (self._again or not self.is_complete()):
+        if self._n_passes >= self.passes and (self._again or not self.is_complete() or self._due):
             self._settle(is_at_step=False)
+        else:
+            self._send_due()
 
     # Sending.
 
     def _send_bucket(self, bucket: Bucket, places: Sequence[int] | None = None) -> None:
-        self._travels.append(send_bucket(bucket, self._manner, places))
+        self._travels.append(send_bucket(bucket, self._manner, places, self._is_ending))
         bucket.is_sent = True
         for i in bucket.indices if places is None else [bucket.indices[place] for place in places]:
             self._state[i] = _SENT
@@ -399,7 +402,7 @@ class Reducer:
     def _send_loose(self, i: int) -> None:
         name = self.prefix + self._names[self._ps[i]]
         self._loose.add(i)
-        self._travels.append(send(self._ps[i], i, name, self._manner))
+        self._travels.append(send(self._ps[i], i, name, self._manner, self._is_ending))
         self._state[i] = _SENT
 
     def _send_rest(self, view: View) -> None:
@@ -448,7 +451,7 @@ class Reducer:
 
     def _largest(self, tensor: torch.Tensor, of: str) -> int:
         """Starts to replace each element by the largest one of all ranks."""
-        options = Options(f"{self._what}.{self._number}.{of}", self._manner.process_set, op=Max)
+        options = Options(f"{self._what}.{self._number}.{of}", self._manner.process_set, op=Max, awaited=True)
         return _submit.reduce([tensor], options, in_place=True)
 
     def _answer(self) -> View:
@@ -476,8 +479,9 @@ class Reducer:
     def _settle(self, is_at_step: bool, end: Callable[[Iterable[Travel]], None] = wait_for_all) -> bool:
         """One round: afterwards all gradients so far are reduced. Returns whether all ranks are at their step."""
         self._task = _NO_TASK
-        self._send_due()
+        self._is_ending = True
         try:
+            self._send_due()
             if not self._is_known:
                 self._look()
             with self._throughput.waiting():
@@ -496,6 +500,8 @@ class Reducer:
             # The next pass begins anew.
             self.forget()
             raise
+        finally:
+            self._is_ending = False
         return view.are_all_at_step
 
     def _named(self) -> list[tuple[str, _Parameter]]:

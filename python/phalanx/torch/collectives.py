@@ -67,7 +67,7 @@ def _reduced(tensors: _Tensors, compression: type[Compressor], options: Options)
     if _autograd.is_wanted(*tensors):
         results = list(_autograd.Reduce.apply(options, *tensors))
     else:
-        result = synchronize(_submit.reduce(tensors, options, in_place=False))
+        result = synchronize(_submit.reduce(tensors, options.but(awaited=True), in_place=False))
         results = result if options.grouped else [result]
     if contexts is not None:
         results = [compression.decompress(t, c) for t, c in zip(results, contexts, strict=True)]
@@ -99,9 +99,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """As :func:`allreduce`, in place; autograd does not see it."""
+    _autograd.refuse_in_place([tensor])
     op = chosen_op(op, average)
-    handle = allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
-    result: torch.Tensor = synchronize(handle)
+    options = Options(name, process_set, False, op, prescale_factor, postscale_factor, awaited=True)
+    result: torch.Tensor = synchronize(_submit.reduce([tensor], options, in_place=True))
     return result
 
 
@@ -406,7 +407,7 @@ def join(device: int = -1) -> int:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until every rank of the set has called it."""
-    _phalanx.submit("barrier", [], process_set=set_id(process_set)).wait()
+    _phalanx.submit("barrier", [], process_set=set_id(process_set), awaited=True).wait()
 
 
 __all__ = [
