@@ -63,10 +63,19 @@ def shutdown() -> None:
     """Ends all communication on all ranks; pending operations fail. :func:`init` may be called again."""
     global _age
     _age += 1
-    for call in list(_at_shutdown):
-        call()
-    _unregister()
-    _phalanx.shutdown()
+    _run_all([*_at_shutdown, _unregister, _phalanx.shutdown])
+
+
+def _run_all(calls: Sequence[Callable[[], None]]) -> None:
+    """Calls all of them, whatever one raises; the first exception is raised at the end."""
+    first: Exception | None = None
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def join() -> int:
@@ -101,9 +110,7 @@ def _at_exit() -> None:
         # An exception ends this process: the other ranks shall hear that, not of an orderly shutdown.
         _phalanx.abandon()
         return
-    for call in list(_at_shutdown):
-        call()
-    _phalanx.close()
+    _run_all([*_at_shutdown, _phalanx.close])
 
 
 def is_initialized() -> bool:

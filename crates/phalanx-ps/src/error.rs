@@ -29,6 +29,11 @@ pub enum PsError {
     ServerLost { rank: Rank, serves: String, why: String },
     #[error("table {table:?}: no answer for step {step} within {waited_s:.0} s; {missing}")]
     Late { table: String, step: u64, waited_s: f64, missing: String },
+    #[error(
+        "after {waited_s:.0} s these ranks have not closed their tables: {}; every rank closes them",
+        listed(ranks)
+    )]
+    Unclosed { waited_s: f64, ranks: Vec<Rank> },
     #[error("a server refused: {0}")]
     Refused(String),
     #[error(
@@ -37,10 +42,18 @@ pub enum PsError {
     Memory { bytes: u64, available: u64 },
     #[error("the tables are closed")]
     Closed,
+    #[error(
+        "these tables belong to the process that opened them, and this one was forked from it; use them in the parent only"
+    )]
+    Forked,
     #[error("servers of tables could not be started: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]
     Net(#[from] NetError),
+}
+
+fn listed(ranks: &[Rank]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl From<Doom> for PsError {

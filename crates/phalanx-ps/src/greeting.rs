@@ -34,18 +34,24 @@ pub fn words(specs: &[TableSpec], placement: &Placement, consistency: Consistenc
     lines.join("\n")
 }
 
-/// Exchanges greetings on every wire; the first difference is an error on both sides.
+/// Exchanges greetings on every wire; the first difference is an error on both sides, and what hinders this rank (`fits`) one on all that
+/// wait for it. Nothing is compared before everything was said, so that a rank that leaves because of it has told its own.
 pub fn exchange(
     world: &World,
     wires: &mut BTreeMap<Rank, RowWire>,
     specs: &[TableSpec],
     mine: &str,
-    until: Instant,
+    fits: Result<(), PsError>,
 ) -> Result<(), PsError> {
     let start = Instant::now();
+    let until = start + world.config().timeout;
     for wire in wires.values_mut() {
-        wire.send(RowLetter::words(LetterKind::Hello, 0, mine));
+        wire.send(match &fits {
+            Ok(()) => RowLetter::words(LetterKind::Hello, 0, mine),
+            Err(why) => RowLetter::words(LetterKind::Refused, 0, &why.to_string()),
+        });
     }
+    let mut said: BTreeMap<Rank, RowLetter> = BTreeMap::new();
     let mut silent: BTreeSet<Rank> = wires.keys().copied().collect();
     while !silent.is_empty() || wires.values().any(RowWire::is_leaving) {
         for (&peer, wire) in wires.iter_mut() {
@@ -59,7 +65,7 @@ pub fn exchange(
                 continue;
             }
             if let Some(letter) = wire.receive(specs).map_err(|e| lost(e.to_string()))? {
-                compare(world.rank(), mine, peer, &letter.text())?;
+                said.insert(peer, letter);
                 silent.remove(&peer);
             }
         }
@@ -82,6 +88,13 @@ pub fn exchange(
         }
         // An interrupted wait is a short one.
         let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: NAP_NS }));
+    }
+    fits?;
+    for (peer, letter) in said {
+        if letter.kind == LetterKind::Refused {
+            return Err(PsError::Refused(format!("rank {peer}: {}", letter.text())));
+        }
+        compare(world.rank(), mine, peer, &letter.text())?;
     }
     Ok(())
 }

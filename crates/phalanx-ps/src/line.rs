@@ -38,8 +38,17 @@ pub struct Line {
     pub wire: Option<RowWire>,
     pub station: Option<Station>,
     pub next_ticket: u64,
-    /// Nothing more can be sent.
-    pub failed: bool,
+    /// Why nothing more can be asked.
+    pub failed: Option<Failure>,
+}
+
+/// Why a line is of no use any more. The first reason stays.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// Something was refused, in these words. Everybody can still say goodbye.
+    Refused(String),
+    /// A rank that is needed is lost, or the world is over.
+    Lost,
 }
 
 impl Line {
@@ -53,7 +62,6 @@ impl Line {
         loop {
             match self.receive()? {
                 Some(letter) if letter.kind == LetterKind::Refused => {
-                    self.failed = true;
                     return Err(self.refused(letter.text()));
                 }
                 Some(letter) if letter.kind == LetterKind::Bye => return Err(self.lost()),
@@ -79,9 +87,15 @@ impl Line {
     }
 
     pub fn send(&mut self, letter: RowLetter) -> Result<(), PsError> {
-        if self.failed {
-            return Err(self.lost());
+        match &self.failed {
+            _ if !self.world.is_ours() => return Err(PsError::Forked),
+            Some(Failure::Refused(text)) => return Err(PsError::Refused(text.clone())),
+            Some(Failure::Lost) => return Err(self.lost()),
+            None => self.post(letter),
         }
+    }
+
+    fn post(&mut self, letter: RowLetter) -> Result<(), PsError> {
         if let Some(station) = &self.station {
             station.counter.to.put(letter);
             station.counter.ring();
@@ -109,9 +123,13 @@ impl Line {
     /// The next letter, or none after a short wait.
     fn receive(&mut self) -> Result<Option<RowLetter>, PsError> {
         if let Some(station) = &self.station {
+            let has_ended = station.has_ended();
             let came = station.counter.from.await_one(NAP);
             if came.is_none() {
                 self.look_around()?;
+                if has_ended {
+                    return Err(self.lost());
+                }
             }
             return Ok(came);
         }
@@ -135,16 +153,19 @@ impl Line {
         if casualties.doomed().is_some() || is_lost { Err(self.lost()) } else { Ok(()) }
     }
 
-    fn refused(&self, text: String) -> PsError {
+    fn refused(&mut self, text: String) -> PsError {
         match self.world.casualties().doomed() {
-            Some(doom) => self.named(doom),
-            None => PsError::Refused(text),
+            Some(_) => self.lost(),
+            None => {
+                self.failed = Some(Failure::Refused(text.clone()));
+                PsError::Refused(text)
+            }
         }
     }
 
     /// Why this rank's tables cannot be used any more; tells the others.
     fn lost(&mut self) -> PsError {
-        self.failed = true;
+        self.failed = Some(Failure::Lost);
         let casualties = self.world.casualties();
         if let Some(doom) = casualties.doomed() {
             return self.named(doom);
@@ -185,10 +206,18 @@ impl Line {
         if self.wire.is_none() && self.station.is_none() {
             return Ok(());
         }
+        if !self.world.is_ours() {
+            return Err(PsError::Forked);
+        }
         let is_worker = self.world.is_worker(self.world.rank());
-        let said =
-            if is_worker && !self.failed { self.send(RowLetter::new(LetterKind::Bye, 0, 0)) } else { Ok(()) };
-        let until = at_most.map(|at_most| Instant::now() + at_most);
+        // Where something was refused, the others still wait for the goodbye.
+        let said = match self.failed {
+            Some(Failure::Lost) => Ok(()),
+            _ if is_worker => self.post(RowLetter::new(LetterKind::Bye, 0, 0)),
+            _ => Ok(()),
+        };
+        let start = Instant::now();
+        let until = at_most.map(|at_most| start + at_most);
         let ended = match self.station.take() {
             None => Ok(()),
             Some(mut station) => {
@@ -197,13 +226,39 @@ impl Line {
                 let is_doomed = move || world.casualties().doomed().is_some();
                 match station.join_until(until.unwrap_or(far), is_doomed) {
                     true => self.world.casualties().doomed().map_or(Ok(()), |doom| Err(self.named(doom))),
-                    false => Err(self.lost()),
+                    false if self.world.casualties().doomed().is_some() => Err(self.lost()),
+                    false => Err(PsError::Unclosed {
+                        waited_s: start.elapsed().as_secs_f64(),
+                        ranks: station.counter.awaited(),
+                    }),
                 }
             }
         };
         self.wire = None;
         self.world.close_links(self.stream);
         said.and(ended)
+    }
+
+    /// Ends without a goodbye and without a wait, because nobody closed the tables: the others learn that, not of an orderly end.
+    pub fn abandon(&mut self) {
+        let (wire, station) = (self.wire.take(), self.station.take());
+        if wire.is_none() && station.is_none() {
+            return;
+        }
+        if !self.world.is_ours() {
+            // The thread and the connections are the parent's.
+            std::mem::forget((wire, station));
+            return;
+        }
+        if self.world.casualties().doomed().is_none() {
+            let why = match &self.failed {
+                _ if std::thread::panicking() => "the thread that owned its tables panicked".to_string(),
+                Some(Failure::Refused(text)) => text.clone(),
+                _ => "its tables were dropped and not closed".to_string(),
+            };
+            self.world.doom(Doom::GaveUp { rank: self.world.rank(), why });
+        }
+        self.world.close_links(self.stream);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 use phalanx_core::Rank;
 use phalanx_net::{
     World,
-    lost::{Cause, Doom},
+    lost::{Cause, Doom, Lost},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -24,6 +24,7 @@ use rustix::{
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::OwnedFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -47,6 +48,8 @@ pub struct Counter {
     bell: OwnedFd,
     /// What the office has counted; written by the station.
     counters: Mutex<OfficeCounters>,
+    /// Who has not said goodbye; written by the station.
+    awaited: Mutex<Vec<Rank>>,
     bytes_out: AtomicU64,
     bytes_in: AtomicU64,
 }
@@ -61,6 +64,13 @@ impl Counter {
         let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed: numbers to look at.
         (counters, self.bytes_out.load(Ordering::Relaxed), self.bytes_in.load(Ordering::Relaxed))
+    }
+}
+
+impl Counter {
+    /// The ranks that have not said goodbye.
+    pub fn awaited(&self) -> Vec<Rank> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -90,6 +100,7 @@ impl Station {
             from: Pouch::default(),
             bell,
             counters: Mutex::default(),
+            awaited: Mutex::default(),
             bytes_out: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
         });
@@ -152,7 +163,12 @@ impl Running {
     }
 
     fn run(mut self) {
-        let ended = self.serve();
+        let ended = catch_unwind(AssertUnwindSafe(|| self.serve())).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let why = format!("the thread that serves its tables panicked: {}", text.unwrap_or("no message"));
+            Err(Doom::GaveUp { rank: self.me, why })
+        });
         if let Err(doom) = ended {
             let agreed = self.world.doom(doom);
             tracing::info!(reason = ?agreed, "tables are not served any more");
@@ -323,17 +339,25 @@ impl Running {
         if !casualties.any() {
             return Ok(());
         }
-        let lost =
-            self.wires.keys().find_map(|peer| casualties.verdict(*peer).filter(|_| !self.has_left(*peer)));
-        match casualties.doomed().or(lost) {
-            // A rank that left in order may have letters on its way that say so.
-            Some(Doom::Lost(lost)) if lost.cause == Cause::Left => Ok(()),
-            Some(doom) => Err(doom),
-            None => Ok(()),
+        if let Some(doom) = casualties.doomed() {
+            return Err(doom);
         }
+        let lost = self.wires.keys().filter(|peer| !self.has_left(**peer)).find_map(|&rank| {
+            // A rank that left in order may have letters on its way that say so.
+            let cause = casualties.cause(rank).filter(|cause| *cause != Cause::Left)?;
+            Some(Doom::Lost(Lost { rank, cause }))
+        });
+        lost.map_or(Ok(()), Err)
     }
 
     fn note(&self) {
+        let offices = self.seats.offices().iter().zip(0..).filter(|_| self.shard.is_some());
+        let open_offices = offices.filter(|(_, number)| !self.offices_gone.contains(number));
+        let mut awaited: BTreeSet<Rank> =
+            open_offices.flat_map(|((_, workers), _)| workers.iter().copied()).collect();
+        awaited.extend(self.own_workers());
+        awaited.retain(|rank| !self.workers_gone.contains(rank));
+        *self.counter.awaited.lock().unwrap_or_else(PoisonError::into_inner) = awaited.into_iter().collect();
         let sum = |of: fn(&RowWire) -> u64| self.wires.values().map(of).sum();
         // Relaxed: numbers to look at.
         self.counter.bytes_out.store(sum(|wire| wire.bytes_out), Ordering::Relaxed);

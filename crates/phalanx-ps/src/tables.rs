@@ -17,7 +17,7 @@ use crate::{
 };
 use phalanx_core::DType;
 use phalanx_net::World;
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// How far workers may be apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,17 @@ impl Tables {
         let placement = Placement::greedy(&specs, seats.servers().len() as u32);
         let specs: Arc<[TableSpec]> = specs.into();
         let me = world.rank();
+        if !world.is_ours() {
+            return Err(PsError::Forked);
+        }
         let stream = world.next_tables();
-        let until = Instant::now() + world.config().timeout;
-        let mut wires = line::connect(world, &seats, stream)?;
-        let mine = greeting::words(&specs, &placement, consistency, step);
-        greeting::exchange(world, &mut wires, &specs, &mine, until)?;
         let (office, server) = (seats.office_at(me), seats.server_at(me));
+        let fits = server.map_or(Ok(()), |server| memory::check(placement.loads()[server as usize]));
+        let mine = greeting::words(&specs, &placement, consistency, step);
+        // Links that a failure left open would be taken for those of the next tables.
+        let failed = Undone { world, stream };
+        let mut wires = line::connect(world, &seats, stream)?;
+        greeting::exchange(world, &mut wires, &specs, &mine, fits)?;
         let next_push = vec![step; specs.len()];
         let mut line = Line {
             world: world.clone(),
@@ -76,14 +81,12 @@ impl Tables {
             wire: None,
             station: None,
             next_ticket: 0,
-            failed: false,
+            failed: None,
         };
         if office.is_none() && server.is_none() {
             line.wire = wires.into_values().next();
+            std::mem::forget(failed);
             return Ok(Tables { line, next_push });
-        }
-        if let Some(server) = server {
-            memory::check(placement.loads()[server as usize])?;
         }
         let shard = server.map(|server| {
             Shard::new(ShardSetup {
@@ -102,6 +105,7 @@ impl Tables {
         });
         let setup = StationSetup { world: world.clone(), specs, seats, office, shard, wires };
         line.station = Some(Station::start(setup)?);
+        std::mem::forget(failed);
         Ok(Tables { line, next_push })
     }
 
@@ -137,6 +141,7 @@ impl Tables {
     pub fn write(&mut self, table: usize, part: u8, ids: &[u64], rows: &[u8]) -> Result<(), PsError> {
         let spec = self.checked(table, ids)?;
         is_length(spec, "the rows have", ids.len(), rows.len())?;
+        is_part(spec, part)?;
         let (ids, values) = last_of_each(spec, ids, rows);
         let letter = RowLetter {
             part,
@@ -214,7 +219,8 @@ impl Tables {
         self.line.end(None)
     }
 
-    /// Says that this rank wants nothing more, and waits until the tables that it serves are not needed any more.
+    /// Says that this rank wants nothing more, and waits until the tables that it serves are not needed any more. Tables that are dropped
+    /// without it end the world: the others are told that this rank gave up.
     pub fn close(mut self) -> Result<(), PsError> {
         self.line.end(Some(self.line.world.config().timeout))
     }
@@ -245,10 +251,7 @@ impl Tables {
     ) -> Result<(), PsError> {
         let spec = self.checked(table, ids)?;
         is_length(spec, "there is room for", ids.len(), out.len())?;
-        if usize::from(part) > spec.rule.n_states() {
-            let why = format!("it has {} states, not {part}", spec.rule.n_states());
-            return Err(PsError::Spec { table: spec.name.clone(), why });
-        }
+        is_part(spec, part)?;
         if ids.is_empty() {
             return Ok(());
         }
@@ -274,15 +277,22 @@ impl Tables {
     }
 }
 
-/// Tables that nobody closed: the others are not kept waiting longer than they would be by a rank that ends.
+/// Tables that nobody closed: this rank gives up, and the others are told.
 impl Drop for Tables {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let at_most = self.line.world.config().timeout;
-            if let Err(error) = self.line.end(Some(at_most)) {
-                tracing::info!(%error, "tables were dropped");
-            }
-        }
+        self.line.abandon();
+    }
+}
+
+/// Tables that are being opened; without `forget` their links are closed.
+struct Undone<'a> {
+    world: &'a World,
+    stream: u32,
+}
+
+impl Drop for Undone<'_> {
+    fn drop(&mut self) {
+        self.world.close_links(self.stream);
     }
 }
 
@@ -306,6 +316,14 @@ fn check(specs: &[TableSpec], consistency: Consistency) -> Result<(), PsError> {
         }
     }
     Ok(())
+}
+
+fn is_part(spec: &TableSpec, part: u8) -> Result<(), PsError> {
+    if usize::from(part) <= spec.rule.n_states() {
+        return Ok(());
+    }
+    let why = format!("it has {} states, not {part}", spec.rule.n_states());
+    Err(PsError::Spec { table: spec.name.clone(), why })
 }
 
 fn is_length(spec: &TableSpec, what: &'static str, n_rows: usize, got: usize) -> Result<(), PsError> {

@@ -3,7 +3,7 @@
 use crate::worlds::{Hosts, WIDTH, bytes, bytes_mut, first, run, spec};
 use phalanx_core::Rank;
 use phalanx_net::ending::{End, Ending};
-use phalanx_ps::{Consistency, PsError, Tables};
+use phalanx_ps::{Consistency, PsError, TableSpec, Tables};
 
 #[test]
 fn a_lost_server_is_named_with_what_it_served_on_every_worker() {
@@ -55,8 +55,92 @@ fn rates_that_differ_on_a_host_are_refused_with_both() {
         let rate = 0.5 + f64::from(world.rank().0);
         tables.push(0, 0, &[1], bytes(&[1.0; WIDTH]), rate).expect("it goes to the office");
         let mut row = [0.0f32; WIDTH];
-        tables.pull(0, 1, &[1], bytes_mut(&mut row)).expect_err("no step follows").to_string()
+        let text = tables.pull(0, 1, &[1], bytes_mut(&mut row)).expect_err("no step follows").to_string();
+        let again = tables.pull(0, 1, &[1], bytes_mut(&mut row)).expect_err("nor later").to_string();
+        assert_eq!(again, text, "the first reason stays");
+        tables.close().expect("all say goodbye");
+        text
     });
     let wanted = "a server refused: table \"words\", step 0: rank 0 has the rate 0.5, rank 1 has 1.5; every rank must push with the same rate";
     assert_eq!(said, [wanted, wanted]);
+}
+
+#[test]
+fn tables_that_are_dropped_and_not_closed_are_an_end_that_names_the_rank() {
+    let said = run(Hosts::of(&[2, 1]), |world, _| {
+        let mut tables = Tables::open(world, vec![spec("words")], Consistency::Sync, 0).expect("tables open");
+        let mut row = [0.0f32; WIDTH];
+        if world.rank().0 == 1 {
+            drop(tables);
+            return String::new();
+        }
+        tables.push(0, 0, &[1], bytes(&row), 0.1).ok();
+        let text = tables.pull(0, 1, &[1], bytes_mut(&mut row)).expect_err("step 1 never comes").to_string();
+        assert_eq!(
+            tables.pull(0, 1, &[1], bytes_mut(&mut row)).expect_err("nor later").to_string(),
+            text,
+            "the first reason stays"
+        );
+        text
+    });
+    for text in [&said[0], &said[2]] {
+        assert!(text.contains("rank 1") && text.contains("dropped and not closed"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_thread_that_panics_with_tables_tells_the_others() {
+    let said = run(Hosts::of(&[1, 1]), |world, _| {
+        let mut tables = Tables::open(world, vec![spec("words")], Consistency::Sync, 0).expect("tables open");
+        if world.rank().0 == 1 {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _held = tables;
+                std::panic::resume_unwind(Box::new("a test"));
+            }));
+            assert!(ended.is_err());
+            return String::new();
+        }
+        tables.push(0, 0, &[], &[], 0.1).ok();
+        tables.pull(0, 1, &[1], bytes_mut(&mut [0.0; WIDTH])).expect_err("step 1 never comes").to_string()
+    });
+    assert!(said[0].contains("rank 1") && said[0].contains("owned its tables panicked"), "{said:?}");
+}
+
+#[test]
+fn a_close_that_others_do_not_join_says_who() {
+    let short = Hosts { settings: &[("PHALANX_TIMEOUT", "1")], ..Hosts::of(&[2]) };
+    let (told, heard) = std::sync::mpsc::channel::<()>();
+    let (told, heard) = (std::sync::Mutex::new(Some(told)), std::sync::Mutex::new(heard));
+    let said = run(short, move |world, _| {
+        let tables = Tables::open(world, vec![spec("words")], Consistency::Sync, 0).expect("tables open");
+        if world.rank().0 == 1 {
+            // Until rank 0 has given up.
+            let _ = heard.lock().expect("it is ours").recv_timeout(crate::worlds::DEADLINE);
+            tables.close().ok();
+            return String::new();
+        }
+        let text = tables.close().expect_err("rank 1 does not close").to_string();
+        drop(told.lock().expect("it is ours").take());
+        text
+    });
+    assert!(
+        said[0].ends_with("these ranks have not closed their tables: 1; every rank closes them"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_rank_whose_memory_does_not_suffice_tells_all_that_wait_for_it() {
+    let said = run(Hosts::of(&[2, 1]), |world, _| {
+        let huge = TableSpec { height: u64::from(u32::MAX), width: 1 << 20, ..spec("t") };
+        let text =
+            Tables::open(world, vec![huge], Consistency::Sync, 0).expect_err("it does not fit").to_string();
+        // The links of what failed are not in the way of what follows.
+        Tables::open(world, vec![spec("t")], Consistency::Sync, 0)
+            .expect("tables open")
+            .close()
+            .expect("it ends well");
+        text
+    });
+    assert!(said.iter().all(|text| text.contains("bytes for tables on this host")), "{said:?}");
 }

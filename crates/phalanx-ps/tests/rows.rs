@@ -96,6 +96,7 @@ fn what_is_wrong_is_said_with_table_and_both_sides_and_nothing_is_sent() {
         );
         assert_eq!(says(tables.pull(1, 0, &[], &mut [])), "the world has no table number 1");
         assert_eq!(says(tables.read(0, 1, &[], &mut [])), "table \"words\": it has 0 states, not 1");
+        assert_eq!(says(tables.write(0, 1, &[], &[])), "table \"words\": it has 0 states, not 1");
         tables.push(0, 0, &[3], bytes(&[1.0; WIDTH]), 0.5).expect("and goes on");
         assert_eq!(
             says(tables.push(0, 0, &[3], bytes(&row), 0.1)),

@@ -13,6 +13,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     time::Duration,
@@ -69,6 +70,14 @@ struct State {
 
 /// A lock because every thread of Python's may call; PY-3 says when it is taken.
 static STATE: Mutex<State> = Mutex::new(State { owner: 0, engine: None, idle: None, changing: false });
+
+/// The process ends with a failure, and nothing is ended in order any more.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
+
+pub fn is_abandoned() -> bool {
+    // Relaxed: the interpreter, which ends, calls both.
+    ABANDONED.load(Ordering::Relaxed)
+}
 
 /// Other threads of this rank have so long to finish their calls before an engine ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -229,6 +238,7 @@ pub fn abandon(py: Python<'_>) -> PyResult<()> {
     let mut state = lock();
     let is_ours = state.owner == std::process::id();
     std::mem::forget((state.engine.take(), state.idle.take()));
+    ABANDONED.store(true, Ordering::Relaxed);
     drop(state);
     if is_ours { stack::close(py) } else { Ok(()) }
 }

@@ -26,6 +26,8 @@ use std::{
 pub struct ServedTables {
     /// A lock because threads may call at the same time, and each call waits for its answer. `None` once they are closed.
     tables: Arc<Mutex<Option<Tables>>>,
+    /// The process that opened them.
+    owner: u32,
 }
 
 /// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread.
@@ -48,9 +50,14 @@ impl ServedTables {
             Some(k) => u64::try_from(k).map_or(Consistency::Async, Consistency::Bounded),
         };
         let world: Arc<World> = state::engine(py)?.world().clone();
+        if world.servers().len() > 0 {
+            // Those ranks do not run this script: nobody there would open the tables.
+            let text = "this world has ranks that only serve, which tables of Python do not use; start it without --servers";
+            return Err(PyValueError::new_err(text));
+        }
         let opened = gate::enter(py, "tables", move || Tables::open(&world, specs, consistency, step))?;
         let opened = opened.map_err(|why| of_tables(py, why))?;
-        Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))) })
+        Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))), owner: std::process::id() })
     }
 
     /// Fills `out` with the rows of these numbers, as of a step.
@@ -125,6 +132,7 @@ impl ServedTables {
 
     /// Says that this rank wants nothing more, and waits until nobody needs what it serves. Closing twice does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_owner(py)?;
         let held = self.tables.clone();
         let take = move || held.lock().unwrap_or_else(PoisonError::into_inner).take();
         let closed = gate::enter(py, "tables", move || take().map_or(Ok(()), Tables::close))?;
@@ -132,12 +140,31 @@ impl ServedTables {
     }
 }
 
+/// Tables that nobody closed are an end that is not in order (`Tables::drop`).
+impl Drop for ServedTables {
+    fn drop(&mut self) {
+        if self.owner != std::process::id() || state::is_abandoned() {
+            // They are the parent's; or the process ends, and the others shall learn of that.
+            std::mem::forget(std::mem::replace(&mut self.tables, Arc::new(Mutex::new(None))));
+        }
+    }
+}
+
 impl ServedTables {
+    /// In a forked child the lock may be held for ever by a thread that is not there.
+    fn check_owner(&self, py: Python<'_>) -> PyResult<()> {
+        match self.owner == std::process::id() {
+            true => Ok(()),
+            false => Err(of_tables(py, PsError::Forked)),
+        }
+    }
+
     fn call<T: Send + 'static>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&mut Tables) -> Result<T, PsError> + Send + 'static,
     ) -> PyResult<T> {
+        self.check_owner(py)?;
         let held = self.tables.clone();
         let run = move || match held.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(tables) => call(tables),
@@ -250,6 +277,11 @@ fn of_tables(py: Python<'_>, why: PsError) -> PyErr {
             error::raise(py, "MismatchError", &text, &[tensor(&table), ("ranks", ranks)])
         }
         PsError::Refused(_) => error::raise(py, "MismatchError", &text, &[]),
+        PsError::Forked => error::raise(py, "ForkedError", &text, &[]),
+        PsError::Unclosed { ranks, .. } => {
+            let ranks = Detail::Numbers(ranks.iter().map(|rank| rank.0).collect());
+            error::raise(py, "StalledError", &text, &[("ranks", ranks)])
+        }
         PsError::Late { table, .. } => error::raise(py, "StalledError", &text, &[tensor(&table)]),
         PsError::Thread(_) | PsError::Closed => error::raise(py, "PhalanxError", &text, &[]),
         PsError::Spec { .. }

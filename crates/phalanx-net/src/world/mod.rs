@@ -313,9 +313,14 @@ impl World {
         !self.claimed.swap(true, Ordering::Relaxed)
     }
 
+    /// Whether this process joined; a forked child of it did not, and must leave its parent's world alone.
+    pub fn is_ours(&self) -> bool {
+        self.owner == std::process::id()
+    }
+
     /// Closes the links of a communicator that is gone.
     pub fn close_links(&self, stream: u32) {
-        if self.owner != std::process::id() {
+        if !self.is_ours() {
             // A forked child may have inherited the lock from a thread that it has not, and its links lead nowhere (FORK-1).
             return;
         }
@@ -330,6 +335,10 @@ impl World {
     /// Ends this world for every rank: called by the rank whose operation failed. Returns what every rank names as the reason, which another
     /// rank may have known better; by then every rank has been told, so that this rank may end.
     pub fn doom(&self, doom: Doom) -> Doom {
+        if !self.is_ours() {
+            // The arena is shared with the parent and the other ranks, whose world goes on.
+            return doom;
+        }
         let agreed = self.watch.as_ref().and_then(|watch| {
             watch.doom(doom.clone());
             self.casualties.await_agreement(AGREEMENT)
@@ -452,7 +461,7 @@ impl World {
 /// failures. A rank that ends by a panic does not leave; its end is a failure, and the others are not waited for.
 impl Drop for World {
     fn drop(&mut self) {
-        if self.owner != std::process::id() {
+        if !self.is_ours() {
             // A forked child has neither the watch nor the hub's thread; both belong to its parent.
             std::mem::forget(self.hub.take());
             return;
