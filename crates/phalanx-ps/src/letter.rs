@@ -4,7 +4,7 @@
 
 use crate::{
     exact_sum::SUM_BYTES,
-    spec::TableSpec,
+    spec::{RowReduction, TableSpec},
     values::{RowValues, Rows},
 };
 
@@ -58,10 +58,12 @@ pub enum LetterKind {
     Bye = 12,
     /// Words: why something cannot be done.
     Refused = 13,
+    /// An office's word: a worker has said goodbye, and never pushes this step of this table. `from` is its rank.
+    Gone = 14,
 }
 
 impl LetterKind {
-    const ALL: [LetterKind; 13] = [
+    const ALL: [LetterKind; 14] = [
         LetterKind::Hello,
         LetterKind::Pull,
         LetterKind::Pulled,
@@ -75,6 +77,7 @@ impl LetterKind {
         LetterKind::Release,
         LetterKind::Bye,
         LetterKind::Refused,
+        LetterKind::Gone,
     ];
 }
 
@@ -164,14 +167,17 @@ impl RowLetter {
                 n == 0 && bytes <= spec.height * (spec.width * dtype.size()) as u64
             }
             LetterKind::Push | LetterKind::Write => bytes == all,
-            LetterKind::Written | LetterKind::Norm | LetterKind::Release | LetterKind::Bye => {
-                n == 0 && bytes == 0
-            }
+            LetterKind::Written
+            | LetterKind::Norm
+            | LetterKind::Release
+            | LetterKind::Bye
+            | LetterKind::Gone => n == 0 && bytes == 0,
             LetterKind::NormIs => n == 0 && bytes == SUM_BYTES as u64,
             LetterKind::Hello | LetterKind::Refused => n == 0 && bytes <= TEXT_CAP,
         };
+        let has_touches = kind == LetterKind::Push && spec.reduction == RowReduction::ByTouch;
         let is_part = usize::from(header[5]) <= spec.rule.n_states();
-        if !fits || u64::from(n) > spec.height || (touches != 0 && touches != n) || !is_part {
+        if !fits || u64::from(n) > spec.height || touches != (if has_touches { n } else { 0 }) || !is_part {
             return Err(LetterError::Length { table: spec.name.clone(), n, bytes });
         }
         let letter = RowLetter {
@@ -211,10 +217,13 @@ mod tests {
         let rows = Rows { ids: vec![1, 4], touches: vec![2, 1], values: RowValues::zeros(32) };
         let sent =
             RowLetter { from: 3, ticket: 9, number: 0.5, rows, ..RowLetter::new(LetterKind::Push, 0, 7) };
-        let (got, body) = RowLetter::parse(&sent.header(), &[spec("t")], Road::Own).unwrap();
+        let by_touch = TableSpec { reduction: RowReduction::ByTouch, ..spec("t") };
+        let (got, body) = RowLetter::parse(&sent.header(), &[by_touch], Road::Own).unwrap();
         assert_eq!((got.kind, got.from, got.step, got.ticket, got.number), (LetterKind::Push, 3, 7, 9, 0.5));
         assert_eq!(body, BodyLengths { ids: 2, touches: 2, bytes: 32 });
         assert_eq!(sent.check(&[spec("t")]), Ok(()));
+        let counted = RowLetter::parse(&sent.header(), &[spec("t")], Road::Own);
+        assert!(counted.is_err(), "nobody asks for touches where rows are added up");
         let turned = RowLetter { rows: Rows { ids: vec![4, 1], ..sent.rows.clone() }, ..sent };
         assert!(turned.check(&[spec("t")]).is_err());
         assert_eq!(RowLetter::new(LetterKind::Pull, 0, 0).header().len(), HEADER);

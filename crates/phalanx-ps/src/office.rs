@@ -1,6 +1,7 @@
 //! The office of a host: what its workers want of servers and give to them, collected. Pure: letters in, letters out.
 //!
-//! - OFFICE-1: in a step, a row is fetched from its server at most once for all workers of the host (consistency `Sync`).
+//! - OFFICE-1: in a step, a row is fetched from its server at most once for all workers of the host (consistency `Sync`); again after one of
+//!   them has written rows, and where the rows of a step take more than `KEPT_BYTES`.
 //! - OFFICE-2: a push leaves the host when every worker of it has pushed that step; rows are added in the order of the workers.
 //! - OFFICE-3: other consistencies collect nothing: what a worker wants or gives travels at once, in its name.
 
@@ -14,6 +15,9 @@ use crate::{
 };
 use phalanx_core::{DType, Rank, kernel::update::clip_factor};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Rows of a step are kept up to so much for who asks again; evaluation may touch whole tables in one step.
+const KEPT_BYTES: usize = 64 << 20;
 
 /// To whom a letter goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +60,8 @@ pub struct Office {
     requests: BTreeMap<u64, Request>,
     /// Pushes of workers that wait for the others, by table and step.
     pushes: BTreeMap<(u32, u64), Vec<Option<Gift>>>,
+    /// The step that each worker pushes next, by table.
+    next: Vec<Vec<u64>>,
     releases: BTreeMap<(u32, u64), Vec<Option<f64>>>,
     counters: OfficeCounters,
 }
@@ -115,8 +121,10 @@ impl Office {
         specs: Vec<TableSpec>,
         placement: Placement,
         consistency: Consistency,
+        step: u64,
     ) -> Office {
         Office {
+            next: vec![vec![step; workers.len()]; specs.len()],
             number,
             workers,
             specs,
@@ -151,17 +159,37 @@ impl Office {
                 self.part(letter, out);
             }
             // A server that refuses one letter refuses what every worker of the host does with it.
-            (Port::Server(_), LetterKind::Refused) => {
-                let text = letter.text();
-                out.extend(
-                    self.workers
-                        .iter()
-                        .map(|w| (Port::Worker(*w), RowLetter::words(LetterKind::Refused, 0, &text))),
-                );
-            }
+            (Port::Server(_), LetterKind::Refused) => self.refuse(&letter.text(), out),
             // No member sends anything else.
             _ => {}
         }
+    }
+
+    /// A worker has said goodbye: servers shall not let others wait for it.
+    pub fn leave(&self, worker: Rank, out: &mut Vec<(Port, RowLetter)>) {
+        let Some(index) = self.index(worker) else { return };
+        for (table, next) in (0..).zip(&self.next) {
+            let letter = RowLetter { from: worker.0, ..RowLetter::new(LetterKind::Gone, table, next[index]) };
+            let servers = servers_of(&self.placement, table);
+            out.extend(servers.into_iter().map(|server| (Port::Server(server), letter.clone())));
+        }
+    }
+
+    fn index(&self, worker: Rank) -> Option<usize> {
+        self.workers.iter().position(|w| *w == worker)
+    }
+
+    fn refuse(&self, text: &str, out: &mut Vec<(Port, RowLetter)>) {
+        let letter = |w: &Rank| (Port::Worker(*w), RowLetter::words(LetterKind::Refused, 0, text));
+        out.extend(self.workers.iter().map(letter));
+    }
+
+    /// Rows of the table are about to change within the step: who asks from now on gets new ones.
+    fn forget_rows(&mut self, table: u32) {
+        self.gathering.retain(|key, gathering| key.0 != table || !gathering.waits.is_empty());
+        let of_table = self.gathering.range_mut((table, 0, 0)..=(table, u64::MAX, u64::MAX));
+        // Who waits already gets what was asked for.
+        of_table.for_each(|(_, gathering)| gathering.slots.clear());
     }
 
     fn is_sync(&self) -> bool {
@@ -229,6 +257,15 @@ impl Office {
         let spec = &self.specs[key.0 as usize];
         let row_bytes = spec.row_bytes();
         let values = letter.rows.values.convert(spec.wire_dtype(), spec.dtype);
+        if values.len() != slots.len() * row_bytes {
+            let text = format!(
+                "table {:?}: a server sent {} bytes for {} rows",
+                spec.name,
+                values.len(),
+                slots.len()
+            );
+            return self.refuse(&text, out);
+        }
         // A step that is over wants nothing any more.
         let Some(gathering) = self.gathering.get_mut(&key) else { return };
         for (&slot, row) in slots.iter().zip(values.bytes().chunks_exact(row_bytes)) {
@@ -260,22 +297,23 @@ impl Office {
                 RowLetter { ticket: wait.ticket, rows, ..RowLetter::new(LetterKind::Pulled, key.0, key.1) };
             out.push((Port::Worker(wait.worker), letter));
         }
-        if key.2 != 0 && gathering.waits.is_empty() {
+        let is_large = gathering.values.len() > KEPT_BYTES;
+        if (key.2 != 0 || is_large) && gathering.waits.is_empty() {
             self.gathering.remove(&key);
         }
     }
 
     fn push(&mut self, worker: Rank, letter: RowLetter, out: &mut Vec<(Port, RowLetter)>) {
         let key = (letter.table, letter.step);
+        let Some(index) = self.index(worker) else { return };
         self.counters.given_rows += letter.rows.ids.len() as u64;
+        self.next[key.0 as usize][index] = letter.step + 1;
         if !self.is_sync() {
             let from = worker.0;
             return self.forward(key, from, letter.number, letter.rows, out);
         }
         let n = self.workers.len();
         let given = self.pushes.entry(key).or_insert_with(|| vec![None; n]);
-        let index =
-            self.workers.iter().position(|w| *w == worker).expect("only workers of this host write here");
         given[index] = Some((letter.number, letter.rows));
         if given.iter().any(Option::is_none) {
             return;
@@ -292,12 +330,7 @@ impl Office {
                 "table {spec:?}, step {}: rank {a} has the rate {rate}, rank {b} has {other}; every rank must push with the same rate",
                 key.1
             );
-            out.extend(
-                self.workers
-                    .iter()
-                    .map(|w| (Port::Worker(*w), RowLetter::words(LetterKind::Refused, 0, &text))),
-            );
-            return;
+            return self.refuse(&text, out);
         }
         let spec = &self.specs[key.0 as usize];
         let rows = Rows::merge(given.into_iter().map(|(_, rows)| rows).collect(), spec.width, spec.dtype);
@@ -331,6 +364,9 @@ impl Office {
     /// Reads or replaces rows as they are.
     fn rows(&mut self, worker: Rank, letter: RowLetter, out: &mut Vec<(Port, RowLetter)>) {
         let (table, step, part, kind) = (letter.table, letter.step, letter.part, letter.kind);
+        if kind == LetterKind::Write {
+            self.forget_rows(table);
+        }
         let row_bytes = self.specs[table as usize].row_bytes();
         let of = self.ticket();
         let n = letter.rows.ids.len();
@@ -437,14 +473,26 @@ impl Office {
 
     fn release(&mut self, worker: Rank, letter: &RowLetter, out: &mut Vec<(Port, RowLetter)>) {
         let key = (letter.table, letter.step);
+        let Some(index) = self.index(worker) else { return };
         let n = self.workers.len();
         let given = self.releases.entry(key).or_insert_with(|| vec![None; n]);
-        let index =
-            self.workers.iter().position(|w| *w == worker).expect("only workers of this host write here");
         given[index] = Some(letter.number);
-        if given.iter().all(Option::is_some) {
-            self.releases.remove(&key);
-            self.send_release(key.0, key.1, letter.number, out);
+        if given.iter().any(Option::is_none) {
+            return;
+        }
+        let given: Vec<f64> =
+            self.releases.remove(&key).expect("it was found above").into_iter().flatten().collect();
+        let factor = given[0];
+        match given.iter().position(|other| other.to_bits() != factor.to_bits()) {
+            None => self.send_release(key.0, key.1, factor, out),
+            Some(at) => {
+                let (table, step) = (&self.specs[key.0 as usize].name, key.1);
+                let (a, b, other) = (self.workers[0], self.workers[at], given[at]);
+                let text = format!(
+                    "table {table:?}, step {step}: rank {a} has the factor {factor}, rank {b} has {other}; every rank must release with the same factor"
+                );
+                self.refuse(&text, out);
+            }
         }
     }
 

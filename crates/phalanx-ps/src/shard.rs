@@ -56,7 +56,10 @@ struct ServedTable {
     releases: BTreeMap<u64, BTreeMap<u32, f64>>,
     /// The whole gradient of a step whose factor is not known.
     held: Option<Held>,
+    /// Pulls, reads and writes that wait for their step, as they came.
     pulls: Vec<(Port, RowLetter)>,
+    /// Who has said goodbye, and the first step that it never pushes; the earliest such step.
+    gone: Option<(u64, u32)>,
     norms: Vec<(Port, RowLetter)>,
 }
 
@@ -109,6 +112,7 @@ impl Shard {
                 releases: BTreeMap::new(),
                 held: None,
                 pulls: Vec::new(),
+                gone: None,
                 norms: Vec::new(),
             }
         };
@@ -130,10 +134,20 @@ impl Shard {
         {
             return refuse(from, &format!("there is no pusher number {pusher}"), out);
         }
+        let is_own = self.setup.consistency != Consistency::Sync || from == Port::Office(letter.from);
+        if matches!(letter.kind, LetterKind::Push | LetterKind::Release) && !is_own {
+            return refuse(from, &format!("a letter of office {pusher} that comes from another one"), out);
+        }
         match letter.kind {
-            LetterKind::Pull | LetterKind::Read => self.tables[number].pulls.push((from, letter)),
+            LetterKind::Pull | LetterKind::Read | LetterKind::Write => {
+                self.tables[number].pulls.push((from, letter));
+            }
             LetterKind::Push => self.push(from, letter, out),
-            LetterKind::Write => self.write(from, &letter, out),
+            LetterKind::Gone => {
+                let gone = (letter.step, letter.from);
+                let known = &mut self.tables[number].gone;
+                *known = Some(known.map_or(gone, |known| known.min(gone)));
+            }
             LetterKind::Norm => self.tables[number].norms.push((from, letter)),
             LetterKind::Release => {
                 let releases = self.tables[number].releases.entry(letter.step).or_default();
@@ -141,7 +155,7 @@ impl Shard {
             }
             _ => return refuse(from, "a server does not take such a letter", out),
         }
-        self.advance(number);
+        self.advance(number, out);
         self.answer(number, out);
     }
 
@@ -171,7 +185,7 @@ impl Shard {
     }
 
     /// Applies what is complete.
-    fn advance(&mut self, number: usize) {
+    fn advance(&mut self, number: usize, out: &mut Vec<(Port, RowLetter)>) {
         let spec = &self.setup.specs[number];
         let n_wanted = match self.setup.consistency {
             Consistency::Sync => self.setup.n_offices as usize,
@@ -185,7 +199,17 @@ impl Shard {
                     return;
                 }
                 let pushes = table.pushes.remove(&step).expect("it was found above");
-                let rate = pushes.values().next().expect("there is an office").0;
+                let rates: BTreeMap<u32, f64> = pushes.iter().map(|(&of, (rate, _))| (of, *rate)).collect();
+                let rate = match agreed(&rates) {
+                    Ok(rate) => rate,
+                    Err(both) => {
+                        let text = format!(
+                            "table {:?}, step {step}: {both} as rates; every rank must push with the same rate",
+                            spec.name
+                        );
+                        return refuse_all(self.setup.n_offices, &text, out);
+                    }
+                };
                 let rows = pushes.into_values().map(|(_, rows)| rows).collect();
                 let mut rows = Rows::merge(rows, spec.width, spec.dtype);
                 reduce(&mut rows, spec, self.setup.n_workers);
@@ -196,9 +220,17 @@ impl Shard {
             let factor = match spec.rule.clip {
                 TableClip::No => 1.0,
                 _ => match table.releases.get(&step) {
-                    Some(given) if given.len() >= n_wanted => {
-                        *given.values().next().expect("it is not empty")
-                    }
+                    Some(given) if given.len() >= n_wanted => match agreed(given) {
+                        Ok(factor) => factor,
+                        Err(both) => {
+                            let text = format!(
+                                "table {:?}, step {step}: {both} as factors; every rank must release with the same factor",
+                                spec.name
+                            );
+                            table.releases.remove(&step);
+                            return refuse_all(self.setup.n_offices, &text, out);
+                        }
+                    },
                     _ => return,
                 },
             };
@@ -235,9 +267,11 @@ impl Shard {
             };
             match text {
                 Some(text) => refuse(to, &text, out),
+                None if letter.kind == LetterKind::Write => self.write(to, &letter, out),
                 None => out.push((to, self.fetch(&letter))),
             }
         }
+        self.refuse_the_late(number, out);
         let table = &mut self.tables[number];
         let step = table.version;
         if let Some(held) = &table.held {
@@ -257,6 +291,26 @@ impl Shard {
                 ));
             }
         }
+    }
+
+    /// What waits for a push of a worker that has said goodbye is refused.
+    fn refuse_the_late(&mut self, number: usize, out: &mut Vec<(Port, RowLetter)>) {
+        let table = &mut self.tables[number];
+        let Some((end, rank)) = table.gone else { return };
+        let slack = match self.setup.consistency {
+            Consistency::Sync => 0,
+            Consistency::Bounded(k) => k,
+            Consistency::Async => return,
+        };
+        let in_vain: Vec<Port> = table
+            .pulls
+            .extract_if(.., |(_, letter)| letter.step > end.saturating_add(slack))
+            .chain(table.norms.extract_if(.., |(_, letter)| letter.step >= end))
+            .map(|(to, _)| to)
+            .collect();
+        let name = &self.setup.specs[number].name;
+        let text = format!("table {name:?}: rank {rank} has closed its tables and never pushes step {end}");
+        in_vain.into_iter().for_each(|to| refuse(to, &text, out));
     }
 
     fn fetch(&self, letter: &RowLetter) -> RowLetter {
@@ -317,6 +371,19 @@ impl Shard {
 
 fn refuse(to: Port, text: &str, out: &mut Vec<(Port, RowLetter)>) {
     out.push((to, RowLetter::words(LetterKind::Refused, 0, text)));
+}
+
+fn refuse_all(n_offices: u32, text: &str, out: &mut Vec<(Port, RowLetter)>) {
+    (0..n_offices).for_each(|office| refuse(Port::Office(office), text, out));
+}
+
+/// The number that all offices gave, or words about two that differ.
+fn agreed(given: &BTreeMap<u32, f64>) -> Result<f64, String> {
+    let (&first, &number) = given.iter().next().expect("callers have one");
+    match given.iter().find(|(_, other)| other.to_bits() != number.to_bits()) {
+        None => Ok(number),
+        Some((office, other)) => Err(format!("host {first} has {number} and host {office} has {other}")),
+    }
 }
 
 fn reduce(rows: &mut Rows, spec: &TableSpec, n_workers: u32) {

@@ -213,7 +213,11 @@ impl Running {
         loop {
             match wire.receive(&self.specs) {
                 Ok(Some(letter)) => {
-                    let port = port_of(&self.seats, peer, letter.kind);
+                    let Some(port) = port_of(&self.seats, self.me, peer, letter.kind) else {
+                        let why =
+                            format!("rank {peer} sent a letter ({:?}) that is not its to send", letter.kind);
+                        return Err(Doom::GaveUp { rank: self.me, why });
+                    };
                     came.push_back((port, letter));
                 }
                 Ok(None) => return Ok(()),
@@ -272,6 +276,9 @@ impl Running {
         match (from, letter.kind) {
             (Port::Worker(worker), LetterKind::Bye) => {
                 self.workers_gone.insert(worker);
+                if let Some(office) = &self.office {
+                    office.leave(worker, &mut out);
+                }
                 if let Some(own) = self.seats.office_at(self.me).filter(|_| self.all_workers_gone()) {
                     let bye = RowLetter { from: own, ..RowLetter::new(LetterKind::Bye, 0, 0) };
                     let servers = 0..self.seats.servers().len() as u32;
@@ -382,8 +389,8 @@ impl Running {
     }
 }
 
-/// In which capacity a peer wrote such a letter.
-fn port_of(seats: &Seats, peer: Rank, kind: LetterKind) -> Port {
+/// In which capacity a peer wrote such a letter to this rank; `None` if it has none in which it could.
+fn port_of(seats: &Seats, me: Rank, peer: Rank, kind: LetterKind) -> Option<Port> {
     let answers = matches!(
         kind,
         LetterKind::Pulled
@@ -392,10 +399,19 @@ fn port_of(seats: &Seats, peer: Rank, kind: LetterKind) -> Port {
             | LetterKind::NormIs
             | LetterKind::Refused
     );
-    match (answers, seats.server_at(peer), seats.office_at(peer)) {
-        (true, Some(server), _) => Port::Server(server),
-        (_, _, Some(office)) => Port::Office(office),
-        _ => Port::Worker(peer),
+    let (own_office, own_server) = (seats.office_at(me), seats.server_at(me));
+    if answers {
+        return seats.server_at(peer).filter(|_| own_office.is_some()).map(Port::Server);
+    }
+    if kind == LetterKind::Hello {
+        return None;
+    }
+    match seats.office_at(peer) {
+        Some(office) => own_server.map(|_| Port::Office(office)),
+        None if own_office.is_some() && seats.office_of(peer) == own_office && kind != LetterKind::Gone => {
+            Some(Port::Worker(peer))
+        }
+        None => None,
     }
 }
 
@@ -403,4 +419,25 @@ fn port_of(seats: &Seats, peer: Rank, kind: LetterKind) -> Port {
 pub fn road(seats: &Seats, a: Rank, b: Rank) -> Road {
     let is_station = |rank: Rank| seats.office_at(rank).is_some() || seats.server_at(rank).is_some();
     if is_station(a) && is_station(b) { Road::Between } else { Road::Own }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::Topology;
+
+    #[test]
+    fn a_letter_that_is_not_its_senders_to_send_has_no_port() {
+        let workers = Topology::of_sizes(&[2, 1]);
+        let seats = Seats::of(&workers, [Rank(3)].into_iter());
+        let port = |me, peer, kind| port_of(&seats, Rank(me), Rank(peer), kind);
+        assert_eq!(port(0, 1, LetterKind::Push), Some(Port::Worker(Rank(1))));
+        assert_eq!(port(0, 3, LetterKind::Pulled), Some(Port::Server(0)));
+        assert_eq!(port(3, 2, LetterKind::Push), Some(Port::Office(1)));
+        assert_eq!(port(0, 3, LetterKind::Push), None, "a server that only serves pushes nothing");
+        assert_eq!(port(0, 2, LetterKind::Release), None, "another host's office");
+        assert_eq!(port(0, 1, LetterKind::Pulled), None, "a worker answers nothing");
+        assert_eq!(port(0, 1, LetterKind::Gone), None);
+        assert_eq!(port(3, 2, LetterKind::Hello), None, "greetings are over");
+    }
 }

@@ -101,7 +101,7 @@ impl Tables {
         });
         let office = office.map(|number| {
             let workers = seats.offices()[number as usize].1.clone();
-            Office::new(number, workers, specs.to_vec(), placement, consistency)
+            Office::new(number, workers, specs.to_vec(), placement, consistency, step)
         });
         let setup = StationSetup { world: world.clone(), specs, seats, office, shard, wires };
         line.station = Some(Station::start(setup)?);

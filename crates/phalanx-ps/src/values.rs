@@ -127,7 +127,7 @@ fn merged<T: Float>(some: &[Rows], width: usize) -> Rows {
                 to.copy_from_slice(row);
             }
             if has_touches {
-                touches[at] += rows.touches[i];
+                touches[at] += rows.touches.get(i).copied().unwrap_or(1);
             }
         }
     }

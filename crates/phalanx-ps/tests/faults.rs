@@ -3,7 +3,7 @@
 use crate::worlds::{Hosts, WIDTH, bytes, bytes_mut, first, run, spec};
 use phalanx_core::Rank;
 use phalanx_net::ending::{End, Ending};
-use phalanx_ps::{Consistency, PsError, TableSpec, Tables};
+use phalanx_ps::{Consistency, PsError, TableClip, TableRule, TableSpec, Tables};
 
 #[test]
 fn a_lost_server_is_named_with_what_it_served_on_every_worker() {
@@ -143,4 +143,52 @@ fn a_rank_whose_memory_does_not_suffice_tells_all_that_wait_for_it() {
         text
     });
     assert!(said.iter().all(|text| text.contains("bytes for tables on this host")), "{said:?}");
+}
+
+#[test]
+fn rates_and_factors_that_differ_between_hosts_are_refused_with_both() {
+    let said = run(Hosts::of(&[1, 2]), |world, _| {
+        let rule = TableRule { clip: TableClip::Given, ..spec("t").rule };
+        let clipped = TableSpec { rule, ..spec("clipped") };
+        let specs = vec![spec("words"), clipped];
+        let mut said = Vec::new();
+        for differs in [0, 1] {
+            let mut tables = Tables::open(world, specs.clone(), Consistency::Sync, 0).expect("tables open");
+            let own = 0.5 + f64::from(world.rank().0.min(1));
+            let (rate, factor) = if differs == 0 { (own, 1.0) } else { (0.5, own) };
+            tables.push(0, 0, &[1], bytes(&[1.0; WIDTH]), rate).expect("it goes to the office");
+            tables.push(1, 0, &[1], bytes(&[1.0; WIDTH]), 0.5).expect("it goes to the office");
+            tables.release(0, factor).expect("it goes to the office");
+            let mut row = [0.0f32; WIDTH];
+            let pulled = tables.pull(differs, 1, &[1], bytes_mut(&mut row));
+            said.push(pulled.expect_err("no step follows").to_string());
+            tables.close().expect("all say goodbye");
+        }
+        said
+    });
+    let wanted = [
+        "a server refused: table \"words\", step 0: host 0 has 0.5 and host 1 has 1.5 as rates; every rank must push with the same rate",
+        "a server refused: table \"clipped\", step 0: host 0 has 0.5 and host 1 has 1.5 as factors; every rank must release with the same factor",
+    ];
+    assert!(said.iter().all(|said| said == &wanted), "{said:?}");
+}
+
+#[test]
+fn a_worker_that_closes_early_is_named_to_all_that_wait_for_its_push() {
+    let said = run(Hosts::of(&[1, 2]), |world, _| {
+        let mut tables = Tables::open(world, vec![spec("words")], Consistency::Sync, 0).expect("tables open");
+        tables.push(0, 0, &[1], bytes(&[1.0; WIDTH]), 0.5).expect("it goes");
+        if world.rank().0 == 2 {
+            tables.close().expect("it has its own end");
+            return String::new();
+        }
+        let mut row = [0.0f32; WIDTH];
+        tables.pull(0, 1, &[1], bytes_mut(&mut row)).expect("all have pushed step 0");
+        tables.push(0, 1, &[1], bytes(&[1.0; WIDTH]), 0.5).expect("it goes");
+        let text = tables.pull(0, 2, &[1], bytes_mut(&mut row)).expect_err("step 2 never comes").to_string();
+        tables.close().expect("all say goodbye");
+        text
+    });
+    let wanted = "a server refused: table \"words\": rank 2 has closed its tables and never pushes step 1";
+    assert_eq!(said[..2], [wanted, wanted]);
 }

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod faults;
+mod letters;
 mod rows;
 mod schedules;
 mod worlds;

@@ -143,3 +143,20 @@ fn ranks_that_open_other_tables_are_told_of_both() {
     });
     assert!(said.iter().all(|text| text.contains("40 x 3 f32") && text.contains("40 x 5 f32")), "{said:?}");
 }
+
+#[test]
+fn rows_that_were_written_are_seen_in_the_same_step() {
+    run(Hosts::of(&[2, 1]), |world, _| {
+        let mut tables = Tables::open(world, vec![spec("t")], Consistency::Sync, 0).expect("tables open");
+        let mut row = [0.0f32; WIDTH];
+        tables.pull(0, 0, &[3], bytes_mut(&mut row)).expect("rows come");
+        // As every rank does that loads a file.
+        tables.write(0, 0, &[3], bytes(&[7.0; WIDTH])).expect("rows are written");
+        tables.pull(0, 0, &[3], bytes_mut(&mut row)).expect("rows come");
+        assert_eq!(row, [7.0; WIDTH]);
+        tables.push(0, 0, &[], &[], 0.5).expect("it goes on");
+        tables.pull(0, 1, &[3], bytes_mut(&mut row)).expect("rows come");
+        assert_eq!(row, [7.0; WIDTH]);
+        tables.close().expect("it ends well");
+    });
+}

@@ -58,7 +58,7 @@ impl Simulation {
             let first = office_of.len() as u32;
             let ranks = (first..first + n).map(Rank).collect();
             office_of.extend((0..*n).map(|_| number as u32));
-            offices.push(Office::new(number as u32, ranks, specs.clone(), placement.clone(), consistency));
+            offices.push(Office::new(number as u32, ranks, specs.clone(), placement.clone(), consistency, 0));
         }
         let n_workers = office_of.len() as u32;
         let shard = |server| {
