@@ -6,6 +6,7 @@
 
 mod error;
 mod exact_sum;
+mod gathering;
 mod greeting;
 mod letter;
 mod line;
@@ -17,6 +18,7 @@ mod search;
 mod seats;
 mod shard;
 mod spec;
+mod split;
 mod station;
 mod tables;
 #[cfg(test)]

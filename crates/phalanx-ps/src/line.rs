@@ -39,12 +39,12 @@ pub struct Line {
     pub station: Option<Station>,
     pub next_ticket: u64,
     /// Why nothing more can be asked.
-    pub failed: Option<Failure>,
+    pub failed: Option<LineEnd>,
 }
 
 /// Why a line is of no use any more. The first reason stays.
 #[derive(Clone, Debug)]
-pub enum Failure {
+pub enum LineEnd {
     /// Something was refused, in these words. Everybody can still say goodbye.
     Refused(String),
     /// A rank that is needed is lost, or the world is over.
@@ -88,9 +88,9 @@ impl Line {
 
     pub fn send(&mut self, letter: RowLetter) -> Result<(), PsError> {
         match &self.failed {
-            _ if !self.world.is_ours() => return Err(PsError::Forked),
-            Some(Failure::Refused(text)) => return Err(PsError::Refused(text.clone())),
-            Some(Failure::Lost) => return Err(self.lost()),
+            _ if !self.world.is_ours() => Err(PsError::Forked),
+            Some(LineEnd::Refused(text)) => Err(PsError::Refused(text.clone())),
+            Some(LineEnd::Lost) => Err(self.lost()),
             None => self.post(letter),
         }
     }
@@ -157,7 +157,7 @@ impl Line {
         match self.world.casualties().doomed() {
             Some(_) => self.lost(),
             None => {
-                self.failed = Some(Failure::Refused(text.clone()));
+                self.failed = Some(LineEnd::Refused(text.clone()));
                 PsError::Refused(text)
             }
         }
@@ -165,7 +165,7 @@ impl Line {
 
     /// Why this rank's tables cannot be used any more; tells the others.
     fn lost(&mut self) -> PsError {
-        self.failed = Some(Failure::Lost);
+        self.failed = Some(LineEnd::Lost);
         let casualties = self.world.casualties();
         if let Some(doom) = casualties.doomed() {
             return self.named(doom);
@@ -212,7 +212,7 @@ impl Line {
         let is_worker = self.world.is_worker(self.world.rank());
         // Where something was refused, the others still wait for the goodbye.
         let said = match self.failed {
-            Some(Failure::Lost) => Ok(()),
+            Some(LineEnd::Lost) => Ok(()),
             _ if is_worker => self.post(RowLetter::new(LetterKind::Bye, 0, 0)),
             _ => Ok(()),
         };
@@ -253,7 +253,7 @@ impl Line {
         if self.world.casualties().doomed().is_none() {
             let why = match &self.failed {
                 _ if std::thread::panicking() => "the thread that owned its tables panicked".to_string(),
-                Some(Failure::Refused(text)) => text.clone(),
+                Some(LineEnd::Refused(text)) => text.clone(),
                 _ => "its tables were dropped and not closed".to_string(),
             };
             self.world.doom(Doom::GaveUp { rank: self.world.rank(), why });

@@ -7,14 +7,16 @@
 
 use crate::{
     exact_sum::ExactSum,
+    gathering::{Gathering, Wait},
     letter::{LetterKind, RowLetter},
     placement::Placement,
     spec::{TableClip, TableSpec},
+    split::{picked, servers_of, split},
     tables::Consistency,
     values::{RowValues, Rows},
 };
 use phalanx_core::{DType, Rank, kernel::update::clip_factor};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows of a step are kept up to so much for who asks again; evaluation may touch whole tables in one step.
 const KEPT_BYTES: usize = 64 << 20;
@@ -68,25 +70,6 @@ pub struct Office {
 
 /// What a worker pushed: the rate, and its rows.
 type Gift = (f64, Rows);
-
-#[derive(Debug, Default)]
-struct Gathering {
-    /// Only looked up, never walked.
-    slots: HashMap<u32, u32>,
-    values: RowValues,
-    /// The letter that brings each slot; 0 once it is there.
-    bringer: Vec<u64>,
-    waits: Vec<Wait>,
-}
-
-#[derive(Debug)]
-struct Wait {
-    worker: Rank,
-    ticket: u64,
-    slots: Vec<u32>,
-    /// The letters that are still out.
-    missing: BTreeSet<u64>,
-}
 
 #[derive(Debug)]
 enum Asked {
@@ -268,14 +251,7 @@ impl Office {
         }
         // A step that is over wants nothing any more.
         let Some(gathering) = self.gathering.get_mut(&key) else { return };
-        for (&slot, row) in slots.iter().zip(values.bytes().chunks_exact(row_bytes)) {
-            let at = slot as usize * row_bytes;
-            gathering.values.bytes_mut()[at..at + row_bytes].copy_from_slice(row);
-            gathering.bringer[slot as usize] = 0;
-        }
-        for wait in &mut gathering.waits {
-            wait.missing.remove(&letter.ticket);
-        }
+        gathering.bring(letter.ticket, &slots, &values, row_bytes);
         self.answer(key, out);
     }
 
@@ -283,15 +259,7 @@ impl Office {
     fn answer(&mut self, key: (u32, u64, u64), out: &mut Vec<(Port, RowLetter)>) {
         let row_bytes = self.specs[key.0 as usize].row_bytes();
         let gathering = self.gathering.get_mut(&key).expect("callers have it");
-        let (ready, rest): (Vec<Wait>, Vec<Wait>) =
-            std::mem::take(&mut gathering.waits).into_iter().partition(|wait| wait.missing.is_empty());
-        gathering.waits = rest;
-        for wait in ready {
-            let mut values = RowValues::zeros(wait.slots.len() * row_bytes);
-            for (to, &slot) in values.bytes_mut().chunks_exact_mut(row_bytes).zip(&wait.slots) {
-                let at = slot as usize * row_bytes;
-                to.copy_from_slice(&gathering.values.bytes()[at..at + row_bytes]);
-            }
+        for (wait, values) in gathering.take_ready(row_bytes) {
             let rows = Rows { values, ..Rows::default() };
             let letter =
                 RowLetter { ticket: wait.ticket, rows, ..RowLetter::new(LetterKind::Pulled, key.0, key.1) };
@@ -506,43 +474,4 @@ impl Office {
             out.push((Port::Server(server), letter));
         }
     }
-}
-
-/// The servers that have a partition of the table.
-pub fn servers_of(placement: &Placement, table: u32) -> BTreeSet<u32> {
-    let layout = placement.layout(table as usize);
-    (0..layout.n_partitions()).map(|p| layout.server_of(p)).collect()
-}
-
-/// The rows of each server of the table; some have none.
-fn split(placement: &Placement, table: u32, row_bytes: usize, rows: Rows) -> BTreeMap<u32, Rows> {
-    let servers = servers_of(placement, table);
-    if let (1, Some(&only)) = (servers.len(), servers.first()) {
-        return BTreeMap::from([(only, rows)]);
-    }
-    let layout = placement.layout(table as usize);
-    let mut places: BTreeMap<u32, Vec<u32>> =
-        servers.into_iter().map(|server| (server, Vec::new())).collect();
-    for (at, &id) in rows.ids.iter().enumerate() {
-        let server = layout.place(id.into()).server;
-        places.get_mut(&server).expect("rows are on servers of their table").push(at as u32);
-    }
-    let pick = |places: Vec<u32>| Rows {
-        ids: places.iter().map(|&at| rows.ids[at as usize]).collect(),
-        touches: match rows.touches.is_empty() {
-            true => Vec::new(),
-            false => places.iter().map(|&at| rows.touches[at as usize]).collect(),
-        },
-        values: picked(&rows.values, &places, row_bytes),
-    };
-    places.into_iter().map(|(server, places)| (server, pick(places))).collect()
-}
-
-fn picked(values: &RowValues, places: &[u32], row_bytes: usize) -> RowValues {
-    let mut out = RowValues::zeros(places.len() * row_bytes);
-    for (to, &at) in out.bytes_mut().chunks_exact_mut(row_bytes).zip(places) {
-        let at = at as usize * row_bytes;
-        to.copy_from_slice(&values.bytes()[at..at + row_bytes]);
-    }
-    out
 }

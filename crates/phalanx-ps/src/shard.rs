@@ -8,9 +8,10 @@
 use crate::{
     exact_sum::ExactSum,
     letter::{LetterKind, RowLetter},
-    office::{Port, servers_of},
+    office::Port,
     placement::Placement,
     spec::{RowReduction, TableClip, TableRule, TableSpec, TableUpdate},
+    split::servers_of,
     tables::Consistency,
     values::{RowValues, Rows},
 };
