@@ -21,7 +21,6 @@ mod sync {
             ready()
         }
 
-        #[expect(dead_code, reason = "only what looks out calls it")]
         pub fn look_out(&self, _deadline: Instant, ready: &dyn Fn() -> bool) -> bool {
             ready()
         }

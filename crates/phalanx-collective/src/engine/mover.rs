@@ -117,7 +117,9 @@ impl Mover {
 
     /// The next job, if it is one of these.
     fn next(&mut self, of: impl FnOnce(&Job) -> bool) -> Option<Job> {
-        let job = self.set.state().queue.pop_front_if(|job| of(job))?;
+        let mut state = self.set.state();
+        let job = if of(state.queue.front()?) { state.queue.pop_front()? } else { return None };
+        drop(state);
         self.n_jobs += 1;
         Some(job)
     }
