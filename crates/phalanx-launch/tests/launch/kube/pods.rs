@@ -3,7 +3,7 @@
 use super::Manifest;
 use crate::launch::{
     netns::{Hosts, binary, inside, many_sizes},
-    support::{Running, TempDir, eventually, finish, kill, phalanx},
+    support::{Running, TempDir, eventually, kill},
 };
 use serde_json::Value;
 use std::{
@@ -229,20 +229,8 @@ fn a_rank_that_is_killed_is_named_in_the_other_pod() {
     pods.assert_nothing_is_left();
 }
 
-/// Whether the launcher knows how to start one part of a job on each node.
-fn has_nnodes() -> bool {
-    let has = finish(&mut phalanx(&["run", "--help"])).stdout.contains("--nnodes");
-    if !has {
-        eprintln!("skipped: phalanx run has no --nnodes yet, so pods with several ranks cannot start");
-    }
-    has
-}
-
 #[test]
 fn pods_with_two_ranks_each_are_one_world_and_a_killed_rank_is_named() {
-    if !has_nnodes() {
-        return;
-    }
     let (binary, sizes) = (binary(), many_sizes());
     for (tag, kind) in [("kq", "job"), ("kr", "jobset")] {
         let Some(pods) = Pods::of(tag, kind, "2", &[&[binary.as_str()], &WORK[..]].concat()) else { return };
