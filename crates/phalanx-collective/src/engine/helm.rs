@@ -151,7 +151,8 @@ impl Set {
     }
 
     /// Runs what is to be run until this operation is done, or the deadline has passed, or the mover's own thread has to do something. Only where
-    /// all ranks share a host: a batch that has begun is finished first, and there that takes no longer than its data.
+    /// all ranks share a host: a batch that has begun is finished first. There that takes no longer than its data, unless a rank stops in it; then
+    /// until that rank is found frozen.
     pub fn help(&self, slot: &Slot, deadline: Instant) {
         if !self.is_ours() || Instant::now() >= deadline {
             return;
@@ -160,7 +161,7 @@ impl Set {
         let mut turn = Turn { set: self, mover: Some(mover) };
         let mover = turn.mover.as_mut().expect("it was just put there");
         loop {
-            let is_all = mover.help(slot);
+            let is_all = mover.help(slot, deadline);
             if slot.is_done() || !is_all || Instant::now() >= deadline {
                 return;
             }

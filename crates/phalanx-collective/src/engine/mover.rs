@@ -87,13 +87,14 @@ impl Mover {
         self.set.version() != self.n_jobs || self.set.view() != self.seen
     }
 
-    /// Runs what there is until this operation is done, on the thread that waits for it. False if there is something for its own thread.
-    pub fn help(&mut self, slot: &Slot) -> bool {
+    /// Runs what there is until this operation is done or the deadline has passed, on the thread that waits for it. False if there is something
+    /// for its own thread.
+    pub fn help(&mut self, slot: &Slot, deadline: Instant) -> bool {
         while self.has_news() && !slot.is_done() {
             self.look();
             while let Some(job) = self.next(Job::is_for_all) {
                 self.perform(job);
-                if slot.is_done() {
+                if slot.is_done() || Instant::now() >= deadline {
                     return true;
                 }
             }
