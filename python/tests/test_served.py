@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from typing import Any
 
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import DEADLINE_S, launch, run_ranks
 
 import phalanx.torch as hvd
-from phalanx.exceptions import MismatchError
+from phalanx import _world
+from phalanx.exceptions import ForkedError, MismatchError
 
 WORDS, WIDTH, STEPS = 50, 4, 6
 
@@ -234,3 +238,205 @@ def opened_differently() -> str:
 def test_ranks_with_other_tables_are_told_of_both() -> None:
     for text in run_ranks(2, opened_differently):
         assert "5 x 2 f32" in text and "6 x 2 f32" in text
+
+
+#: Rank 1 ends with an exception; rank 0 waits for its push.
+ENDS = """
+import torch, phalanx.torch as hvd
+hvd.init()
+net = torch.nn.Sequential(torch.nn.Embedding(5, 2, sparse=True))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+tables = hvd.serve_tables(net, optimizer)
+if hvd.rank() == 1:
+    raise RuntimeError("a test")
+optimizer.step()
+try:
+    net(torch.tensor([1]))
+except Exception as error:
+    print("told:", type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_rank_that_ends_with_an_exception_is_named_and_nobody_waits_for_the_timeout() -> None:
+    env = {"PHALANX_TIMEOUT": str(int(3 * DEADLINE_S))}
+    job = launch(2, [sys.executable, "-c", ENDS], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = job.communicate(timeout=DEADLINE_S)
+    finally:
+        job.kill()
+    told = [line for line in said.splitlines() if "told:" in line]
+    assert told and "rank 1" in told[0], said
+
+
+def loaded() -> bool:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    hvd.serve_tables(net, optimizer)
+    with torch.no_grad():
+        net(batch(0))
+    state = net.state_dict()
+    state["words.weight"] = state["words.weight"] + 1.0
+    net.load_state_dict(state)
+    ids = torch.arange(WORDS)
+    return torch.equal(net.words(ids), state["words.weight"])
+
+
+def test_rows_that_were_loaded_after_a_validation_are_seen() -> None:
+    assert run_ranks(2, loaded) == [True, True]
+
+
+def by_hand(use: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights after two steps: with served tables, and with torch alone."""
+    ends = []
+    for is_served in (True, False):
+        net = Net()
+        optimizer: Any = torch.optim.SGD(net.parameters(), lr=0.1)
+        if is_served:
+            hvd.serve_tables(net, optimizer)
+            if use == "wrapped closure":
+                optimizer = hvd.DistributedOptimizer(optimizer, net.out.named_parameters())
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for step in range(2):
+            optimizer.zero_grad()
+            if use.endswith("closure"):
+
+                def closure(net: Net = net, optimizer: Any = optimizer, step: int = step) -> torch.Tensor:
+                    optimizer.zero_grad()
+                    loss = net(batch(step)).square().mean()
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+            elif use == "two backward calls":
+                loss = net(batch(step)).square().mean()
+                loss.backward(retain_graph=True)
+                loss.backward()
+                optimizer.step()
+            elif use == "loaded optimizer":
+                optimizer.load_state_dict(optimizer.state_dict())
+                net(batch(step)).square().mean().backward()
+                optimizer.step()
+            scheduler.step()
+        ends.append(net.state_dict()["words.weight"].clone())
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("use", ["two backward calls", "closure", "wrapped closure", "loaded optimizer"])
+def test_each_use_of_an_optimizer_ends_where_torch_ends(use: str) -> None:
+    for mine, wanted in run_ranks(2 if use.startswith("wrapped") else 1, by_hand, use):
+        torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-12)
+
+
+def skipped() -> bool:
+    net = Net()
+    optimizer: Any = torch.optim.SGD(net.parameters(), lr=0.1)
+    hvd.serve_tables(net, optimizer)
+    optimizer = hvd.DistributedOptimizer(optimizer, net.out.named_parameters())
+    before = net.state_dict()["words.weight"]
+    net(batch(0)).sum().backward()
+    optimizer.zero_grad()  # This step is skipped.
+    is_dropped = not net.words._table.given
+    net(batch(1)).sum().backward()
+    optimizer.step()
+    touched = torch.zeros(WORDS, dtype=torch.bool)
+    touched[batch(1).flatten()] = True
+    touched[3] = False  # padding_idx
+    moved = (net.state_dict()["words.weight"] != before).any(1)
+    return is_dropped and torch.equal(moved, touched)
+
+
+def test_a_skipped_step_is_discarded_by_both_zero_grads() -> None:
+    assert run_ranks(2, skipped) == [True, True]
+
+
+def lazy() -> tuple[torch.Tensor, torch.Tensor]:
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True, dtype=torch.float64))
+    rows = net[0].weight.detach().clone()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    hvd.serve_tables(net, optimizer)
+    velocity = torch.zeros_like(rows)
+    for ids in ([0, 1], [1, 2], [0]):
+        net(torch.tensor(ids)).sum().backward()
+        optimizer.step()
+        for i in ids:
+            velocity[i] = 0.5 * velocity[i] + 1.0
+            rows[i] -= 0.1 * velocity[i]
+    return net.state_dict()["0.weight"], rows
+
+
+def test_momentum_moves_the_rows_of_the_step_and_no_others() -> None:
+    ((mine, wanted),) = run_ranks(1, lazy)
+    torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12)
+
+
+def clipped() -> tuple[float, float, float]:
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    tables = hvd.serve_tables(net, optimizer)
+    before = net.state_dict()["0.weight"]
+    net(torch.tensor([1, 1])).sum().backward()
+    net(torch.tensor([2])).sum().backward()
+    norm = tables.norm()
+    tables.scale_(0.5)
+    optimizer.step()
+    moved = net.state_dict()["0.weight"] - before
+    return norm, float(moved.norm()), tables.norm()
+
+
+def test_gradients_that_wait_are_measured_and_scaled() -> None:
+    ((norm, moved, after),) = run_ranks(1, clipped)
+    assert norm == pytest.approx((2 * (4 + 1)) ** 0.5) and moved == pytest.approx(norm / 2, rel=1e-5) and after == 0.0
+
+
+def cycled() -> str:
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+    hvd.serve_tables(net, optimizer)
+    optimizer.param_groups[0]["momentum"] = 0.75
+    return says(optimizer.step)
+
+
+def test_numbers_of_the_rule_that_change_are_refused() -> None:
+    (text,) = run_ranks(1, cycled)
+    assert "0.5" in text and "0.75" in text and "only lr may change" in text
+
+
+def forked() -> tuple[int, bool]:
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    tables = hvd.serve_tables(net, optimizer)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (tables.close, tables.explain):
+                with pytest.raises(ForkedError):
+                    call()
+            del tables._core
+            tables._end()
+            code = 0
+        finally:
+            os._exit(code)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    net(torch.tensor([1])).sum().backward()
+    optimizer.step()
+    return ended, bool(net(torch.tensor([1])).isfinite().all())
+
+
+def test_a_forked_child_is_refused_and_its_parent_goes_on() -> None:
+    assert run_ranks(2, forked, fresh=True) == [(0, True), (0, True)]
+
+
+def raising() -> tuple[str, bool]:
+    def bad() -> None:
+        _world._at_shutdown.remove(bad)
+        raise RuntimeError("a test")
+
+    _world._at_shutdown.append(bad)
+    with pytest.raises(RuntimeError) as caught:
+        hvd.shutdown()
+    return str(caught.value), hvd.is_initialized()
+
+
+def test_shutdown_goes_on_whatever_one_of_its_steps_raises() -> None:
+    assert run_ranks(1, raising) == [("a test", False)]

@@ -51,7 +51,7 @@ impl ServedTables {
         };
         let world: Arc<World> = state::engine(py)?.world().clone();
         if world.servers().len() > 0 {
-            // Those ranks do not run this script: nobody there would open the tables.
+            // Those ranks wait in create_server(): nobody there would open the tables.
             let text = "this world has ranks that only serve, which tables of Python do not use; start it without --servers";
             return Err(PyValueError::new_err(text));
         }

@@ -7,24 +7,24 @@ from typing import Any
 import torch
 
 
-def rule_of(name: str, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[str, dict[str, float]]:
+def rule_of(name: str, kind: type, group: dict[str, Any]) -> tuple[str, dict[str, float]]:
     """The rule and its numbers; what servers cannot do is refused."""
     for key, off in [("weight_decay", 0), ("maximize", False), ("differentiable", False)]:
         if group.get(key, off):
             raise ValueError(f"{name}: servers do not apply {key}={group[key]}; give the table a parameter group without it")
-    if type(optimizer) is torch.optim.SGD:
+    if kind is torch.optim.SGD:
         if group["dampening"]:
             raise ValueError(f"{name}: servers do not apply dampening={group['dampening']}; set it to 0")
         if not group["momentum"]:
             return "sgd", {}
         return "momentum", {"momentum": float(group["momentum"]), "nesterov": float(group["nesterov"])}
-    if type(optimizer) is torch.optim.Adagrad:
+    if kind is torch.optim.Adagrad:
         first = float(group["initial_accumulator_value"])
         return "adagrad", {"eps": float(group["eps"]), "first_state": first}
-    if type(optimizer) is torch.optim.SparseAdam:
+    if kind is torch.optim.SparseAdam:
         beta1, beta2 = group["betas"]
         return "sparse_adam", {"beta1": float(beta1), "beta2": float(beta2), "eps": float(group["eps"])}
     raise ValueError(
-        f"{name}: servers apply SGD, Adagrad and SparseAdam, not {type(optimizer).__name__}; train the tables with one of these, or with "
+        f"{name}: servers apply SGD, Adagrad and SparseAdam, not {kind.__name__}; train the tables with one of these, or with "
         "sparse=False"
     )

@@ -16,6 +16,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +29,7 @@ from phalanx import _phalanx, _world
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _memory
 from phalanx.torch._served_rules import rule_of
+from phalanx.torch._wrapping import Uncopied
 from phalanx.torch.collectives import barrier
 
 #: Rows are written and gathered in pieces of this many bytes.
@@ -40,6 +43,7 @@ class ServedTables:
     def __init__(self, core: _phalanx.ServedTables, tables: list[_Table]) -> None:
         self._core = core
         self._tables = tables
+        self._owner = os.getpid()
         for number, table in enumerate(tables):
             table.core, table.number = core, number
 
@@ -63,12 +67,15 @@ class ServedTables:
         The rows themselves are in the model's ``state_dict()``.
         """
         return {
-            table.name: {"step": self._core.step(table.number), "states": [table.gather(p) for p in table.state_parts()]}
+            table.name: {
+                "step": self._core.step(table.number),
+                "states": [table.gather(p) for p in table.state_parts()],
+            }
             for table in self._tables
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces the states. Every rank may call it with the same values, or one rank before the others go on."""
+        """Replaces the states. Every rank calls it with the same values, as it does with the model's ``load_state_dict()``."""
         for table in self._tables:
             if table.name not in state:
                 raise KeyError(f"the saved states have no table {table.name!r}; they have {sorted(state)}")
@@ -83,13 +90,38 @@ class ServedTables:
 
     def close(self) -> None:
         """Ends the service; every rank calls it. :func:`shutdown` and the end of the process do, too."""
-        if self.close in _world._at_shutdown:
-            _world._at_shutdown.remove(self.close)
+        if self._end in _world._at_shutdown:
+            _world._at_shutdown.remove(self._end)
         self._core.close()
 
-    def _push(self, *_: Any) -> None:
+    def norm(self) -> float:
+        """The 2-norm of the gradients of all tables that wait on this rank for its next step, before they are reduced over ranks.
+
+        They are in no ``.grad``: ``clip_grad_norm_`` and ``GradScaler`` do not see them.
+        """
+        rows = [table.waiting()[1] for table in self._tables]
+        return math.sqrt(sum(float(r.double().square().sum()) for r in rows))
+
+    def scale_(self, factor: float) -> None:
+        """Multiplies the gradients that wait on this rank for its next step: to clip them, or to unscale them.
+
+        Every rank calls it with the same factor.
+        """
         for table in self._tables:
-            table.push()
+            table.scale_(float(factor))
+
+    def _end(self) -> None:
+        # A forked child inherits what is done at the end, but not the tables.
+        if os.getpid() == self._owner:
+            self.close()
+
+    def _check(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for table in self._tables:
+            table.check(optimizer.param_groups[table.group])
+
+    def _push(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for table in self._tables:
+            table.push(optimizer.param_groups[table.group])
 
     def _forget(self) -> None:
         for table in self._tables:
@@ -102,12 +134,15 @@ class _Table:
     core: _phalanx.ServedTables
     number: int
 
-    def __init__(self, name: str, weight: torch.Tensor, group: dict[str, Any], rule: tuple[str, dict[str, float]]) -> None:
+    def __init__(
+        self, name: str, weight: torch.Tensor, group: int, kind: type, rule: tuple[str, dict[str, float]]
+    ) -> None:
         self.name = name
         self.height, self.width = int(weight.shape[0]), int(weight.shape[1])
         self.dtype = weight.dtype
+        # Which parameter group, by its number: loading a state makes new groups.
         self.group = group
-        self.rule = rule
+        self.kind, self.rule = kind, rule
         self.is_trained = weight.requires_grad
         self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -123,9 +158,30 @@ class _Table:
         return rows
 
     def _note(self, ids: torch.Tensor, gradient: torch.Tensor) -> None:
-        self.given.append((ids, gradient.detach()))
+        # A copy, because a further backward pass may add to this one's memory.
+        self.given.append((ids, gradient.detach().clone()))
 
-    def push(self) -> None:
+    def waiting(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers of rows and their gradients of all passes, each row once."""
+        if not self.given:
+            return torch.empty(0, dtype=torch.int64), torch.empty((0, self.width), dtype=self.dtype)
+        ids, inverse = torch.unique(torch.cat([i for i, _ in self.given]), return_inverse=True)
+        rows = torch.cat([g.to(self.dtype) for _, g in self.given])
+        return ids, torch.zeros((len(ids), self.width), dtype=self.dtype).index_add_(0, inverse, rows)
+
+    def scale_(self, factor: float) -> None:
+        for _, gradient in self.given:
+            gradient.mul_(factor)
+
+    def check(self, group: dict[str, Any]) -> None:
+        """Refuses numbers of the rule that have changed: servers have those of the beginning."""
+        now = rule_of(self.name, self.kind, group) if self.is_trained else self.rule
+        if now != self.rule:
+            raise ValueError(
+                f"{self.name}: servers were told {self.rule} by serve_tables(), and the parameter group says {now} now; only lr may change"
+            )
+
+    def push(self, group: dict[str, Any]) -> None:
         """Sends what all passes of this step gave; no rows if they gave none."""
         if not self.is_trained:
             return
@@ -134,9 +190,9 @@ class _Table:
         gradients = torch.cat([g.to(self.dtype) for _, g in self.given]).contiguous() if self.given else empty
         self.given.clear()
         step = self.core.step(self.number)
-        rate = float(self.group["lr"])
+        rate = float(group["lr"])
         if self.rule[0] == "adagrad":
-            rate /= 1.0 + step * float(self.group.get("lr_decay", 0.0))
+            rate /= 1.0 + step * float(group.get("lr_decay", 0.0))
         self.core.push(self.number, step, _memory.lend(ids), _memory.lend(gradients), rate)
 
     def pieces(self) -> Iterator[torch.Tensor]:
@@ -153,7 +209,9 @@ class _Table:
 
     def scatter(self, values: torch.Tensor, part: int = 0) -> None:
         if values.shape != (self.height, self.width):
-            raise ValueError(f"table {self.name!r} is {self.height} x {self.width}, the values are {tuple(values.shape)}")
+            raise ValueError(
+                f"table {self.name!r} is {self.height} x {self.width}, the values are {tuple(values.shape)}"
+            )
         values = values.detach().to(self.dtype).contiguous()
         for ids in self.pieces():
             rows = values[int(ids[0]) : int(ids[-1]) + 1]
@@ -179,7 +237,9 @@ class ServedEmbedding(torch.nn.Module):
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The rows of these numbers, as the module gave them whose place it took."""
-        ids, inverse = torch.unique(input.reshape(-1).to(torch.int64), return_inverse=True)
+        device = input.device
+        # Servers have the rows in memory of the host.
+        ids, inverse = torch.unique(input.reshape(-1).to("cpu", torch.int64), return_inverse=True)
         if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= self.num_embeddings):
             wrong = int(ids[0]) if int(ids[0]) < 0 else int(ids[-1])
             raise IndexError(f"table {self._table.name!r}: row {wrong} is not in 0..{self.num_embeddings}")
@@ -189,7 +249,8 @@ class ServedEmbedding(torch.nn.Module):
             at = torch.searchsorted(ids, self.padding_idx).item()
             if at < len(ids) and int(ids[int(at)]) == self.padding_idx:
                 padding = int(at)
-        places = inverse.view(input.shape)
+        # Gradients come back to the host the same way.
+        places, rows = inverse.view(input.shape).to(device), rows.to(device)
         if self._is_bag:
             return F.embedding_bag(
                 places,
@@ -228,7 +289,9 @@ class ServedEmbedding(torch.nn.Module):
             missing_keys.append(key)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        raise TypeError("a served embedding cannot be copied: its rows are on servers; copy the model before serve_tables()")
+        raise TypeError(
+            "a served embedding cannot be copied: its rows are on servers; copy the model before serve_tables()"
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a served embedding cannot be pickled: save the model's state_dict()")
@@ -248,13 +311,15 @@ def serve_tables(
 
     Every rank calls it with the same model, before :func:`DistributedOptimizer` or :class:`DistributedDataParallel`; the rows begin with
     those of rank 0. The modules are replaced in place, and their weights leave the optimizer, whose rule servers apply from then on, with
-    the learning rate of their parameter group at each step. Gradients of all passes since the last step are sent by ``optimizer.step()``.
+    the learning rate of their parameter group at each step. Gradients of all passes since the last step are sent by ``optimizer.step()``;
+    they are in no ``.grad``, so that clipping and ``GradScaler`` do not reach them: see ``norm()`` and ``scale_()`` of the result. Momentum
+    is lazy: a step moves the rows that it touches, where torch also moves those that earlier steps have touched.
 
     ``op`` is :data:`Average`, :data:`Sum`, or ``"by-touch"``: divided by the number of ranks that touched a row. ``staleness`` lets ranks
     be apart by that many steps, -1 by any number; they need ``op=Sum``. ``wire_dtype`` is ``torch.float16`` or ``torch.bfloat16`` for rows
     that travel between hosts. A table is cut into ``partitions``, by default one for each rank.
     """
-    if type(optimizer).__name__.startswith("Distributed") or hasattr(optimizer, "_reducer"):
+    if isinstance(optimizer, Uncopied):
         raise ValueError("call serve_tables() before the optimizer is wrapped, with the optimizer that it will wrap")
     if op not in _REDUCTIONS:
         raise ValueError(f"op must be Average, Sum or 'by-touch', not {op!r}")
@@ -265,7 +330,9 @@ def serve_tables(
         raise ValueError(f"wire_dtype must be torch.float16, torch.bfloat16 or None, not {wire_dtype!r}")
     found = _found(model, optimizer)
     if not found:
-        raise ValueError("the model has no Embedding or EmbeddingBag with sparse=True whose weight this optimizer trains")
+        raise ValueError(
+            "the model has no Embedding or EmbeddingBag with sparse=True whose weight this optimizer trains"
+        )
     n = _phalanx.place()[1]
     described = [
         (
@@ -290,17 +357,32 @@ def serve_tables(
     for table, weight, places in found:
         for parent, child, module in places:
             setattr(parent, child, ServedEmbedding(table, module))
-        table.group["params"][:] = [p for p in table.group["params"] if p is not weight]
+        params = optimizer.param_groups[table.group]["params"]
+        params[:] = [p for p in params if p is not weight]
         optimizer.state.pop(weight, None)
-    optimizer.register_step_pre_hook(served._push)
-    for target in (optimizer, model):
-        target.zero_grad = functools.partial(_zero_grad, served, target.zero_grad)  # type: ignore[method-assign]
-    _world._at_shutdown.append(served.close)
+    optimizer.register_step_pre_hook(served._check)
+    # After the step, because a closure computes the gradients within it.
+    optimizer.register_step_post_hook(served._push)
+    # A class and not an attribute of the instance, which would hide the zero_grad of an optimizer that wraps this one.
+    kind = type(optimizer)
+    optimizer.__class__ = type(kind.__name__, (_Serving, kind), {"__module__": kind.__module__, "_served": served})
+    model.zero_grad = functools.partial(_zero_grad, served, model.zero_grad)  # type: ignore[method-assign]
+    _world._at_shutdown.append(served._end)
     return served
 
 
+class _Serving(torch.optim.Optimizer):
+    """What is added to the class of an optimizer whose tables are served."""
+
+    _served: ServedTables
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the optimizer's; gradients of tables that no step has used are dropped with the others."""
+        self._served._forget()
+        super().zero_grad(*args, **kwargs)
+
+
 def _zero_grad(served: ServedTables, own: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Gradients that no step has used are dropped with the others."""
     served._forget()
     own(*args, **kwargs)
 
@@ -308,18 +390,19 @@ def _zero_grad(served: ServedTables, own: Callable[..., None], *args: Any, **kwa
 _Places = list[tuple[torch.nn.Module, str, Any]]
 
 
-def _found(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> list[tuple[_Table, torch.Tensor, _Places]]:
+def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[_Table, torch.Tensor, _Places]]:
     """The tables to serve, each with its weight and the modules that use it."""
-    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    kind = _kind(optimizer)
+    groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
     places: dict[int, _Places] = {}
     weights: dict[int, tuple[str, torch.Tensor]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
             parent, _, child = path.rpartition(".")
             if not path:
-                raise ValueError("the model itself is an embedding: put it into a module, torch.nn.Sequential(embedding)")
+                raise ValueError(
+                    "the model itself is an embedding: put it into a module, torch.nn.Sequential(embedding)"
+                )
             weights.setdefault(id(module.weight), (path, module.weight))
             places.setdefault(id(module.weight), []).append((model.get_submodule(parent), child, module))
     found = []
@@ -330,13 +413,21 @@ def _found(
             continue
         others = sum(p is weight for m in model.modules() for p in m._parameters.values())
         if others != len({id(m) for _, _, m in users}):
-            warnings.warn(f"{path}.weight is used by another module, too: its gradient is dense, and it is not served", stacklevel=3)
+            warnings.warn(
+                f"{path}.weight is used by another module, too: its gradient is dense, and it is not served",
+                stacklevel=3,
+            )
             continue
         for _, _, module in users:
             _check_module(path, module)
-        rule = rule_of(path, optimizer, groups[key])
-        found.append((_Table(path, weight, groups[key], rule), weight, users))
+        rule = rule_of(path, kind, optimizer.param_groups[groups[key]])
+        found.append((_Table(path, weight, groups[key], kind, rule), weight, users))
     return found
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> type:
+    """The optimizer's own class; it may serve tables of another model already."""
+    return next(kind for kind in type(optimizer).__mro__ if not issubclass(kind, _Serving))
 
 
 def _check_module(path: str, module: Any) -> None:
@@ -347,4 +438,6 @@ def _check_module(path: str, module: Any) -> None:
     if module.weight.device.type != "cpu":
         raise ValueError(f"{path}: its weight is on {module.weight.device}; serve the tables before the model is moved")
     if module.weight.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"{path}: a table is of float32 or float64, not {module.weight.dtype}; see wire_dtype for the network")
+        raise ValueError(
+            f"{path}: a table is of float32 or float64, not {module.weight.dtype}; see wire_dtype for the network"
+        )
