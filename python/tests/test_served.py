@@ -440,3 +440,40 @@ def raising() -> tuple[str, bool]:
 
 def test_shutdown_goes_on_whatever_one_of_its_steps_raises() -> None:
     assert run_ranks(1, raising) == [("a test", False)]
+
+
+SERVERS = """
+import torch, phalanx.torch as hvd
+from phalanx.distributed import TaskSpec
+spec = TaskSpec()
+spec.create_server()
+if not spec.is_ps():
+    hvd.init()
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 2, sparse=True))
+    try:
+        hvd.serve_tables(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    except ValueError as error:
+        print("told:", error, flush=True)
+"""
+
+
+def test_a_world_with_ranks_that_only_serve_is_refused_at_once() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "phalanx",
+        "run",
+        "-np",
+        "2",
+        "--servers",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        SERVERS,
+    ]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
+    env["PHALANX_TIMEOUT"] = str(int(3 * DEADLINE_S))
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.stdout + done.stderr).count("start it without --servers") == 2, done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr

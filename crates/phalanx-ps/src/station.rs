@@ -424,7 +424,61 @@ pub fn road(seats: &Seats, a: Rank, b: Rank) -> Road {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::Topology;
+    use crate::{placement::Placement, shard::ShardSetup, tables::Consistency, testing::spec};
+    use phalanx_core::{Config, Topology};
+    use phalanx_net::{
+        discover::{Identity, Meeting},
+        secret::Secret,
+    };
+
+    /// A rank alone, whose server lacks a table that its office has: letters about it are more than it can take.
+    fn setup() -> StationSetup {
+        let identity = Identity::worker(Rank(0), 1, Meeting::Alone);
+        let world = Arc::new(World::join(identity, Secret::random(), Config::default()).unwrap());
+        let specs = vec![spec("a"), spec("b")];
+        let placement = Placement::greedy(&specs, 1);
+        let sync = Consistency::Sync;
+        let office = Office::new(0, vec![Rank(0)], specs.clone(), placement.clone(), sync, 0);
+        let shard = Shard::new(ShardSetup {
+            server: 0,
+            specs: vec![spec("a")],
+            placement,
+            consistency: sync,
+            n_offices: 1,
+            n_workers: 1,
+            step: 0,
+        });
+        let seats = Seats::of(world.workers(), world.servers());
+        let (office, shard) = (Some(office), Some(shard));
+        StationSetup { world, specs: specs.into(), seats, office, shard, wires: BTreeMap::new() }
+    }
+
+    #[test]
+    fn a_panic_of_a_station_ends_the_world_in_words() {
+        let setup = setup();
+        let world = setup.world.clone();
+        let mut station = Station::start(setup).unwrap();
+        let rows = crate::values::Rows { ids: vec![1], ..Default::default() };
+        station.counter.to.put(RowLetter { rows, ..RowLetter::new(LetterKind::Pull, 1, 0) });
+        station.counter.ring();
+        let said = station.counter.from.await_one(Duration::from_secs(60)).unwrap();
+        assert_eq!(said.kind, LetterKind::Refused);
+        assert!(station.join_until(Instant::now() + Duration::from_secs(60), || false));
+        let doom = world.casualties().doomed();
+        assert!(
+            matches!(&doom, Some(Doom::GaveUp { rank: Rank(0), why }) if why.contains("panicked: index out of bounds")),
+            "{doom:?}"
+        );
+    }
+
+    #[test]
+    fn a_world_that_is_over_ends_a_station_whatever_the_cause() {
+        let setup = setup();
+        let world = setup.world.clone();
+        let mut station = Station::start(setup).unwrap();
+        world.casualties().doom(Doom::Lost(Lost { rank: Rank(0), cause: Cause::Left }));
+        assert!(station.join_until(Instant::now() + Duration::from_secs(60), || false));
+    }
 
     #[test]
     fn a_letter_that_is_not_its_senders_to_send_has_no_port() {
