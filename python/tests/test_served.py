@@ -274,7 +274,8 @@ def loaded() -> bool:
     hvd.serve_tables(net, optimizer)
     with torch.no_grad():
         net(batch(0))
-    state = net.state_dict()
+    # Not net.state_dict(), which another rank may have replaced by now: all load the same.
+    state = Net().state_dict()
     state["words.weight"] = state["words.weight"] + 1.0
     net.load_state_dict(state)
     ids = torch.arange(WORDS)
