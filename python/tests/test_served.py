@@ -413,8 +413,11 @@ def forked() -> tuple[int, bool]:
             for call in (tables.close, tables.explain):
                 with pytest.raises(ForkedError):
                     call()
-            del tables._core
             tables._end()
+            # What the child inherited goes, and the parent's tables stay.
+            for table in tables._tables:
+                del table.core
+            del tables._core
             code = 0
         finally:
             os._exit(code)
