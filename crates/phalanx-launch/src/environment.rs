@@ -187,6 +187,36 @@ pub fn of_rank_for_horovod(place: &Assignment, host: &str) -> Vec<(String, Strin
     env
 }
 
+/// Whether every rank gets this from the launcher, so that `-x` could not change it.
+pub fn is_given_by_the_launcher(name: &[u8]) -> bool {
+    const GIVEN: [&str; 14] = [
+        "PHALANX_RANK",
+        "PHALANX_SIZE",
+        "PHALANX_ROLE",
+        "PHALANX_SERVERS",
+        "PHALANX_LOCAL_RANK",
+        "PHALANX_LOCAL_SIZE",
+        "PHALANX_CROSS_RANK",
+        "PHALANX_CROSS_SIZE",
+        "PHALANX_HOSTNAME",
+        "PHALANX_RENDEZVOUS",
+        "PHALANX_LAUNCHER",
+        "PHALANX_SECRET",
+        "PHALANX_SECRET_FILE",
+        "PHALANX_SECRET_FD",
+    ];
+    GIVEN.iter().any(|given| given.as_bytes() == name)
+}
+
+/// Which of several processes of mpirun or mpiexec this is. Ranks of `phalanx run` do not have these variables.
+pub fn task_of_mpi(var: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let sets = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")];
+    sets.into_iter().find_map(|(rank, size)| {
+        let (rank, size) = (var(rank)?, var(size)?.trim().parse::<u32>().ok()?);
+        (size > 1).then(|| format!("process {rank} of {size}"))
+    })
+}
+
 /// What `-x NAME[=VALUE]` adds; the name alone when this environment does not have it.
 pub fn extra(spec: &str, here: impl Fn(&str) -> Option<Vec<u8>>) -> Result<(Vec<u8>, Vec<u8>), String> {
     let (name, value) = match spec.split_once('=') {
@@ -203,6 +233,20 @@ pub fn extra(spec: &str, here: impl Fn(&str) -> Option<Vec<u8>>) -> Result<(Vec<
 mod tests {
     use super::*;
     use crate::hosts::parse_list;
+
+    #[test]
+    fn one_of_several_processes_of_mpi_is_known() {
+        let env = |rank: &'static str, size: &'static str, n: &'static str| {
+            task_of_mpi(&move |name: &str| match name {
+                name if name == rank => Some("2".to_string()),
+                name if name == size => Some(n.to_string()),
+                _ => None,
+            })
+        };
+        assert_eq!(env("PMI_RANK", "PMI_SIZE", "4").as_deref(), Some("process 2 of 4"));
+        assert_eq!(env("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "1"), None);
+        assert_eq!(env("", "", ""), None);
+    }
 
     #[test]
     fn other_launchers_ranks_do_not_reach_ours() {

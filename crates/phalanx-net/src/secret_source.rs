@@ -11,6 +11,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Characters of a secret that somebody chose.
+const LEAST: usize = 16;
+
 /// A secret, and the file of the user's own key if it is that one.
 pub struct FoundSecret {
     pub secret: Secret,
@@ -65,7 +68,6 @@ fn var(name: &str) -> Option<String> {
 
 /// A text that somebody chose. The handshake lets anybody who can connect try guesses at leisure, so it must be long.
 fn from_user(from: &str, text: &str) -> Result<Secret, NetError> {
-    const LEAST: usize = 16;
     if text.trim().len() < LEAST {
         let why = format!(
             "{from} has fewer than {LEAST} characters; use random ones: head -c 32 /dev/urandom | base64"
@@ -94,6 +96,11 @@ fn users_key(path: &Path) -> io::Result<Secret> {
                     io::ErrorKind::PermissionDenied,
                     "other users can read it; run chmod 600 on it",
                 ));
+            }
+            if text.trim().len() < LEAST {
+                let why =
+                    format!("it has fewer than {LEAST} characters; remove it, and a random one is made");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             return Ok(Secret::from_text(&text));
         }
@@ -138,6 +145,12 @@ mod tests {
         let path = folder.join("secret");
         let first = users_key(&path).unwrap();
         assert_eq!(users_key(&path).unwrap(), first);
+        for short in ["", "x\n"] {
+            fs::write(&path, short).unwrap();
+            let error = users_key(&path).unwrap_err().to_string();
+            assert_eq!(error, "it has fewer than 16 characters; remove it, and a random one is made");
+        }
+        fs::write(&path, "correct horse battery staple").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(users_key(&path).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         fs::remove_dir_all(folder).unwrap();

@@ -23,6 +23,13 @@ pub enum LaunchError {
     HostFile { path: PathBuf, why: io::Error },
     #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
     Extra { name: String },
+    #[error("-x {name}: phalanx run itself gives it to every rank; leave it out")]
+    Given { name: String },
+    #[error(
+        "mpirun or mpiexec started this `phalanx run` as {task}, and each of them would start a whole job: write `phalanx run COMMAND` \
+         without it, or let it start COMMAND itself (-H localhost:N starts a job of N ranks in each)"
+    )]
+    TaskOfMpi { task: String },
     #[error(transparent)]
     Setting(#[from] ConfigError),
     #[error("cannot write {}: {why}; check --output-filename", path.display())]
@@ -87,6 +94,8 @@ impl LaunchError {
             | LaunchError::Rsh(_)
             | LaunchError::Slurm(_)
             | LaunchError::Setting(_)
+            | LaunchError::Given { .. }
+            | LaunchError::TaskOfMpi { .. }
             | LaunchError::Extra { .. } => 2,
             LaunchError::HostFile { .. } | LaunchError::Interface(_) => 2,
             LaunchError::LargeWorld { .. }

@@ -181,6 +181,11 @@ fn world(gathered: &Gathered, plan: &WorldPlan) -> ToNode {
 
 /// `phalanx train` means this machine.
 fn reach(args: &RunArgs) -> Result<Option<JobHosts>, LaunchError> {
+    if !args.hosts.any()
+        && let Some(task) = environment::task_of_mpi(&|name| env::var(name).ok())
+    {
+        return Err(LaunchError::TaskOfMpi { task });
+    }
     if args.tf_config && !args.hosts.any() { Ok(None) } else { JobHosts::new(&args.hosts) }
 }
 
@@ -275,8 +280,12 @@ pub fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let extra: Env = specs
         .map(|spec| environment::extra(spec, here).map_err(|name| LaunchError::Extra { name }))
         .collect::<Result<_, _>>()?;
+    if let Some((name, _)) = extra.iter().find(|(name, _)| environment::is_given_by_the_launcher(name)) {
+        return Err(LaunchError::Given { name: String::from_utf8_lossy(name).into_owned() });
+    }
+    let own = here("PHALANX_ENCRYPT").map(|value| (b"PHALANX_ENCRYPT".to_vec(), value));
     let other = |(name, value): &&(Vec<u8>, Vec<u8>)| name == b"PHALANX_ENCRYPT" && value != b"never";
-    if let Some((_, value)) = extra.iter().find(other).filter(|_| args.insecure_plaintext) {
+    if let Some((_, value)) = extra.iter().chain(&own).find(other).filter(|_| args.insecure_plaintext) {
         let value = String::from_utf8_lossy(value).into_owned();
         let why = "--insecure-plaintext says never; leave one of the two out".into();
         return Err(ConfigError::Bad { name: "PHALANX_ENCRYPT", value, why }.into());

@@ -73,6 +73,7 @@ fn unknown_flags_and_missing_commands() {
     fails(&["-np", "1", "--no-such-flag", "true"], 2, &["--no-such-flag"]);
     fails(&["-np", "1"], 2, &["COMMAND"]);
     fails(&["-np", "1", "--rsh", "", "true"], 2, &["--rsh is empty"]);
+    fails(&["-np", "1", "-x", "PHALANX_RANK=0", "true"], 2, &["-x PHALANX_RANK", "gives it to every rank"]);
     fails(&["-np", "1", "-x", "PHALANX_TEST_UNSET", "true"], 2, &["-x PHALANX_TEST_UNSET", "not set here"]);
     fails(&["-np", "1", "--interface", "nosuch0", "true"], 2, &["no interface \"nosuch0\"", "lo"]);
 }

@@ -41,6 +41,12 @@ pub enum NodesError {
         "{flag} starts other hosts from this one, with --nnodes every host is started by itself; leave one of the two out"
     )]
     Both { flag: &'static str },
+    #[error("-np 0: every host has at least one rank; write e.g. -np 4")]
+    NoRanks,
+    #[error(
+        "--interface says where node 0 serves; give it there, and PHALANX_INTERFACE for the ranks of this host"
+    )]
+    Interface,
     #[error("--servers cannot be used with --nnodes; name the hosts with -H instead")]
     Servers,
 }
@@ -76,6 +82,12 @@ impl NodeFlags {
             (_, Some(me)) if me >= n_nodes => return Err(NodesError::RankTooHigh { me, n_nodes }),
             (_, Some(me)) => me,
         };
+        if args.np == Some(0) {
+            return Err(NodesError::NoRanks);
+        }
+        if me > 0 && !args.interface.is_empty() {
+            return Err(NodesError::Interface);
+        }
         let Some(text) = args.rdzv.clone().or(told.filter(|text| !text.is_empty())) else {
             return if n_nodes == 1 { Ok(None) } else { Err(NodesError::NoPlace { n_nodes }) };
         };
@@ -123,6 +135,8 @@ mod tests {
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 -H a,b", "-H starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --hostfile f", "--hostfile starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --rsh ssh", "--rsh starts other hosts"),
+            ("--nnodes 2 --node-rank 0 --rdzv n0:1 -np 0", "-np 0: every host has at least one rank"),
+            ("--nnodes 2 --node-rank 1 --rdzv n0:1 --interface eth0", "--interface says where node 0 serves"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --servers 1", "--servers cannot be used with --nnodes"),
         ] {
             let error = flags(line, None).unwrap_err();
