@@ -3,11 +3,12 @@
 //! - DOOR-1: at most `MAX_GUESTS` unauthenticated connections exist; when one more comes, the oldest is closed, those that know the secret last.
 //! - DOOR-2: a connection that has not authenticated within `PATIENCE` is closed, however slowly it sends; encryption is part of it.
 
-use crate::auth::{Acceptor, Caller, Purpose, fresh_nonce};
+use crate::auth::{Acceptor, AuthError, Caller, Purpose, fresh_nonce};
 use crate::channel::{Channel, Securing, Terms};
 use crate::forks::Own;
 use crate::socket;
 use crate::tls::Tls;
+use crate::voice;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
 use socket2::Socket;
@@ -45,6 +46,8 @@ pub struct Door {
     purpose: Purpose,
     first_token: usize,
     next_token: usize,
+    /// A person was told of somebody who was not let in.
+    has_told: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +83,7 @@ impl Door {
             purpose,
             first_token,
             next_token: first_token + listeners.len(),
+            has_told: false,
         };
         for (i, listener) in listeners.into_iter().enumerate() {
             listener.socket.set_nonblocking(true)?;
@@ -117,6 +121,11 @@ impl Door {
             }
             Err(why) => {
                 tracing::warn!(from = guest.origin(), %why, "refused a connection");
+                if is_a_mistake(&why) && !matches!(self.purpose, Purpose::Link(_)) && !self.has_told {
+                    // Once: strangers may knock as often as they like.
+                    self.has_told = true;
+                    voice::warn(&format!("a process at {} was not let in: {why}", guest.origin()));
+                }
                 self.guests.remove(&token.0);
                 None
             }
@@ -196,6 +205,12 @@ fn came(listener: &Socket) -> io::Result<(Own<Socket>, Option<SocketAddrAny>)> {
 }
 
 /// Goes on with a guest; who it is, and its TLS if it has one, once that is proved.
+/// Whether this looks like a rank that was started with other settings, not like a stranger.
+fn is_a_mistake(why: &io::Error) -> bool {
+    let why = why.get_ref().and_then(|why| why.downcast_ref::<AuthError>());
+    matches!(why, Some(AuthError::WrongSecret | AuthError::RefusesEncryption | AuthError::Version { .. }))
+}
+
 fn talk(guest: &mut Guest, terms: &Terms, purpose: Purpose) -> io::Result<Option<(Caller, Option<Tls>)>> {
     if let Progress::Proving(acceptor) = &mut guest.progress {
         let Some(caller) = prove(acceptor, &guest.socket)? else { return Ok(None) };

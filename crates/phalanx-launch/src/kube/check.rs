@@ -32,6 +32,11 @@ impl<'a> KubeJob<'a> {
         if args.command.first().is_none_or(String::is_empty) {
             return Err(KubeError::NoCommand);
         }
+        if let [word] = &args.command[..]
+            && word.contains(char::is_whitespace)
+        {
+            return Err(KubeError::OneWord { word: word.clone() });
+        }
         let n_ranks = u64::from(n_nodes) * u64::from(args.slots);
         if n_ranks > MOST_RANKS {
             return Err(KubeError::TooManyRanks { n_ranks, most: MOST_RANKS });

@@ -12,6 +12,10 @@ pub enum KubeError {
     NoNodes,
     #[error("no command is given: write what every rank runs behind --, e.g. -- python train.py")]
     NoCommand,
+    #[error(
+        "{word:?} is one word with spaces: write the command without quotes around it, e.g. -- python train.py, or -- sh -c {word:?}"
+    )]
+    OneWord { word: String },
     #[error("{n_ranks} ranks are more than the {most} that a world can have; lower --nodes or --slots")]
     TooManyRanks { n_ranks: u64, most: u64 },
     #[error(

@@ -60,15 +60,15 @@ pub struct PodArgs {
     pub secret: Option<String>,
 
     /// CPUs that each pod requests [default: one for each slot]
-    #[arg(long, value_name = "QUANTITY", value_parser = values::quantity)]
+    #[arg(long, value_name = "QUANTITY", value_parser = values::cpu)]
     pub cpu: Option<String>,
 
     /// Memory that each pod requests and may use at most [default: no request, no limit]
-    #[arg(long, value_name = "QUANTITY", value_parser = values::quantity)]
+    #[arg(long, value_name = "QUANTITY", value_parser = values::memory)]
     pub memory: Option<String>,
 
     /// Most that each pod may keep in /dev/shm; it counts as memory of the pod [default: no limit of its own]
-    #[arg(long, value_name = "QUANTITY", value_parser = values::quantity)]
+    #[arg(long, value_name = "QUANTITY", value_parser = values::memory)]
     pub shm: Option<String>,
 
     /// GPUs of each pod (nvidia.com/gpu)

@@ -1,5 +1,6 @@
 //! What a flag's value may be in Kubernetes: names, quantities, variables. Pure.
 
+use crate::environment::is_foreign;
 use phalanx_core::config::RESERVED;
 
 /// DNS allows no more in one label.
@@ -60,17 +61,24 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// A positive number with a unit of Kubernetes.
-pub fn quantity(text: &str) -> Result<String, String> {
-    const UNITS: [&str; 14] = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+/// Cores, or thousandths of one.
+pub fn cpu(text: &str) -> Result<String, String> {
+    quantity(text, &["", "m"]).ok_or_else(|| "write a positive number of cores, e.g. 4 or 500m".into())
+}
+
+/// Bytes with a unit of Kubernetes.
+pub fn memory(text: &str) -> Result<String, String> {
+    const UNITS: [&str; 12] = ["k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    quantity(text, &UNITS).ok_or_else(|| "write a positive number with a unit, e.g. 16Gi or 512Mi".into())
+}
+
+fn quantity(text: &str, units: &[&str]) -> Option<String> {
     let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit);
     let is_number = number.starts_with(|c: char| c.is_ascii_digit())
         && number.ends_with(|c: char| c.is_ascii_digit())
         && number.parse::<f64>().is_ok_and(|n| n > 0.0);
-    (is_number && UNITS.contains(&unit))
-        .then(|| text.to_string())
-        .ok_or_else(|| "write a positive quantity, e.g. 4, 500m or 16Gi".into())
+    (is_number && units.contains(&unit)).then(|| text.to_string())
 }
 
 pub fn group(text: &str) -> Result<Group, String> {
@@ -98,6 +106,9 @@ pub fn env(text: &str) -> Result<(String, String), String> {
         _ if RESERVED.contains(&name) => {
             return Err("the manifest and the launcher set this variable; leave it out".into());
         }
+        _ if is_foreign(name.as_bytes()) => {
+            return Err("by this variable other launchers tell a process its rank; leave it out".into());
+        }
         _ => {}
     }
     Ok((name.to_string(), value.to_string()))
@@ -121,12 +132,18 @@ mod tests {
 
     #[test]
     fn quantities_are_those_that_kubernetes_takes() {
-        for good in ["4", "500m", "0.5", "16Gi", "1.5G", "64Ki"] {
-            assert_eq!(quantity(good).as_deref(), Ok(good));
+        for good in ["4", "0.5", "500m"] {
+            assert_eq!(cpu(good).as_deref(), Ok(good));
+            assert!(memory(good).is_err(), "{good}");
         }
-        for bad in ["", "0", "-1", "Gi", "16GB", "16 Gi", "1.", ".5", "1e3", "1.2.3", "many"] {
-            assert!(quantity(bad).is_err(), "{bad}");
+        for good in ["16Gi", "1.5G", "512Mi"] {
+            assert_eq!(memory(good).as_deref(), Ok(good));
+            assert!(cpu(good).is_err(), "{good}");
         }
+        for bad in ["", "0", "0Gi", "-1", "Gi", "4 Gi", "4gb", ".5Gi", "5.Gi", "1e3"] {
+            assert!(cpu(bad).is_err() && memory(bad).is_err(), "{bad}");
+        }
+        assert!(env("RANK=5").is_err() && env("OMPI_COMM_WORLD_RANK=1").is_err() && env("LR=5").is_ok());
     }
 
     #[test]

@@ -233,6 +233,8 @@ pub(super) fn connect_hub(
     config: &Config,
 ) -> Result<(Channel, IpAddr), NetError> {
     let mut last = String::from("nothing answered");
+    // Somebody answered and did not fit: that says more than a port where nobody is any more.
+    let mut misfit = None;
     loop {
         for address in &place.addresses {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -242,7 +244,7 @@ pub(super) fn connect_hub(
                 Err(Knock::Auth(e)) if !place.served_by_rank_0 => {
                     return Err(NetError::Auth { with: format!("the meeting point {address}"), error: e });
                 }
-                Err(Knock::Auth(e)) => last = e.to_string(),
+                Err(Knock::Auth(e)) => misfit = Some(format!("{address}: {e}")),
                 Err(Knock::Io(e)) => last = e.to_string(),
             }
         }
@@ -251,6 +253,7 @@ pub(super) fn connect_hub(
         }
         if Instant::now() >= deadline {
             let waited_s = config.start_timeout.as_secs_f64();
+            let last = misfit.unwrap_or(last);
             return Err(NetError::NoMeeting { tried: place.addresses.join(", "), waited_s, last });
         }
         // Not a wait for a condition that could be observed: the server may not exist yet.

@@ -45,7 +45,9 @@ fn numbers_and_names_that_kubernetes_does_not_take() {
     );
     refused(&asked(&["--nodes", "2", "--namespace", "My Lab"]), &["--namespace lab"]);
     refused(&asked(&["--nodes", "2", "--secret", "hunter2 hunter2"]), &["not the secret itself"]);
-    refused(&asked(&["--nodes", "2", "--memory", "16GB"]), &["e.g. 4, 500m or 16Gi"]);
+    refused(&asked(&["--nodes", "2", "--memory", "16GB"]), &["e.g. 16Gi or 512Mi"]);
+    refused(&asked(&["--nodes", "2", "--memory", "500m"]), &["e.g. 16Gi or 512Mi"]);
+    refused(&asked(&["--nodes", "2", "--cpu", "2Gi"]), &["e.g. 4 or 500m"]);
     refused(&asked(&["--nodes", "2", "--fs-group", "users"]), &["the number of a group, or none"]);
     refused(&asked(&["--nodes", "2", "--start-timeout", "0"]), &["number of seconds from 1"]);
     refused(&["--image", "a b", "--nodes", "2", "--", "true"], &["is no image"]);
