@@ -135,7 +135,7 @@ mod tests {
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 -H a,b", "-H starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --hostfile f", "--hostfile starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --rsh ssh", "--rsh starts other hosts"),
-            ("--nnodes 2 --node-rank 0 --rdzv n0:1 -np 0", "-np 0: every host has at least one rank"),
+            ("--nnodes 2 --node-rank 0 --rdzv n0:1 --np 0", "-np 0: every host has at least one rank"),
             ("--nnodes 2 --node-rank 1 --rdzv n0:1 --interface eth0", "--interface says where node 0 serves"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --servers 1", "--servers cannot be used with --nnodes"),
         ] {
