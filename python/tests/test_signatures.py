@@ -36,6 +36,11 @@ EXCEPTIONS: dict[str, str] = {
     f"{_GRAPH}.program.Program.to_string(with_details)": "the text has all of them",
     f"{_GRAPH}.saving.load_inference_model(params_filename)": "model and parameters are in one file",
     f"{_GRAPH}.saving.save_inference_model(params_filename)": "model and parameters are in one file",
+    **{
+        f"horovod.ray.elastic.ElasticRayExecutor.{name}({word})": "elastic jobs are refused, whatever they are given"
+        for name in ("__init__", "create_settings")
+        for word in ("_", "__")
+    },
     "phalanx.distributed.hooks.LoadCheckpoint.after_create_session(coord)": "TensorFlow's; hooks of users may read it",
     "phalanx.distributed.hooks.SessionRunHook.before_run(run_context)": "for hooks of users, who override it",
     "phalanx.torch.collectives.join(device)": "Horovod's; tensors say themselves where they are",

@@ -74,6 +74,8 @@ class RayExecutor:
             "max_workers": max_workers,
             "reset_limit": reset_limit,
             "cooldown_range": cooldown_range,
+            "elastic_timeout": None if elastic_timeout == 600 else elastic_timeout,
+            "override_discovery": None if override_discovery is True else override_discovery,
         }
         wanted = [name for name, value in elastic.items() if value is not None]
         if wanted:
