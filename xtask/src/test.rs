@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that must hold. Goes on after a failure, so that one run tells all of them.
 //!
-//! Everything that runs is built once, with one profile and one set of features: tests, examples, the command, both libraries. Then tests,
-//! examples and Python run one after the other, because they want the machine; they also wait a lot, and clippy and the doc tests have the
-//! cores meanwhile, with the lowest priority.
+//! Everything that runs is built once, with one profile and one set of features: tests, examples, the command, both libraries. Then tests
+//! run, afterwards Python with the examples beside it. All of them wait a lot; clippy and the doc tests have the cores meanwhile, with the
+//! lowest priority.
 
 mod lines;
 mod nextest;
@@ -49,12 +49,13 @@ pub fn run(shell: &Shell) -> Result<(), String> {
         });
         if is_built {
             add("tests", rust_tests(shell, listed.as_ref()));
-            add("examples", example_runs(shell));
+            let examples = scope.spawn(|| add("examples", example_runs(shell)));
             let (verdict, environment) = python_tests(shell);
             add("Python", verdict);
             if let Some(environment) = environment {
                 add("Python types", lint::run(shell, &environment));
             }
+            examples.join().expect("stages end with a verdict");
         }
         beside.join().expect("stages end with a verdict");
     });
