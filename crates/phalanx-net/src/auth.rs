@@ -1,21 +1,25 @@
 //! Mutual authentication: two processes of a job prove that they know its secret. No I/O: bytes in, bytes out.
 //!
 //! ```text
-//! connector -> acceptor   magic, version, purpose, wish, nonce      (40 bytes)
-//! connector <- acceptor   magic, version, wish, nonce, proof        (72 bytes)
-//! connector -> acceptor   who I am, proof                           (48 bytes)
+//! connector -> acceptor   magic, version, purpose, wish, build, nonce      (40 bytes)
+//! connector <- acceptor   magic, version, wish, build, nonce, proof        (72 bytes)
+//! connector -> acceptor   who I am, proof                                  (48 bytes)
 //! ```
+//! The build is a digest of what proofs are made of ([`crate::build_tag`]). No proof covers it: it only explains why one failed.
 //! A wish says whether this side wants the rest of the connection encrypted. If one side does, TLS follows ([`crate::channel`]).
 //! - AUTH-1: every message has a fixed length, so an unauthenticated peer can make this side hold at most 48 bytes.
 //! - AUTH-2: proofs cover both fresh nonces, the direction, the purpose with the rank that is called, and both wishes; a recorded handshake
 //!   cannot be replayed, a proof made by one side cannot be sent back to it, a call cannot be led to another rank, and nobody between the
 //!   two can turn encryption off.
 
-use crate::secret::{LEN, Secret};
+use crate::{
+    build_tag,
+    secret::{LEN, Secret},
+};
 use phalanx_core::{Epoch, Rank};
 
 /// Bumped whenever anything on the wire changes its meaning.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 const MAGIC: [u8; 4] = *b"PHLX";
 const OPENING: usize = 8 + LEN;
 const REPLY: usize = 8 + LEN + LEN;
@@ -110,6 +114,12 @@ pub enum AuthError {
         "authentication failed: the peer has a different job secret (another job, or PHALANX_SECRET differs between hosts)"
     )]
     WrongSecret,
+    #[error(
+        "the peer is another build of phalanx (handshake {VERSION}, build {theirs:04x}; this process {:04x}): install the same one for the \
+         launcher and for all ranks, on every host; `phalanx --version` and `python -c 'import phalanx; print(phalanx.__file__)'` show which one runs",
+        build_tag::TAG
+    )]
+    OtherBuild { theirs: u16 },
     #[error("the peer expects another kind of connection")]
     WrongPurpose,
     #[error(
@@ -146,6 +156,8 @@ pub struct Acceptor {
     nonce: [u8; LEN],
     /// The connector's nonce and wish, once it has opened.
     theirs: Option<([u8; LEN], EncryptionWish)>,
+    /// What the connector says of its build: the lower half of the tag.
+    build: u8,
     pending: Vec<u8>,
     seal: [u8; LEN],
 }
@@ -158,6 +170,7 @@ impl Acceptor {
             wish: EncryptionWish::Plain,
             nonce,
             theirs: None,
+            build: 0,
             pending: Vec::new(),
             seal: [0; LEN],
         }
@@ -202,7 +215,8 @@ impl Acceptor {
             return Err(AuthError::NotOurs);
         }
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, self.wish as u8, 0, 0]);
+        let [low, high] = build_tag::TAG.to_le_bytes();
+        out.extend_from_slice(&[VERSION, self.wish as u8, low, high]);
         if opening[4] != VERSION {
             return Err(AuthError::Version { theirs: opening[4] });
         }
@@ -222,6 +236,7 @@ impl Acceptor {
             &[],
         )));
         self.theirs = Some((theirs, wish));
+        self.build = opening[7];
         Ok(())
     }
 
@@ -235,7 +250,9 @@ impl Acceptor {
         let proof: &[u8; LEN] = proof.try_into().expect("a closing ends with a proof");
         let about = self.purpose.with_wishes(wish, self.wish);
         if !self.secret.verify(&proof_parts(b"connector", &about, theirs, &self.nonce, who), proof) {
-            return Err(AuthError::WrongSecret);
+            let is_same = self.build == build_tag::TAG.to_le_bytes()[0];
+            let theirs = u16::from(self.build);
+            return Err(if is_same { AuthError::WrongSecret } else { AuthError::OtherBuild { theirs } });
         }
         self.seal = *proof;
         let u32_at = |at: usize| u32::from_le_bytes([who[at], who[at + 1], who[at + 2], who[at + 3]]);
@@ -278,7 +295,7 @@ impl Connector {
         out: &mut Vec<u8>,
     ) -> Connector {
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, purpose.code(), wish as u8, 0]);
+        out.extend_from_slice(&[VERSION, purpose.code(), wish as u8, build_tag::TAG.to_le_bytes()[0]]);
         out.extend_from_slice(&nonce);
         Connector { secret, purpose, wish, caller, nonce, pending: Vec::new(), seal: [0; LEN] }
     }
@@ -320,7 +337,10 @@ impl Connector {
         let proof: &[u8; LEN] = self.pending[8 + LEN..].try_into().expect("a reply ends with a proof");
         let about = self.purpose.with_wishes(self.wish, wish);
         if !self.secret.verify(&proof_parts(b"acceptor", &about, &self.nonce, theirs, &[]), proof) {
-            return Err(AuthError::WrongSecret);
+            return Err(match u16::from_le_bytes([self.pending[6], self.pending[7]]) {
+                build_tag::TAG => AuthError::WrongSecret,
+                theirs => AuthError::OtherBuild { theirs },
+            });
         }
         let mut who = [0; 16];
         who[..4].copy_from_slice(&self.caller.rank.0.to_le_bytes());
@@ -458,6 +478,38 @@ mod tests {
         let (_, [_, reply, _]) = talk(&secret, &secret).unwrap();
         let mut connector = Connector::new(secret, LINK, CALLER, fresh_nonce(), &mut Vec::new());
         assert_eq!(connector.feed(&reply, &mut Vec::new()), Err(AuthError::WrongSecret), "AUTH-2");
+    }
+
+    #[test]
+    fn another_build_is_not_taken_for_another_secret() {
+        let (secret, other) = (Secret::random(), Secret::random());
+        let (mut opening, mut reply) = (Vec::new(), Vec::new());
+        let mut connector = Connector::new(secret.clone(), LINK, CALLER, fresh_nonce(), &mut opening);
+        let mut acceptor = Acceptor::new(other.clone(), LINK, fresh_nonce());
+        opening[7] ^= 1;
+        acceptor.feed(&opening, &mut reply).unwrap();
+        let theirs = u16::from(opening[7]);
+        assert_eq!(acceptor.feed(&[0; CLOSING], &mut Vec::new()), Err(AuthError::OtherBuild { theirs }));
+        reply[7] ^= 1;
+        let error = connector.feed(&reply, &mut Vec::new()).unwrap_err();
+        assert_eq!(error, AuthError::OtherBuild { theirs: build_tag::TAG ^ 0x100 });
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!(
+                "build {:04x}; this process {:04x}",
+                build_tag::TAG ^ 0x100,
+                build_tag::TAG
+            )),
+            "{text}"
+        );
+        // What only a stranger between the two has changed keeps nobody out.
+        let (mut opening, mut reply, mut closing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut connector = Connector::new(other.clone(), LINK, CALLER, fresh_nonce(), &mut opening);
+        let mut acceptor = Acceptor::new(other, LINK, fresh_nonce());
+        opening[7] ^= 1;
+        acceptor.feed(&opening, &mut reply).unwrap();
+        assert_eq!(connector.feed(&reply, &mut closing), Ok(true));
+        assert_eq!(acceptor.feed(&closing, &mut Vec::new()), Ok(Some(CALLER)));
     }
 
     #[test]

@@ -208,7 +208,15 @@ fn came(listener: &Socket) -> io::Result<(Own<Socket>, Option<SocketAddrAny>)> {
 /// Whether this looks like a rank that was started with other settings, not like a stranger.
 fn is_a_mistake(why: &io::Error) -> bool {
     let why = why.get_ref().and_then(|why| why.downcast_ref::<AuthError>());
-    matches!(why, Some(AuthError::WrongSecret | AuthError::RefusesEncryption | AuthError::Version { .. }))
+    matches!(
+        why,
+        Some(
+            AuthError::WrongSecret
+                | AuthError::OtherBuild { .. }
+                | AuthError::RefusesEncryption
+                | AuthError::Version { .. }
+        )
+    )
 }
 
 fn talk(guest: &mut Guest, terms: &Terms, purpose: Purpose) -> io::Result<Option<(Caller, Option<Tls>)>> {

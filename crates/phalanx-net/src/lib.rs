@@ -3,6 +3,7 @@
 pub mod arena;
 pub mod auth;
 mod board;
+mod build_tag;
 mod channel;
 pub mod cores;
 pub mod discover;

@@ -155,9 +155,9 @@ fn garbage_is_shown_out_at_once() {
         for garbage in [
             b"GET / HTTP/1.1\r\nHost: phalanx\r\nAccept: everything under the sun\r\n\r\n".to_vec(),
             vec![0; 4096],
-            [b"PHLX\x03\x01\0\0".as_slice(), &[7; 64]].concat(),
-            [b"PHLX\x02\x01\x07\0".as_slice(), &[7; 64]].concat(),
-            [b"PHLX\x02\x09\0\0".as_slice(), &[7; 64]].concat(),
+            [b"PHLX\x04\x01\0\0".as_slice(), &[7; 64]].concat(),
+            [b"PHLX\x03\x01\x07\0".as_slice(), &[7; 64]].concat(),
+            [b"PHLX\x03\x09\0\0".as_slice(), &[7; 64]].concat(),
         ] {
             let begun = Instant::now();
             let mut stream = call(door);
