@@ -192,7 +192,16 @@ impl Membership {
             let said = differs("the phalanx build", &first.build, &member.build);
             return Some(format!("{said}; install the same one for every rank"));
         }
-        (first.settings != member.settings).then(|| differs("a setting", &first.settings, &member.settings))
+        let mut pairs = first.settings.lines().zip(member.settings.lines());
+        let (a, b) = match pairs.find(|(a, b)| a != b) {
+            Some(differing) => differing,
+            None if first.settings == member.settings => return None,
+            None => (first.settings.as_str(), member.settings.as_str()),
+        };
+        Some(format!(
+            "a setting differs: rank {} has {a}, rank {} has {b}; set the same on every rank",
+            first.rank, member.rank
+        ))
     }
 
     /// HUB-7.
@@ -320,6 +329,23 @@ mod tests {
             build: "1".into(),
             settings: String::new(),
         }
+    }
+
+    #[test]
+    fn the_one_setting_that_differs_is_shown_and_no_other() {
+        let with = |rank, strict: u8| Member {
+            settings: format!("PHALANX_TRANSPORT=auto\nPHALANX_STRICT={strict}"),
+            ..member(rank, 2)
+        };
+        let mut hub = Membership::new(2, 0);
+        hub.members[0] = Some(with(0, 0));
+        assert_eq!(hub.disagreement(&with(1, 0)), None);
+        assert_eq!(
+            hub.disagreement(&with(1, 1)).as_deref(),
+            Some(
+                "a setting differs: rank 0 has PHALANX_STRICT=0, rank 1 has PHALANX_STRICT=1; set the same on every rank"
+            )
+        );
     }
 
     fn run(hub: &mut Membership, now: Tick, input: HubInput) -> Vec<HubOutput> {

@@ -45,10 +45,9 @@ pub(super) fn introduce(
         trial_address: offer.map_or(0, ArenaOffer::trial_address),
         build: build.to_string(),
         settings: format!(
-            "transport={:?} links={} encrypt={:?} tiers={} algorithm={} segment={} strict={}",
-            config.transport,
-            config.links.as_deref().unwrap_or_default(),
-            config.encrypt,
+            "PHALANX_TRANSPORT={}\nPHALANX_ENCRYPT={}\nPHALANX_TIERS={}\nPHALANX_ALGORITHM={}\nPHALANX_SEGMENT_BYTES={}\nPHALANX_STRICT={}",
+            config.links.clone().unwrap_or_else(|| format!("{:?}", config.transport).to_lowercase()),
+            format!("{:?}", config.encrypt).to_lowercase(),
             config.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
             config.algorithm.as_deref().unwrap_or_default(),
             config.segment_bytes,
