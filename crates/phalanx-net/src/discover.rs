@@ -5,6 +5,7 @@
 //! - DISC-2: a partly set source without a complete one, and two sources that disagree, are errors that show both.
 //! - DISC-3: Slurm counts only inside a step that `srun` started ([`is_srun_step`]): an sbatch script, or the shell of an interactive
 //!   `salloc`, has started nothing yet.
+//!   So is an empty value where a rank's number or the size of its world belongs: it is a script's variable that was not set.
 //! - DISC-4: an evaluator (`PHALANX_ROLE`, or a task of that type) is alone in its world, whatever else is set; rank 0 is never a server.
 
 pub(crate) mod meeting;
@@ -53,6 +54,8 @@ pub enum DiscoverError {
         "two launchers disagree: {a} says rank {a_rank} of {a_size}, {b} says rank {b_rank} of {b_size}; unset one of them"
     )]
     Contradiction { a: &'static str, a_rank: Rank, a_size: u32, b: &'static str, b_rank: Rank, b_size: u32 },
+    #[error("{name} is set and empty: give it a value, or unset it for a world of one rank")]
+    Empty { name: &'static str },
     #[error("{name}={value:?} is not a number")]
     NotANumber { name: &'static str, value: String },
     #[error(
@@ -64,9 +67,9 @@ pub enum DiscoverError {
     )]
     NowhereToMeet { source_name: &'static str, n_ranks: u32 },
     #[error(
-        "PHALANX_RENDEZVOUS={value:?} is not a meeting point: write host:port[,host:port], etcd://host:port/job or file:/directory"
+        "PHALANX_RENDEZVOUS={value:?} is not a meeting point: {why}; write host:port[,host:port], etcd://host:port/job or file:/directory"
     )]
-    NotAMeeting { value: String },
+    NotAMeeting { value: String, why: String },
     #[error(
         "{name}={value:?} is not a list of hosts, {why}; set PHALANX_RENDEZVOUS=host:port to say where ranks meet"
     )]
@@ -178,20 +181,34 @@ pub(crate) struct Numbers {
 
 /// Reads the environment. `parent` is the parent's process id: ranks of one host without any job name share it.
 pub fn discover(var: Vars<'_>, parent: u32) -> Result<Identity, DiscoverError> {
+    let raw = var;
     let var = &|name: &str| var(name).filter(|value| !value.is_empty() || name == "TF_CONFIG");
+    no_empty(&LAUNCHERS[0], raw)?;
     let (told, cluster) = sources(var)?;
     if let (None | Some(Numbers { launcher: Some(_), .. }), Some(task)) = (&told, &cluster)
         && told.as_ref().is_none_or(|told| told.source != "phalanx")
     {
         return task.identity(var, parent);
     }
-    let Some(told) = told else { return Ok(Identity::alone()) };
+    let Some(told) = told else {
+        LAUNCHERS.iter().try_for_each(|launcher| no_empty(launcher, raw))?;
+        return Ok(Identity::alone());
+    };
     let Numbers { source, rank, n_ranks, role, launcher, .. } = told;
     let Some(launcher) = launcher.filter(|_| role != TaskRole::Evaluator) else {
         return Ok(Identity { role, source, ..Identity::alone() }); // DISC-4
     };
     let meeting = meeting::choose(launcher, rank, n_ranks, var, parent)?;
     Ok(Identity { rank, n_ranks, n_aside: 0, role, source, meeting })
+}
+
+/// Neither number of this launcher is set and empty (DISC-2).
+fn no_empty(launcher: &Launcher, var: Vars<'_>) -> Result<(), DiscoverError> {
+    let is_empty = |name: &&'static str| var(name).is_some_and(|value| value.trim().is_empty());
+    match [launcher.rank, launcher.size].into_iter().find(|name| is_empty(name)) {
+        Some(name) => Err(DiscoverError::Empty { name }),
+        None => Ok(()),
+    }
 }
 
 /// What launchers say, and the cluster of which this process is a task, if one is described. Both at once must agree (DISC-2).

@@ -8,7 +8,7 @@ use crate::{
     auth::{AuthError, Caller, Purpose},
     board::{self, Post, Wait},
     channel::{Channel, Terms},
-    discover::{BoardAddress, Meeting, meeting},
+    discover::{BoardAddress, DiscoverError, Meeting, meeting},
     door::{Door, Listener},
     error::{BoardError, NetError},
     forks::Own,
@@ -46,13 +46,19 @@ pub enum NodePlace {
 }
 
 impl NodePlace {
-    /// Reads `host:port[,host:port]`, `etcd://host:port/job` or `file:/directory`; `None` if it is none of these.
-    pub fn parse(text: &str) -> Option<NodePlace> {
+    /// Reads `host:port[,host:port]`, `etcd://host:port/job` or `file:/directory`; an error says why it is none of these.
+    pub fn parse(text: &str) -> Result<NodePlace, String> {
         let only = |name: &str| (name == "PHALANX_RENDEZVOUS").then(|| text.to_string());
-        match meeting::told(&only).ok().flatten()? {
-            Meeting::RankZero { hosts, .. } => Some(NodePlace::At(hosts)),
-            Meeting::Board(board) => Some(NodePlace::Board(board)),
-            _ => None,
+        match meeting::told(&only) {
+            Ok(Some(Meeting::RankZero { hosts, .. })) => {
+                match hosts.iter().find(|host| !meeting::has_port(host)) {
+                    Some(host) => Err(format!("{host:?} has no port")),
+                    None => Ok(NodePlace::At(hosts)),
+                }
+            }
+            Ok(Some(Meeting::Board(board))) => Ok(NodePlace::Board(board)),
+            Err(DiscoverError::NotAMeeting { why, .. }) => Err(why),
+            _ => Err("it is empty".into()),
         }
     }
 }
@@ -71,7 +77,9 @@ impl fmt::Display for NodePlace {
 pub enum NodeError {
     #[error("the launchers of a job on several hosts need a common secret: {NO_SECRET}")]
     NoSecret,
-    #[error("node 0 cannot listen at {place}: {why}; --rdzv names an address of node 0's host")]
+    #[error(
+        "node 0 cannot listen at {place}: {why}; --rdzv names an address of node 0's host and a port that is free there"
+    )]
     Listen { place: String, why: String },
     #[error(
         "no launcher of node 0 was found at {place} within {waited_s} s ({last}); start it, or give a longer --start-timeout"
@@ -414,11 +422,15 @@ mod tests {
             ("n0:1,n0.lan:2", Some("n0:1,n0.lan:2")),
             ("file:/mnt/meet", Some("file:/mnt/meet")),
             ("etcd://e/lenet", Some("etcd://e:2379/lenet")),
+            ("file:///mnt//meet/", Some("file:/mnt/meet")),
+            ("[::1]:29500", Some("[::1]:29500")),
             ("http://x", None),
             ("file:relative", None),
+            ("n0", None),
+            ("::1", None),
             ("", None),
         ] {
-            assert_eq!(NodePlace::parse(text).map(|p| p.to_string()).as_deref(), shown, "{text}");
+            assert_eq!(NodePlace::parse(text).map(|p| p.to_string()).ok().as_deref(), shown, "{text}");
         }
     }
 

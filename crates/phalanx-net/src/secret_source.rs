@@ -4,10 +4,11 @@ use crate::{
     error::NetError,
     secret::{LEN, Secret},
 };
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::{
     fs,
     io::{self, Read, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -25,10 +26,14 @@ pub fn find() -> Result<FoundSecret, NetError> {
     if let Some(secret) = given()? {
         return Ok(FoundSecret { secret, key_file: None });
     }
-    let home = var("HOME").ok_or_else(|| NetError::Secret {
-        why: "the launcher did not provide one and HOME is not set; set PHALANX_SECRET to the same random text on every rank".into(),
+    let home = var("HOME").map(PathBuf::from).filter(|home| home.is_dir()).ok_or_else(|| {
+        let home = var("HOME").map_or("HOME is not set".into(), |home| format!("HOME={home} is no directory"));
+        let why = format!(
+            "the launcher did not provide one and {home}; set PHALANX_SECRET to the same random text on every rank"
+        );
+        NetError::Secret { why }
     })?;
-    let path = PathBuf::from(home).join(".phalanx").join("secret");
+    let path = home.join(".phalanx").join("secret");
     let secret =
         users_key(&path).map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })?;
     Ok(FoundSecret { secret, key_file: Some(path) })
@@ -37,10 +42,15 @@ pub fn find() -> Result<FoundSecret, NetError> {
 /// The secret that the environment gives this process, or the user's own key, if there is one: where hosts have no common home, each would
 /// make a key of its own.
 pub fn existing() -> Result<Option<Secret>, NetError> {
-    if let Some(secret) = given()? {
+    existing_by(&|name| std::env::var(name).ok())
+}
+
+/// The same by these variables.
+pub fn existing_by(var: &dyn Fn(&str) -> Option<String>) -> Result<Option<Secret>, NetError> {
+    if let Some(secret) = given_by(var)? {
         return Ok(Some(secret));
     }
-    let Some(home) = var("HOME") else { return Ok(None) };
+    let Some(home) = var("HOME").filter(|home| !home.is_empty()) else { return Ok(None) };
     let path = PathBuf::from(home).join(".phalanx").join("secret");
     let there = path.exists().then(|| users_key(&path)).transpose();
     there.map_err(|e| NetError::Secret { why: format!("{}: {e}", path.display()) })
@@ -48,18 +58,44 @@ pub fn existing() -> Result<Option<Secret>, NetError> {
 
 /// The secret that the environment gives this process, which is the same for all ranks.
 pub fn given() -> Result<Option<Secret>, NetError> {
+    given_by(&|name| std::env::var(name).ok())
+}
+
+fn given_by(var: &dyn Fn(&str) -> Option<String>) -> Result<Option<Secret>, NetError> {
+    let names = ["PHALANX_SECRET_FD", "PHALANX_SECRET", "PHALANX_SECRET_FILE"];
+    if let Some(name) = names.into_iter().find(|name| var(name).is_some_and(|value| value.trim().is_empty()))
+    {
+        let why = format!("{name} is set and empty: give it a value, or unset it");
+        return Err(NetError::Secret { why });
+    }
     if let Some(fd) = var("PHALANX_SECRET_FD") {
         return inherited(&fd).map(Some);
     }
     if let Some(text) = var("PHALANX_SECRET") {
         return from_user("PHALANX_SECRET", &text).map(Some);
     }
-    if let Some(path) = var("PHALANX_SECRET_FILE") {
-        let read = fs::read_to_string(&path);
-        let text = read.map_err(|e| NetError::Secret { why: format!("PHALANX_SECRET_FILE={path}: {e}") })?;
-        return from_user(&format!("PHALANX_SECRET_FILE={path}"), &text).map(Some);
+    let Some(path) = var("PHALANX_SECRET_FILE") else { return Ok(None) };
+    let from = format!("PHALANX_SECRET_FILE={path}");
+    let failed = |e: io::Error| NetError::Secret { why: format!("{from}: {e}") };
+    guard(Path::new(&path)).map_err(failed)?;
+    from_user(&from, &fs::read_to_string(&path).map_err(failed)?).map(Some)
+}
+
+/// Nobody else can change the file; nobody else can read it, where this user could forbid that. Containers get secrets in /run or on file
+/// systems that they cannot write, readable for all who are inside.
+fn guard(path: &Path) -> io::Result<()> {
+    let found = fs::metadata(path)?;
+    let denied = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if found.mode() & 0o022 != 0 {
+        return denied("other users can write it; run chmod 600 on it");
     }
-    Ok(None)
+    let is_mine = found.uid() == rustix::process::geteuid().as_raw();
+    let is_in_run = fs::canonicalize(path)?.starts_with("/run");
+    let is_mounted = || statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if found.mode() & 0o044 != 0 && is_mine && !is_in_run && !is_mounted() {
+        return denied("other users can read it; run chmod 600 on it");
+    }
+    Ok(())
 }
 
 fn var(name: &str) -> Option<String> {
@@ -108,7 +144,10 @@ fn users_key(path: &Path) -> io::Result<Secret> {
         Err(e) => return Err(e),
     }
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        match fs::DirBuilder::new().mode(0o700).create(folder) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
     }
     let text: String = Secret::random().expose().iter().map(|b| format!("{b:02x}")).collect();
     // Written aside and linked, so that of several ranks that come first one wins and nobody reads half a key.
@@ -140,10 +179,43 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_secret_is_refused_and_not_ignored() {
+        for name in ["PHALANX_SECRET", "PHALANX_SECRET_FILE", "PHALANX_SECRET_FD"] {
+            let error = given_by(&|n| (n == name).then(|| " ".into())).unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("{name} is set and empty: give it a value, or unset it")),
+                "{error}"
+            );
+        }
+        assert_eq!(given_by(&|_| None).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_that_others_read_or_write_is_refused() {
+        let path = std::env::temp_dir().join(format!("phalanx-secret-file-{}", std::process::id()));
+        fs::write(&path, "correct horse battery staple").unwrap();
+        let with = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let given = given_by(&|n| (n == "PHALANX_SECRET_FILE").then(|| path.display().to_string()));
+            given.map(|s| s.is_some()).map_err(|e| e.to_string())
+        };
+        assert_eq!(with(0o600), Ok(true));
+        assert_eq!(with(0o400), Ok(true));
+        for (mode, why) in [(0o644, "can read it"), (0o640, "can read it"), (0o620, "can write it")] {
+            let error = with(mode).unwrap_err();
+            assert!(error.ends_with(&format!("other users {why}; run chmod 600 on it")), "{mode:o}: {error}");
+        }
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn a_users_key_is_made_once_and_guarded() {
         let folder = std::env::temp_dir().join(format!("phalanx-key-{}", std::process::id()));
         let path = folder.join("secret");
         let first = users_key(&path).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        let deep = folder.join("no-home").join(".phalanx").join("secret");
+        assert!(users_key(&deep).is_err() && !folder.join("no-home").exists(), "no home is made");
         assert_eq!(users_key(&path).unwrap(), first);
         for short in ["", "x\n"] {
             fs::write(&path, short).unwrap();

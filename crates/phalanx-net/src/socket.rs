@@ -59,13 +59,21 @@ pub enum AddressError {
     NoInterface { name: String, known: String },
     #[error("cannot list the network interfaces: {0}")]
     List(io::Error),
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {error}{}", advice(.error))]
     Listen { address: String, error: io::Error },
 }
 
 impl AddressError {
     pub(crate) fn listen(address: impl ToString, error: io::Error) -> AddressError {
         AddressError::Listen { address: address.to_string(), error }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => ": another process listens there",
+        io::ErrorKind::AddrNotAvailable => ": this host does not have this address",
+        _ => "",
     }
 }
 

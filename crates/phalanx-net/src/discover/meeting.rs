@@ -79,34 +79,89 @@ pub(crate) fn told(var: Vars<'_>) -> Result<Option<Meeting>, DiscoverError> {
     if var("PHALANX_LAUNCHER").is_some() {
         return Ok(Some(Meeting::Hub(addresses())));
     }
+    let failed = |why: String| DiscoverError::NotAMeeting { value: value.clone(), why };
     if let Some(rest) = value.strip_prefix("etcd://") {
-        return match etcd(rest) {
-            Some(board) => Ok(Some(Meeting::Board(board))),
-            None => Err(DiscoverError::NotAMeeting { value }),
-        };
+        return etcd(rest).map(|board| Some(Meeting::Board(board))).map_err(failed);
     }
-    if let Some(dir) = value.strip_prefix("file:").filter(|dir| dir.starts_with('/')) {
-        return Ok(Some(Meeting::Board(BoardAddress::File { dir: dir.to_string() })));
+    if let Some(rest) = value.strip_prefix("file:") {
+        let dir = directory(rest).map_err(failed)?;
+        return Ok(Some(Meeting::Board(BoardAddress::File { dir })));
     }
-    if value.contains("://") || value.starts_with("file:") || addresses().iter().any(String::is_empty) {
-        return Err(DiscoverError::NotAMeeting { value });
+    if let Some((scheme, _)) = value.split_once("://") {
+        return Err(failed(match scheme {
+            "etcds" | "https" => "phalanx speaks to etcd without TLS, as etcd://".into(),
+            _ => format!("{scheme:?} is no kind of meeting point"),
+        }));
     }
-    Ok(Some(Meeting::RankZero { hosts: addresses(), job: String::new() }))
+    let hosts = addresses();
+    hosts.iter().try_for_each(|host| is_address(host)).map_err(failed)?;
+    Ok(Some(Meeting::RankZero { hosts, job: String::new() }))
+}
+
+/// A path from the root, in one spelling: what ranks prove on a board has its name in it.
+fn directory(text: &str) -> Result<String, String> {
+    let path = match text.strip_prefix("//") {
+        Some(rest) if !rest.starts_with('/') => {
+            return Err("file:// is followed by a path from the root, as in file:///directory".into());
+        }
+        _ => text,
+    };
+    if !path.starts_with('/') {
+        return Err("the directory is named from the root".into());
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    Ok(format!("/{}", parts.join("/")))
+}
+
+/// A host, or a host with a port.
+fn is_address(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("a host is missing".into());
+    }
+    let is_odd = |c: char| !c.is_ascii_alphanumeric() && !"._-:[]%".contains(c);
+    if let Some(odd) = text.chars().find(|c| is_odd(*c)) {
+        return Err(format!("{odd:?} is in no host's name"));
+    }
+    if text.split('%').next().is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok()) {
+        return Ok(());
+    }
+    match text.rsplit_once(':') {
+        Some(("", _)) => Err("a host is missing".into()),
+        Some((_, port)) if !port.ends_with(']') => is_port(port),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a host that [`is_address`] has taken is followed by a port.
+pub(crate) fn has_port(text: &str) -> bool {
+    let is_v6 = text.split('%').next().is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok());
+    !is_v6 && text.rsplit_once(':').is_some_and(|(_, port)| is_port(port).is_ok())
+}
+
+fn is_port(text: &str) -> Result<(), String> {
+    match text.parse::<u16>() {
+        Ok(1..) => Ok(()),
+        _ => Err(format!("{text:?} is no port: ports are 1 to 65535")),
+    }
 }
 
 /// `host:port[,host:port]/job`; the port may be left out.
-fn etcd(text: &str) -> Option<BoardAddress> {
-    let (hosts, job) = text.split_once('/')?;
+fn etcd(text: &str) -> Result<BoardAddress, String> {
+    let (hosts, job) = text.split_once('/').unwrap_or((text, ""));
     let named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let is_job = !job.is_empty() && job.len() <= 128 && job.chars().all(named);
-    let with_port = |host: &str| {
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if job.is_empty() || job.len() > 128 || !job.chars().all(named) {
+        return Err("the job's name behind the host has 1 to 128 of a-z, A-Z, 0-9, '.', '_' and '-'".into());
+    }
+    if hosts.contains('@') {
+        return Err("phalanx sends no user and no password to etcd".into());
+    }
+    let hosts: Vec<&str> = hosts.split(',').map(str::trim).collect();
+    hosts.iter().try_for_each(|host| is_address(host))?;
+    let with_port = |host: &&str| {
         let is_v6_alone = host.ends_with(']') || host.parse::<std::net::Ipv6Addr>().is_ok();
-        if has_port && !is_v6_alone { host.to_string() } else { format!("{host}:2379") }
+        if host.contains(':') && !is_v6_alone { host.to_string() } else { format!("{host}:2379") }
     };
-    let endpoints: Vec<String> = hosts.split(',').map(|h| with_port(h.trim())).collect();
-    let are_hosts = endpoints.iter().all(|e| !e.starts_with(':'));
-    (is_job && are_hosts).then(|| BoardAddress::Etcd { endpoints, job: job.to_string() })
+    Ok(BoardAddress::Etcd { endpoints: hosts.iter().map(with_port).collect(), job: job.to_string() })
 }
 
 /// DISC-5.

@@ -290,3 +290,54 @@ fn pods_of_an_indexed_job_meet_in_pod_0() {
     let other = [pod[0], pod[1], ("HOSTNAME", "laptop")];
     assert_eq!(with(&other), Err(DiscoverError::NowhereToMeet { source_name: "Kubernetes", n_ranks: 4 }));
 }
+
+#[test]
+fn an_empty_number_is_not_a_world_of_one() {
+    for (vars, name) in [
+        (&[("PHALANX_RANK", ""), ("PHALANX_SIZE", "")][..], "PHALANX_RANK"),
+        (&[("PHALANX_RANK", "0"), ("PHALANX_SIZE", " ")], "PHALANX_SIZE"),
+        (&[("PHALANX_SIZE", "")], "PHALANX_SIZE"),
+        (&[("RANK", ""), ("WORLD_SIZE", "")], "RANK"),
+        (&[("JOB_COMPLETION_INDEX", "")], "JOB_COMPLETION_INDEX"),
+    ] {
+        let error = with(vars).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{name} is set and empty")), "DISC-2: {vars:?}: {error}");
+    }
+    let whole = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("RANK", "")];
+    assert_eq!(with(&whole).unwrap().source, "PMI", "what another launcher left empty is no matter");
+}
+
+#[test]
+fn a_meeting_point_that_is_none_is_told_why() {
+    let at = |place: &str| {
+        with(&[("PHALANX_RANK", "0"), ("PHALANX_SIZE", "2"), ("PHALANX_RENDEZVOUS", place)])
+            .map(|found| found.meeting)
+            .map_err(|e| e.to_string())
+    };
+    for dir in ["file:/x/y", "file:///x/y", "file://///x//./y/"] {
+        let there = Meeting::Board(BoardAddress::File { dir: "/x/y".into() });
+        assert_eq!(at(dir), Ok(there), "one spelling");
+    }
+    for (place, why) in [
+        ("n0:99999", "\"99999\" is no port: ports are 1 to 65535"),
+        ("n0:0", "is no port"),
+        ("n0:http", "\"http\" is no port"),
+        ("a b:1", "' ' is in no host's name"),
+        (":29500", "a host is missing"),
+        ("n0:1,,n1:1", "a host is missing"),
+        ("file://n0/x", "as in file:///directory"),
+        ("file:x", "named from the root"),
+        ("https://n0:2379/j", "without TLS"),
+        ("etcds://n0:2379/j", "without TLS"),
+        ("etcd://me:word@n0/j", "no user and no password"),
+        ("etcd://n0:99999/j", "is no port"),
+        ("etcd://n0", "the job's name"),
+        ("gopher://n0", "\"gopher\" is no kind of meeting point"),
+    ] {
+        let error = at(place).unwrap_err();
+        assert!(error.contains(why) && error.contains("write host:port[,host:port]"), "{place}: {error}");
+    }
+    for good in ["n0", "n0:1", "::1", "[::1]:5", "fe80::1%eth0", "10.0.0.1:5,n0.lan:6"] {
+        assert!(at(good).is_ok(), "{good}: {:?}", at(good));
+    }
+}

@@ -12,7 +12,7 @@ use crate::cli::RunArgs;
 pub use follow::follow;
 pub use gather::{Gathered, gather};
 pub use message::{FromNode, ToNode};
-use phalanx_net::nodes::NodePlace;
+use phalanx_net::{arena::MAX_LOCAL, nodes::NodePlace};
 
 /// This launcher among those of the other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +35,14 @@ pub enum NodesError {
     RankTooHigh { me: u32, n_nodes: u32 },
     #[error("--nnodes {n_nodes} needs --rdzv: where the hosts meet, e.g. --rdzv HOST-OF-NODE-0:29500")]
     NoPlace { n_nodes: u32 },
-    #[error("--rdzv {text:?} is no place to meet; write host:port, etcd://host:2379/job or file:/directory")]
-    NotAPlace { text: String },
+    #[error(
+        "--rdzv {text:?} is no place to meet: {why}; write host:port, etcd://host:2379/job or file:/directory"
+    )]
+    NotAPlace { text: String, why: String },
+    #[error(
+        "-np {np}: one host has at most {most} ranks, and -np counts those of this host; lower it, or use more hosts"
+    )]
+    TooMany { np: u32, most: usize },
     #[error(
         "{flag} starts other hosts from this one, with --nnodes every host is started by itself; leave one of the two out"
     )]
@@ -85,13 +91,16 @@ impl NodeFlags {
         if args.np == Some(0) {
             return Err(NodesError::NoRanks);
         }
+        if let Some(np) = args.np.filter(|np| *np as usize > MAX_LOCAL) {
+            return Err(NodesError::TooMany { np, most: MAX_LOCAL });
+        }
         if me > 0 && !args.interface.is_empty() {
             return Err(NodesError::Interface);
         }
         let Some(text) = args.rdzv.clone().or(told.filter(|text| !text.is_empty())) else {
             return if n_nodes == 1 { Ok(None) } else { Err(NodesError::NoPlace { n_nodes }) };
         };
-        let place = NodePlace::parse(&text).ok_or(NodesError::NotAPlace { text })?;
+        let place = NodePlace::parse(&text).map_err(|why| NodesError::NotAPlace { text, why })?;
         // A host alone has nobody to meet.
         Ok((n_nodes > 1).then_some(NodeFlags { n_nodes, me, place }))
     }
@@ -132,6 +141,11 @@ mod tests {
             ("--nnodes 1 --node-rank 1", "hosts have the numbers 0 to 0"),
             ("--nnodes 2 --node-rank 0", "needs --rdzv"),
             ("--nnodes 2 --node-rank 0 --rdzv http://x", "is no place to meet"),
+            ("--nnodes 1 --rdzv garbage", "is no place to meet: \"garbage\" has no port"),
+            ("--nnodes 2 --node-rank 0 --rdzv n0:99999", "\"99999\" is no port: ports are 1 to 65535"),
+            ("--nnodes 2 --node-rank 0 --rdzv etcds://n0/j", "without TLS"),
+            ("--nnodes 2 --node-rank 0 --rdzv n0:1 --np 5000", "one host has at most 1024 ranks"),
+            ("--nnodes 1 --rsh ssh", "--rsh starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 -H a,b", "-H starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --hostfile f", "--hostfile starts other hosts"),
             ("--nnodes 2 --node-rank 0 --rdzv n0:1 --rsh ssh", "--rsh starts other hosts"),
