@@ -11,6 +11,8 @@ from phalanx import _phalanx, _stack
 from phalanx.process_sets import ProcessSet, _register, _unregister
 
 _at_shutdown: list[Callable[[], None]] = []
+#: What takes part in the others' work while this rank has joined; each gives what ends that.
+_at_join: list[Callable[[], Callable[[], None]]] = []
 _age = 0
 
 
@@ -84,7 +86,10 @@ def join() -> int:
     Until then this rank takes part in the others' operations: with zeros in an allreduce, without rows in an allgather.
     """
     global _age
-    last = _phalanx.join().wait_joined()
+    joined = _phalanx.join()
+    ends = [begin() for begin in _at_join]
+    last = joined.wait_joined()
+    _run_all(ends)
     _age += 1
     return -1 if last is None else last
 

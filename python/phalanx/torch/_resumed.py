@@ -136,7 +136,7 @@ def trains_another(model: torch.nn.Module, optimizer: Any) -> bool:
     """Whether an optimizer has none of the model's parameters."""
     groups = getattr(optimizer, "param_groups", None)
     own = {id(parameter) for parameter in model.parameters()}
-    if not groups or not own:
+    if not groups or not own or not any(group["params"] for group in groups):
         return False
     return not any(id(parameter) in own for group in groups for parameter in group["params"])
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 import functools
 import math
 import os
+import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,21 +30,21 @@ from phalanx import _phalanx, _world
 from phalanx.reductions import Average, Sum
 from phalanx.torch import _memory
 from phalanx.torch._served_rules import rule_of
+from phalanx.torch._served_table import DenseTable, Table
 from phalanx.torch._wrapping import Uncopied
-from phalanx.torch.collectives import barrier
+from phalanx.torch.collectives import allgather, barrier
 
-#: Rows are written and gathered in pieces of this many bytes.
-_PIECE_BYTES = 4 << 20
 _REDUCTIONS = {Average: "mean", Sum: "sum", "by-touch": "by-touch"}
 
 
 class ServedTables:
     """The served tables of a model; :func:`serve_tables` makes it."""
 
-    def __init__(self, core: _phalanx.ServedTables, tables: list[_Table]) -> None:
+    def __init__(self, core: _phalanx.ServedTables, tables: list[Table]) -> None:
         self._core = core
         self._tables = tables
         self._owner = os.getpid()
+        self._optimizer: torch.optim.Optimizer | None = None
         for number, table in enumerate(tables):
             table.core, table.number = core, number
 
@@ -92,6 +93,8 @@ class ServedTables:
         """Ends the service; every rank calls it. :func:`shutdown` and the end of the process do, too."""
         if self._end in _world._at_shutdown:
             _world._at_shutdown.remove(self._end)
+        if self._attend in _world._at_join:
+            _world._at_join.remove(self._attend)
         self._core.close()
 
     def norm(self) -> float:
@@ -125,103 +128,80 @@ class ServedTables:
 
     def _forget(self) -> None:
         for table in self._tables:
-            table.given.clear()
+            table.forget()
+
+    def _refresh(self, *_: Any) -> None:
+        for table in self._dense():
+            table.refresh()
+
+    def _look(self, *_: Any) -> None:
+        for table in self._dense():
+            table.look()
+
+    def _write(self, *_: Any) -> None:
+        for table in self._dense():
+            table.write()
+
+    def _dense(self) -> list[DenseTable]:
+        return [table for table in self._tables if isinstance(table, DenseTable)]
+
+    def _attend(self) -> Callable[[], None]:
+        """This rank has no more data: it takes part in the others' steps without rows. What it gives ends that, once all have joined."""
+        assert self._optimizer is not None
+        return _Attendance(self, self._optimizer).end
 
 
-class _Table:
-    """One table: where its rows are pulled and gradients wait for the step."""
+class _Attendance:
+    """A rank that has joined: it pushes no rows in every step that the others make.
 
-    core: _phalanx.ServedTables
-    number: int
+    It is one step ahead of them at most: after each push it waits for the version that needs theirs. When all have joined, those that are
+    behind make up for that step, and all count alike again.
+    """
 
-    def __init__(
-        self, name: str, weight: torch.Tensor, group: int, kind: type, rule: tuple[str, dict[str, float]]
-    ) -> None:
-        self.name = name
-        self.height, self.width = int(weight.shape[0]), int(weight.shape[1])
-        self.dtype = weight.dtype
-        # Which parameter group, by its number: loading a state makes new groups.
-        self.group = group
-        self.kind, self.rule = kind, rule
-        self.is_trained = weight.requires_grad
-        self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def __init__(self, served: ServedTables, optimizer: torch.optim.Optimizer) -> None:
+        self._served, self._optimizer = served, optimizer
+        self._tables = [table for table in served._tables if table.is_trained]
+        self._steps = [table.core.step(table.number) for table in self._tables]
+        self._lock, self._has_ended = threading.Lock(), False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="phalanx-joined", daemon=True)
+        self._thread.start()
 
-    def state_parts(self) -> range:
-        return range(1, 1 + {"sgd": 0, "momentum": 1, "adagrad": 1, "sparse_adam": 2}[self.rule[0]])
+    def _run(self) -> None:
+        try:
+            while self._push():
+                for table, step in zip(self._tables, self._steps, strict=True):
+                    row = torch.empty((1, table.width), dtype=table.dtype)
+                    table.core.pull(table.number, step, _memory.lend(torch.zeros(1, dtype=torch.int64)), _memory.lend(row))
+        except Exception as error:
+            self._error = error
 
-    def pull(self, ids: torch.Tensor) -> torch.Tensor:
-        rows = torch.empty((len(ids), self.width), dtype=self.dtype)
-        self.core.pull(self.number, self.core.step(self.number), _memory.lend(ids), _memory.lend(rows))
-        if torch.is_grad_enabled() and self.is_trained:
-            rows.requires_grad_()
-            rows.register_hook(functools.partial(self._note, ids))  # type: ignore[no-untyped-call]
-        return rows
+    def _push(self) -> bool:
+        with self._lock:
+            if self._has_ended:
+                return False
+            for i, table in enumerate(self._tables):
+                table.push_nothing(self._optimizer.param_groups[table.group])
+                self._steps[i] += 1
+        return True
 
-    def _note(self, ids: torch.Tensor, gradient: torch.Tensor) -> None:
-        # A copy, because a further backward pass may add to this one's memory.
-        self.given.append((ids, gradient.detach().clone()))
-
-    def waiting(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers of rows and their gradients of all passes, each row once."""
-        if not self.given:
-            return torch.empty(0, dtype=torch.int64), torch.empty((0, self.width), dtype=self.dtype)
-        ids, inverse = torch.unique(torch.cat([i for i, _ in self.given]), return_inverse=True)
-        rows = torch.cat([g.to(self.dtype) for _, g in self.given])
-        return ids, torch.zeros((len(ids), self.width), dtype=self.dtype).index_add_(0, inverse, rows)
-
-    def scale_(self, factor: float) -> None:
-        for _, gradient in self.given:
-            gradient.mul_(factor)
-
-    def check(self, group: dict[str, Any]) -> None:
-        """Refuses numbers of the rule that have changed: servers have those of the beginning."""
-        now = rule_of(self.name, self.kind, group) if self.is_trained else self.rule
-        if now != self.rule:
-            raise ValueError(
-                f"{self.name}: servers were told {self.rule} by serve_tables(), and the parameter group says {now} now; only lr may change"
-            )
-
-    def push(self, group: dict[str, Any]) -> None:
-        """Sends what all passes of this step gave; no rows if they gave none."""
-        if not self.is_trained:
-            return
-        ids = torch.cat([i for i, _ in self.given]) if self.given else torch.empty(0, dtype=torch.int64)
-        empty = torch.empty((0, self.width), dtype=self.dtype)
-        gradients = torch.cat([g.to(self.dtype) for _, g in self.given]).contiguous() if self.given else empty
-        self.given.clear()
-        step = self.core.step(self.number)
-        rate = float(group["lr"])
-        if self.rule[0] == "adagrad":
-            rate /= 1.0 + step * float(group.get("lr_decay", 0.0))
-        self.core.push(self.number, step, _memory.lend(ids), _memory.lend(gradients), rate)
-
-    def pieces(self) -> Iterator[torch.Tensor]:
-        n = max(1, _PIECE_BYTES // (self.width * self.dtype.itemsize))
-        for start in range(0, self.height, n):
-            yield torch.arange(start, min(start + n, self.height))
-
-    def gather(self, part: int = 0) -> torch.Tensor:
-        whole = torch.empty((self.height, self.width), dtype=self.dtype)
-        for ids in self.pieces():
-            rows = whole[int(ids[0]) : int(ids[-1]) + 1]
-            self.core.read(self.number, part, _memory.lend(ids), _memory.lend(rows))
-        return whole
-
-    def scatter(self, values: torch.Tensor, part: int = 0) -> None:
-        if values.shape != (self.height, self.width):
-            raise ValueError(
-                f"table {self.name!r} is {self.height} x {self.width}, the values are {tuple(values.shape)}"
-            )
-        values = values.detach().to(self.dtype).contiguous()
-        for ids in self.pieces():
-            rows = values[int(ids[0]) : int(ids[-1]) + 1]
-            self.core.write(self.number, part, _memory.lend(ids), _memory.lend(rows))
+    def end(self) -> None:
+        """All ranks have joined: they agree on the step, and go on together."""
+        with self._lock:
+            self._has_ended = True
+        every = allgather(torch.tensor([self._steps]), name="served.joined")
+        for table, have, wanted in zip(self._tables, self._steps, every.amax(0).tolist(), strict=True):
+            for _ in range(wanted - have):
+                table.push_nothing(self._optimizer.param_groups[table.group])
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
 
 
 class ServedEmbedding(torch.nn.Module):
     """An ``Embedding`` or ``EmbeddingBag`` whose rows are on servers; :func:`serve_tables` puts it in their place."""
 
-    def __init__(self, table: _Table, like: torch.nn.Embedding | torch.nn.EmbeddingBag) -> None:
+    def __init__(self, table: Table, like: torch.nn.Embedding | torch.nn.EmbeddingBag) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = like.num_embeddings, like.embedding_dim
         self.padding_idx = like.padding_idx
@@ -306,6 +286,7 @@ def serve_tables(
     wire_dtype: torch.dtype | None = None,
     partitions: int | None = None,
     spread: str = "mod",
+    dense: bool = False,
 ) -> ServedTables:
     """Moves the tables of all ``Embedding`` and ``EmbeddingBag`` modules with ``sparse=True`` to servers.
 
@@ -318,6 +299,9 @@ def serve_tables(
     ``op`` is :data:`Average`, :data:`Sum`, or ``"by-touch"``: divided by the number of ranks that touched a row. ``staleness`` lets ranks
     be apart by that many steps, -1 by any number; they need ``op=Sum``. ``wire_dtype`` is ``torch.float16`` or ``torch.bfloat16`` for rows
     that travel between hosts. A table is cut into ``partitions``, by default one for each rank.
+
+    With ``dense=True`` servers have the other parameters of the optimizer, too: a forward pass of the model pulls them, and a step pushes
+    their gradients, which are averaged, or with ``staleness`` applied one by one. Then the optimizer is not wrapped.
     """
     if isinstance(optimizer, Uncopied):
         raise ValueError("call serve_tables() before the optimizer is wrapped, with the optimizer that it will wrap")
@@ -329,11 +313,15 @@ def serve_tables(
     if wire_dtype not in wires:
         raise ValueError(f"wire_dtype must be torch.float16, torch.bfloat16 or None, not {wire_dtype!r}")
     found = _found(model, optimizer)
-    if not found:
+    others = _others(model, optimizer, {id(weight) for _, weight, _ in found}) if dense else []
+    if not found and not others:
         raise ValueError(
             "the model has no Embedding or EmbeddingBag with sparse=True whose weight this optimizer trains"
         )
     n = _phalanx.place()[1]
+    tables = [table for table, _, _ in found] + others
+    # Dense gradients are averaged, unless each is applied by itself.
+    of_dense = "mean" if staleness is None else "sum"
     described = [
         (
             table.name,
@@ -341,25 +329,33 @@ def serve_tables(
             table.width,
             _memory.CODES[table.dtype],
             table.rule,
-            _REDUCTIONS[op],
+            of_dense if isinstance(table, DenseTable) else _REDUCTIONS[op],
             wires[wire_dtype],
             min(table.height, partitions if partitions is not None else n),
             spread,
         )
-        for table, _, _ in found
+        for table in tables
     ]
     core = _phalanx.ServedTables(described, staleness, 0)
-    served = ServedTables(core, [table for table, _, _ in found])
+    served = ServedTables(core, tables)
     if _phalanx.place()[0] == 0:
         for table, weight, _ in found:
             table.scatter(weight)
+        served._write()
     barrier()
     for table, weight, places in found:
         for parent, child, module in places:
             setattr(parent, child, ServedEmbedding(table, module))
-        params = optimizer.param_groups[table.group]["params"]
-        params[:] = [p for p in params if p is not weight]
-        optimizer.state.pop(weight, None)
+        _leave(optimizer, table, weight)
+    for table in others:
+        _leave(optimizer, table, table.parameter)
+    if others:
+        model.register_forward_pre_hook(served._refresh)
+        model.register_state_dict_pre_hook(served._look)
+        model.register_load_state_dict_post_hook(served._write)
+    served._optimizer = optimizer
+    # Sessions look for it; not a submodule, and in no state_dict.
+    object.__setattr__(model, "_phalanx_served", served)
     optimizer.register_step_pre_hook(served._check)
     # After the step, because a closure computes the gradients within it.
     optimizer.register_step_post_hook(served._push)
@@ -368,7 +364,35 @@ def serve_tables(
     optimizer.__class__ = type(kind.__name__, (_Serving, kind), {"__module__": kind.__module__, "_served": served})
     model.zero_grad = functools.partial(_zero_grad, served, model.zero_grad)  # type: ignore[method-assign]
     _world._at_shutdown.append(served._end)
+    _world._at_join.append(served._attend)
     return served
+
+
+def _leave(optimizer: torch.optim.Optimizer, table: Table, weight: torch.Tensor) -> None:
+    """From now on servers train it."""
+    params = optimizer.param_groups[table.group]["params"]
+    params[:] = [p for p in params if p is not weight]
+    optimizer.state.pop(weight, None)
+
+
+def _others(model: torch.nn.Module, optimizer: torch.optim.Optimizer, served: set[int]) -> list[DenseTable]:
+    """The optimizer's other parameters, as tables."""
+    kind = _kind(optimizer)
+    names = {id(p): name for name, p in model.named_parameters()}
+    made = []
+    for i, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            if id(p) in served or not p.requires_grad:
+                continue
+            name = names.get(id(p))
+            if name is None:
+                raise ValueError(
+                    f"the optimizer has a parameter of shape {list(p.shape)} that is not in the model: make it of model.parameters()"
+                )
+            if p.dtype not in (torch.float32, torch.float64):
+                raise ValueError(f"{name}: servers have parameters of float32 or float64, not {p.dtype}")
+            made.append(DenseTable(name, p, i, kind, rule_of(name, kind, group)))
+    return made
 
 
 class _Serving(torch.optim.Optimizer):
@@ -390,7 +414,7 @@ def _zero_grad(served: ServedTables, own: Callable[..., None], *args: Any, **kwa
 _Places = list[tuple[torch.nn.Module, str, Any]]
 
 
-def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[_Table, torch.Tensor, _Places]]:
+def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[Table, torch.Tensor, _Places]]:
     """The tables to serve, each with its weight and the modules that use it."""
     kind = _kind(optimizer)
     groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
@@ -421,7 +445,7 @@ def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tup
         for _, _, module in users:
             _check_module(path, module)
         rule = rule_of(path, kind, optimizer.param_groups[groups[key]])
-        found.append((_Table(path, weight, groups[key], kind, rule), weight, users))
+        found.append((Table(path, weight, groups[key], kind, rule), weight, users))
     return found
 
 

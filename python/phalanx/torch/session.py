@@ -212,7 +212,7 @@ class Session(Loop):
     ) -> None:
         """Gives the objects what a checkpoint of this step, or the chief, says of them, once the model's tensors are there."""
         forms, given_then = extra["torch"], extra.get("given", {})
-        if has_values(form):
+        if has_values(form) or _is_served(self._model):
             self._model.load_state_dict(filled(forms["model"], tensors))
         for name, one in self._others:
             if name not in forms:
@@ -259,6 +259,9 @@ class Session(Loop):
         memory = InPlace(tensors)
         found, _ = self._core.restore(memory.lent, [], path, "subset" if strict else "partial")
         memory.written()
+        if _is_served(self._model):
+            form, _ = model_state(self._model)
+            self._model.load_state_dict(filled(form, dict(tensors)))
         if found is not None and not strict and self.is_chief:
             for left in found[3]:
                 log(f"{path}: left as it is: {left}")
@@ -300,11 +303,17 @@ class Session(Loop):
 _NOTHING = {"step": 0, "epoch": 0, "seed": 0, "run": 0, "world": 0}
 
 
+def _is_served(model: torch.nn.Module) -> bool:
+    """Whether servers have values of this model: those must be told what was read."""
+    return hasattr(model, "_phalanx_served")
+
+
 def _exchanges_nothing(model: torch.nn.Module, optimizer: Any) -> bool:
     """Whether several ranks would train with torch's own optimizer and a model that is not wrapped."""
     is_plain = isinstance(optimizer, torch.optim.Optimizer) and not isinstance(optimizer, _DistributedOptimizer)
     wraps = any(isinstance(module, DistributedDataParallel) for module in model.modules())
-    return _world.size() > 1 and is_plain and not wraps
+    has_some = is_plain and any(group["params"] for group in optimizer.param_groups)
+    return _world.size() > 1 and has_some and not wraps
 
 
 def _numbers(result: Any) -> dict[str, float]:
