@@ -49,7 +49,19 @@ __version__: str = _phalanx.__version__
 
 def __getattr__(name: str) -> object:
     """Imports a submodule when it is first used."""
-    if name in ("data", "distributed", "elastic", "graph", "numpy", "ray", "summary", "torch"):
+    if name in (
+        "data",
+        "distributed",
+        "elastic",
+        "graph",
+        "jax",
+        "keras",
+        "numpy",
+        "ray",
+        "summary",
+        "tensorflow",
+        "torch",
+    ):
         return import_module(f"phalanx.{name}")
     raise AttributeError(f"module 'phalanx' has no attribute {name!r}")
 

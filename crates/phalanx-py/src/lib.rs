@@ -15,6 +15,7 @@ mod events;
 mod gate;
 mod graph;
 mod lent;
+mod native;
 mod operation;
 mod sampler;
 mod session;
@@ -40,6 +41,7 @@ mod _phalanx {
             GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_draft,
             graph_load, graph_load_values, graph_save, graph_save_values,
         },
+        native::{native_failure, native_table},
         operation::Operation,
         sampler::{DataIndices, DataSampler},
         session::{CheckpointFile, CheckpointFollower, SessionCore, SessionHook},

@@ -1,6 +1,6 @@
 //! The one engine of this process, and the communicator that outlives it (PY-3).
 
-use crate::{error, gate, graph::collective, stack, task::Task};
+use crate::{error, gate, graph::collective, native, stack, task::Task};
 use phalanx_collective::{
     Communicator, Error,
     engine::{Engine, EngineError, EngineOptions, Whereabouts},
@@ -137,7 +137,11 @@ pub fn init(
     let mut state = lock();
     state.changing = false;
     match started? {
-        Ok(engine) => state.engine = Some(Running::new(engine)),
+        Ok(engine) => {
+            let running = Running::new(engine);
+            native::use_engine(&running.0);
+            state.engine = Some(running);
+        }
         Err(Refusal::World(why)) => {
             drop(state);
             return Err(error::of_joining(py, &why));

@@ -29,6 +29,10 @@ pub const FILES: &[(&str, &str)] = &[
     ("crates/phalanx-collective/tests/engine_faults/forked.rs", "forks while an engine lives"),
     ("crates/phalanx-py/src/dlpack.rs", "the structure in which tensors cross to other libraries"),
     ("crates/phalanx-py/src/lent.rs", "the memory of Python's tensors, with what keeps it alive"),
+    (
+        "crates/phalanx-py/src/native.rs",
+        "the table of functions for native operations of TensorFlow and JAX, and their tensors' memory",
+    ),
     ("crates/phalanx-graph/src/kernel/raw_memory.rs", "memory that is lent out by a plan"),
     ("crates/phalanx-graph/src/kernel/call.rs", "the operands of an operation, checked by MEMPLAN-1"),
     ("crates/phalanx-graph/src/kernel/gemm/tile.rs", "SIMD tiles of products on checked slices"),

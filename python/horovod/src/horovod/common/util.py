@@ -23,8 +23,9 @@ from typing import Any
 from horovod.common.exceptions import HorovodVersionMismatchError, get_version_mismatch_message
 from phalanx._build import ccl_built, cuda_built, ddl_built, gloo_built, mpi_built, nccl_built, rocm_built
 
-#: The frameworks that Horovod has extensions for; here there is that of torch.
+#: The frameworks that Horovod has extensions for; here there are those of TensorFlow and torch.
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+_SUPPORTED = ("tensorflow", "torch")
 
 
 def get_ext_suffix() -> str:
@@ -42,23 +43,27 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raises ``ImportError`` for a framework other than torch, whose part is in Phalanx's wheel."""
-    if ext_name.split(".")[-1] != "torch":
+    """Raises ``ImportError`` for a framework whose part is not in Phalanx's wheel."""
+    if ext_name.split(".")[-1] not in _SUPPORTED:
         path = get_extension_full_path(pkg_path, *args)
         raise ImportError(
-            f"{ext_name} does not exist ({path}), and {ext_env_var} has no effect: Phalanx supports only horovod.torch"
+            f"{ext_name} does not exist ({path}), and {ext_env_var} has no effect: Phalanx has horovod.tensorflow and horovod.torch"
         )
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework is supported: torch is, if it is installed."""
-    answer = ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+    """Whether a framework is supported: TensorFlow and torch are, if they are installed."""
+    answer = ext_base_name in _SUPPORTED and importlib.util.find_spec(ext_base_name) is not None
     return _said(f"the extension for {ext_base_name}", answer, verbose)
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework sees a GPU. A child process checks it, so that this process does not initialize CUDA."""
-    asked = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 1)"
+    questions = {
+        "tensorflow": "import sys, tensorflow as tf; sys.exit(0 if tf.config.list_physical_devices('GPU') else 1)",
+        "torch": "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 1)",
+    }
+    asked = questions.get(ext_base_name, "import sys; sys.exit(1)")
     is_there = extension_available(ext_base_name)
     answer = is_there and subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
     return _said(f"a GPU that {ext_base_name} can use", answer, verbose)

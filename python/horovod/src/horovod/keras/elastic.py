@@ -1,0 +1,13 @@
+"""Recovery from failures, under Horovod's module name."""
+
+from __future__ import annotations
+
+from phalanx.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
+
+__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]

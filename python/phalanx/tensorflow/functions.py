@@ -1,0 +1,96 @@
+"""What ranks begin with: variables and objects of one rank for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx import objects
+from phalanx._arguments import checked_root
+from phalanx.process_sets import ProcessSet, global_process_set
+from phalanx.tensorflow.collectives import broadcast_
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Gives the variables of ``root_rank`` to every rank. In a graph, returns the operation that does so.
+
+    ``inplace`` changes nothing: variables are always assigned to.
+    """
+    checked_root(root_rank, process_set)
+    variables = list(variables)
+    done = broadcast_(variables, root_rank, "variables", process_set)
+    return None if tf.executing_eagerly() else tf.group(*[d for d in done if d is not None])
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Gives all global variables of ``root_rank``'s graph to every rank; for ``tf.compat.v1`` graphs only."""
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "eager code has no global variables: write broadcast_variables(model.variables, root_rank=0) after the first step"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """A hook of monitored sessions that gives all variables of ``root_rank`` to every rank once they are initialized."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        if device and "CPU" not in device.upper():
+            raise ValueError(f"device={device!r}: variables are sent from the CPU; leave device out")
+        self.root_rank = root_rank
+        self._op: Any = None
+
+    def begin(self) -> None:
+        """Adds the operation to the graph before that is final."""
+        if self._op is None or self._op.graph is not tf.compat.v1.get_default_graph():
+            self._op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Runs it."""
+        session.run(self._op)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns the object of ``root_rank`` on every rank. ``session`` is not needed."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function that returns the object of ``root_rank`` on every rank."""
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Returns the objects of all ranks, in rank order. ``session`` is not needed."""
+    return objects.allgather_object(obj, name, process_set)
+
+
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]

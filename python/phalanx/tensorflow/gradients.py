@@ -1,0 +1,228 @@
+"""Gradients between their computation and their use: buckets, sparse ones, local ones, several passes for one step.
+
+* GRADS-1: buckets are the same on all ranks, because they follow from the variables alone: their order, types and sizes.
+* GRADS-2: a bucket is one operation, and buckets are made from the last variable to the first, in the order in which
+  gradients become ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from phalanx import _world
+from phalanx._accord import Accord
+from phalanx._arguments import checked_op, checked_passes
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
+from phalanx.reductions import Average, Sum
+from phalanx.tensorflow._names import name_of
+from phalanx.tensorflow._ops import Spec
+from phalanx.tensorflow.collectives import _check_devices, compressed, process_set_size_op, sparse
+from phalanx.tensorflow.compression import Compression, is_native
+
+#: A bucket is not larger than this, unless one gradient is.
+BUCKET_BYTES = 16 << 20
+
+#: Lists of gradients that all ranks are known to have.
+_agreed: set[Any] = set()
+
+
+class Reducer:
+    """How one optimizer or tape reduces its gradients."""
+
+    def __init__(
+        self,
+        *,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+    ) -> None:
+        _check_devices(device_dense=device_dense, device_sparse=device_sparse)
+        is_native(compression)
+        self.op = checked_op(op)
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise ValueError("gradient_predivide_factor is for op=Average: leave it out, or scale the gradients")
+        if not gradient_predivide_factor:
+            raise ValueError("gradient_predivide_factor must not be 0")
+        if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 0:
+            raise ValueError(f"num_groups must be a whole number, 0 or more, not {num_groups!r}")
+        if isinstance(groups, bool) or not (groups is None or isinstance(groups, (int, list, tuple))):
+            raise ValueError(f"groups must be a number of groups or a list of lists of variables, not {groups!r}")
+        if isinstance(groups, int):
+            if groups < 1:
+                raise ValueError(f"groups must be more than 0, or left out, not {groups}")
+            num_groups, groups = groups, None
+        self.compression = compression
+        self.sparse_as_dense = sparse_as_dense
+        self.predivide = float(gradient_predivide_factor)
+        self.num_groups = num_groups
+        self.groups: list[list[Any]] = [list(group) for group in groups] if groups else []
+        self.process_set = process_set
+        self.scale_local_gradients = scale_local_gradients
+        self.passes = checked_passes(backward_passes_per_step)
+        self.average_aggregated = average_aggregated_gradients
+        self.local: list[Any] = []
+        self._counter: Any = None
+        self._sums: dict[Any, Any] = {}
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether the gradient of this variable stays on this rank."""
+        return any(_identity(variable) == _identity(own) for own in self.local)
+
+    def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks as one; ``None`` stays ``None``."""
+        gradients, variables = list(gradients), list(variables)
+        set_id(self.process_set)
+        if not self.process_set.included():
+            return gradients
+        self._agree(gradients, variables)
+        done = list(gradients)
+        dense: list[int] = []
+        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            if self.is_local(variable):
+                done[i] = self._own(gradient)
+            elif isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense:
+                done[i] = self._sparse(gradient)
+            else:
+                done[i] = tf.convert_to_tensor(gradient)
+                dense.append(i)
+        for bucket in self._buckets(dense, done, variables):
+            for i, result in zip(bucket, self._bucket([done[i] for i in bucket]), strict=True):
+                done[i] = result
+        return done
+
+    def _agree(self, gradients: list[Any], variables: list[Any]) -> None:
+        """Compares with other ranks which gradients there are, once for each kind of list (GRADS-1)."""
+        if len(self.process_set.ranks) == 1:
+            return
+        pairs = enumerate(zip(gradients, variables, strict=True))
+        lines = tuple(self._described(i, g, v) for i, (g, v) in pairs if not self.is_local(v))
+        key = (_world.age(), set_id(self.process_set), lines)
+        if key not in _agreed:
+            Accord("gradients", lambda: lines, self.process_set).wait()
+            _agreed.add(key)
+
+    def _described(self, i: int, gradient: Any, variable: Any) -> str:
+        if gradient is None:
+            kind = "none"
+        elif isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense:
+            kind = "sparse"
+        else:
+            kind = "dense"
+        dtype = getattr(gradient, "dtype", None)
+        return f"gradient {i} ({kind}) of {list(variable.shape)} {dtype.name if dtype is not None else ''}".rstrip()
+
+    def _own(self, gradient: Any) -> Any:
+        if not self.scale_local_gradients or self.op != Average:
+            return gradient
+        n = process_set_size_op(self.process_set)
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / tf.cast(n, gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / tf.cast(n, gradient.dtype)
+
+    def _sparse(self, gradient: Any) -> Any:
+        if self.op not in (Average, Sum):
+            raise NotImplementedError("sparse gradients have only op=Average and op=Sum: pass sparse_as_dense=True")
+        return sparse(gradient, self.op, None, self.process_set)
+
+    def _bucket(self, gradients: list[Any]) -> list[Any]:
+        name = name_of("allreduce", None, grouped=True)
+        spec = Spec(name, set_id(self.process_set), True, self.op, 1.0 / self.predivide, self.predivide)
+        # One call of the program's own compressor for each gradient, one operation for all.
+        return compressed(gradients, self.compression, spec)
+
+    def _buckets(self, dense: list[int], gradients: list[Any], variables: list[Any]) -> list[list[int]]:
+        if self.groups:
+            ids = [[_identity(v) for v in group] for group in self.groups]
+            first = [next((g for g, group in enumerate(ids) if _identity(variables[i]) in group), None) for i in dense]
+            made = [[i for i, g in zip(dense, first, strict=True) if g == number] for number in range(len(ids))]
+            return [b for b in made if b] + [[i] for i, g in zip(dense, first, strict=True) if g is None]
+        if self.num_groups:
+            size, more = divmod(len(dense), self.num_groups)
+            ends = [(k + 1) * size + min(k + 1, more) for k in range(self.num_groups)]
+            return [dense[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True) if b > a]
+        buckets: list[list[int]] = []
+        n_bytes, dtype = 0, None
+        for i in reversed(dense):
+            gradient = gradients[i]
+            n = (gradient.shape.num_elements() or 0) * gradient.dtype.size
+            if not buckets or n_bytes + n > BUCKET_BYTES or gradient.dtype != dtype:
+                buckets.append([])
+                n_bytes, dtype = 0, gradient.dtype
+            buckets[-1].append(i)
+            n_bytes += n
+        return buckets
+
+    # Several passes for one step.
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes the variables in which gradients are added up, outside of any function."""
+        if self.passes == 1 or self._counter is not None:
+            return
+        with tf.init_scope():
+            self._counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="phalanx_passes")
+            for variable in variables:
+                key = _identity(variable)
+                zeros = tf.zeros(variable.shape, variable.dtype)
+                self._sums[key] = tf.Variable(zeros, trainable=False, name="phalanx_sum")
+
+    def local_variables(self) -> list[Any]:
+        """The variables in which gradients are added up."""
+        return [] if self._counter is None else [self._counter, *self._sums.values()]
+
+    def stepped(self, gradients: Sequence[Any], variables: Sequence[Any], apply: Any) -> Any:
+        """Calls ``apply`` with the reduced gradients: now, or at the last of several passes."""
+        gradients, variables = list(gradients), list(variables)
+        if self.passes == 1:
+            return apply(self.reduced(gradients, variables))
+        self.build(variables)
+        added = []
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is not None:
+                added.append(self._sums[_identity(variable)].assign_add(tf.convert_to_tensor(gradient)))
+        with tf.control_dependencies([a for a in added if tf.is_tensor(a) or hasattr(a, "op")] if not tf.executing_eagerly() else []):
+            passed = self._counter.assign_add(1)
+
+        def step() -> Any:
+            sums = [
+                None if g is None else self._sums[_identity(v)].read_value()
+                for g, v in zip(gradients, variables, strict=True)
+            ]
+            if self.average_aggregated:
+                sums = [None if s is None else s / tf.cast(self.passes, s.dtype) for s in sums]
+            done = apply(self.reduced(sums, variables))
+            with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+                cleared = [s.assign(tf.zeros(s.shape, s.dtype)) for s in self._sums.values()]
+                cleared.append(self._counter.assign(0))
+            if tf.executing_eagerly():
+                return True
+            with tf.control_dependencies([c.op if hasattr(c, "op") else c for c in cleared]):
+                return tf.constant(True)
+
+        if tf.executing_eagerly():
+            return step() if int(self._counter.numpy()) >= self.passes else False
+        with tf.control_dependencies([passed] if passed is not None else []):
+            is_last = tf.greater_equal(self._counter.read_value(), self.passes)
+        return tf.cond(is_last, step, lambda: tf.constant(False))
+
+
+def _identity(variable: Any) -> Any:
+    ref = getattr(variable, "ref", None)
+    return ref() if callable(ref) else id(variable)
+
+
+__all__ = ["Reducer"]
