@@ -284,6 +284,11 @@ impl Store {
                 limit * (2.0 * stream.uniform(i as u64) - 1.0)
             }
             Init::Msra => libm::sqrt(2.0 / fan_in.max(1) as f64) * stream.normal(i as u64),
+            Init::TruncatedNormal { mean, std } => {
+                // Each element has draws of its own, far from those of the others.
+                let draws = (0..64u64).map(|k| stream.normal((i as u64).wrapping_add(k << 40)));
+                mean + std * draws.into_iter().find(|v| v.abs() <= 2.0).unwrap_or(0.0)
+            }
         };
         match sig.dtype {
             DType::F32 => fill(buffer.as_slice::<f32>(), |i| value(i) as f32),

@@ -91,6 +91,11 @@ pub enum Init {
     Xavier,
     /// Normal with deviation sqrt(2 / fan in).
     Msra,
+    /// Normal, drawn again until it is within two deviations.
+    TruncatedNormal {
+        mean: f64,
+        std: f64,
+    },
 }
 
 /// What a variable is for.
@@ -287,6 +292,11 @@ impl Program {
 
     pub fn vars(&self) -> impl Iterator<Item = (VarId, &Var)> {
         self.vars.iter().enumerate().map(|(i, v)| (VarId(i as u32), v))
+    }
+
+    /// Makes the operations from `begin` on part of the update.
+    pub fn make_update(&mut self, begin: usize) {
+        self.ops.iter_mut().skip(begin).for_each(|op| op.role = Role::Optimize);
     }
 
     pub fn ops(&self) -> impl Iterator<Item = (OpId, &Op)> {

@@ -28,6 +28,8 @@ use phalanx_core::DType;
 pub enum KernelError {
     #[error("input {input}, element {at}: {value} is not in 0..{limit}")]
     Index { input: usize, at: usize, value: i64, limit: usize },
+    #[error("element {at} of the divisor is zero")]
+    ZeroDivisor { at: usize },
     #[error("no kernel for {0}")]
     DType(DType),
     #[error("it has not ended after {most} rounds, its limit; allow more, or let its condition end it")]

@@ -33,7 +33,7 @@ impl Binary {
     }
 }
 
-fn stretches(inputs: &[Sig], axis: usize) -> Result<(), Misfit> {
+pub(super) fn stretches(inputs: &[Sig], axis: usize) -> Result<(), Misfit> {
     check::count(inputs, 2)?;
     let (x, y) = (check::dense(inputs, 0)?, check::dense(inputs, 1)?);
     if x.dtype != y.dtype {
@@ -250,6 +250,7 @@ pub enum Comparison {
     LessEqual,
     Greater,
     GreaterEqual,
+    NotEqual,
 }
 
 /// Compares elements; gives booleans.
@@ -267,16 +268,17 @@ impl Operator for Compare {
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         stretches(inputs, self.axis)?;
         match inputs[0].dtype {
-            DType::F32 | DType::F64 | DType::I64 => {
+            DType::F32 | DType::F64 | DType::I64 | DType::I32 => {
                 Ok(vec![Sig::dense(DType::Bool, inputs[0].shape.clone())])
             }
-            got => Err(Misfit::DType { slot: 0, wanted: "f32, f64 or i64", got }),
+            got => Err(Misfit::DType { slot: 0, wanted: "f32, f64, i64 or i32", got }),
         }
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         match call.dtype(0) {
             DType::I64 => self.compare::<i64>(call),
+            DType::I32 => self.compare::<i32>(call),
             other => real!(other, T => self.compare::<T>(call)),
         }
         Ok(())
@@ -298,6 +300,7 @@ impl Compare {
                     Comparison::LessEqual => a <= b,
                     Comparison::Greater => a > b,
                     Comparison::GreaterEqual => a >= b,
+                    Comparison::NotEqual => a != b,
                 });
             }
         });

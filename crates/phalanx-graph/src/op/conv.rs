@@ -196,6 +196,14 @@ impl Operator for Conv2dInputGrad {
         });
         Ok(())
     }
+
+    /// It is linear in both, and what a transposed convolution computes.
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        let (f, x, dy) = (grad.x(0), grad.x(1), grad.dy(0));
+        let shape = grad.sig(f).shape.clone();
+        grad.give(0, Conv2dFilterGrad { conv: self.conv, shape }, &[dy, x])?;
+        grad.give(1, self.conv, &[dy, f])
+    }
 }
 
 /// From images and gradient of the output: image after image, in their order.

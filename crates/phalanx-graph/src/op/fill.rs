@@ -25,14 +25,19 @@ impl Operator for Fill {
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         check::count(inputs, 0)?;
         match self.dtype {
-            DType::F32 | DType::F64 | DType::I64 => Ok(vec![Sig::dense(self.dtype, self.shape.clone())]),
-            got => Err(Misfit::Attribute { name: "dtype", wanted: "f32, f64 or i64", got: got.to_string() }),
+            DType::F32 | DType::F64 | DType::I64 | DType::I32 => {
+                Ok(vec![Sig::dense(self.dtype, self.shape.clone())])
+            }
+            got => {
+                Err(Misfit::Attribute { name: "dtype", wanted: "f32, f64, i64 or i32", got: got.to_string() })
+            }
         }
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         match self.dtype {
             DType::I64 => call.output::<i64>(0).fill(self.value as i64),
+            DType::I32 => call.output::<i32>(0).fill(self.value as i32),
             dtype => real!(dtype, T => call.output::<T>(0).fill(T::of(self.value))),
         }
         Ok(())
@@ -106,13 +111,14 @@ impl Operator for Cast {
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         check::count(inputs, 1)?;
         let x = check::dense(inputs, 0)?;
-        let known = |d| matches!(d, DType::F32 | DType::F64 | DType::I64 | DType::Bool | DType::U8);
+        let known =
+            |d| matches!(d, DType::F32 | DType::F64 | DType::I64 | DType::I32 | DType::Bool | DType::U8);
         if !known(x.dtype) {
-            return Err(Misfit::DType { slot: 0, wanted: "f32, f64, i64, u8 or bool", got: x.dtype });
+            return Err(Misfit::DType { slot: 0, wanted: "f32, f64, i64, i32, u8 or bool", got: x.dtype });
         }
         if !known(self.to) {
             let got = self.to.to_string();
-            return Err(Misfit::Attribute { name: "to", wanted: "f32, f64, i64, u8 or bool", got });
+            return Err(Misfit::Attribute { name: "to", wanted: "f32, f64, i64, i32, u8 or bool", got });
         }
         Ok(vec![Sig::dense(self.to, x.shape.clone())])
     }
@@ -121,7 +127,12 @@ impl Operator for Cast {
         match call.dtype(0) {
             DType::F32 => self.from(call, call.input::<f32>(0), f64::from),
             DType::F64 => self.from(call, call.input::<f64>(0), |v| v),
+            DType::I64 if self.to == DType::I32 => {
+                let (x, out) = (call.input::<i64>(0), call.output::<i32>(0));
+                out.iter_mut().zip(x).for_each(|(o, &v)| *o = v as i32);
+            }
             DType::I64 => self.from(call, call.input::<i64>(0), |v| v as f64),
+            DType::I32 => self.from(call, call.input::<i32>(0), f64::from),
             _ => self.from(call, call.input::<u8>(0), f64::from),
         }
         Ok(())
@@ -144,6 +155,7 @@ impl Cast {
             DType::F32 => call.output::<f32>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as f32),
             DType::F64 => call.output::<f64>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v),
             DType::I64 => call.output::<i64>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as i64),
+            DType::I32 => call.output::<i32>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as i32),
             DType::Bool => {
                 call.output::<u8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = u8::from(v != 0.0));
             }

@@ -1,6 +1,6 @@
 //! Losses of classes. Others are made of arithmetic by the layers.
 
-use super::{Arith, Binary, Operator, check, softmax::normalise};
+use super::{Arith, Binary, Operator, SoftmaxGrad, check, softmax::normalise};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Sig},
@@ -155,9 +155,12 @@ impl Operator for SoftmaxCrossEntropy {
 
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
         if grad.has_dy(1) {
-            return Ok(false);
+            grad.give(0, SoftmaxGrad { log: false }, &[grad.y(1), grad.dy(1)])?;
         }
-        grad.give(0, SoftmaxCrossEntropyGrad { of: *self }, &[grad.y(1), grad.x(1), grad.dy(0)])
+        if grad.has_dy(0) {
+            grad.give(0, SoftmaxCrossEntropyGrad { of: *self }, &[grad.y(1), grad.x(1), grad.dy(0)])?;
+        }
+        Ok(true)
     }
 
     fn shares(&self) -> &'static [(usize, usize)] {

@@ -1,15 +1,16 @@
-//! Metrics, which have no gradient.
+//! Metrics. Only the values of the top k have a gradient.
 
-use super::{Operator, check};
+use super::{Operator, check, sort};
 use crate::{
-    ir::{Dim, Misfit, Shape, Sig},
+    grad::Grad,
+    ir::{Dim, GraphError, Misfit, Shape, Sig},
     kernel::{Call, KernelError, Real, real},
 };
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
 
 /// Whether one score comes before another: NaN before all numbers, as in PyTorch.
-fn is_above<T: Real>(a: T, b: T) -> bool {
+pub(super) fn is_above<T: Real>(a: T, b: T) -> bool {
     a > b || (a.is_nan() && !b.is_nan())
 }
 
@@ -61,6 +62,10 @@ impl Operator for TopK {
             }
         });
         Ok(())
+    }
+
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        sort::put_back(grad)
     }
 }
 

@@ -7,11 +7,15 @@ mod check;
 mod control;
 mod conv;
 mod crf;
+mod cumsum;
 mod dropout;
+mod edit_distance;
 mod embedding;
 mod fill;
 mod gather;
+mod gather_nd;
 mod gru;
+mod hsigmoid;
 mod layout;
 mod logical;
 mod loss;
@@ -20,17 +24,24 @@ mod matmul;
 mod metric;
 mod norm;
 mod pool;
+mod pool_windows;
+mod product;
 mod ragged;
 mod rate;
 mod reduce;
 mod rnn;
 mod rows;
+mod rules;
 mod scatter;
+mod scatter_rows;
+mod select;
 mod sequence;
 mod softmax;
+mod sort;
 mod sync_norm;
 mod unary;
 mod update;
+mod whole;
 
 use crate::{
     grad::Grad,
@@ -44,11 +55,15 @@ pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
 pub use control::{Cond, CondGrad, Inside, While, WhileGrad};
 pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
 pub use crf::{CrfDecoding, LinearChainCrf, LinearChainCrfGrad};
+pub use cumsum::CumSum;
 pub use dropout::{Dropout, DropoutGrad, Random, Samples};
+pub use edit_distance::EditDistance;
 pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
 pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
 pub use gather::{Gather, GatherGrad, OneHot};
+pub use gather_nd::{GatherNd, GatherNdGrad};
 pub use gru::{Gru, GruGrad};
+pub use hsigmoid::{HSigmoid, HSigmoidGrad};
 pub use layout::{Concat, Expand, Reshape, Slice, SliceGrad, Transpose};
 pub use logical::Logical;
 pub use loss::{
@@ -57,19 +72,26 @@ pub use loss::{
 pub use lstm::{Lstm, LstmGrad};
 pub use matmul::MatMul;
 pub use metric::{Accuracy, ArgMax, TopK};
-pub use norm::{BatchNorm, BatchNormFixed, BatchNormGrad, LayerNorm, LayerNormGrad};
+pub use norm::{BatchNorm, BatchNormFixed, BatchNormFixedGrad, BatchNormGrad, LayerNorm, LayerNormGrad};
 pub use pool::{Pool, Pool2d, Pool2dGrad};
+pub use pool_windows::{PoolWindows, PoolWindowsGrad, WindowRule};
+pub use product::{ReduceProd, ReduceProdGrad};
 pub use rate::{Rate, Schedule};
 pub use reduce::{Reduce, ReduceGrad, Reduction};
 pub use rows::{MergeRows, RowsToDense};
+pub use rules::{Adadelta, Adamax, DecayedAdagrad, Ftrl, LambDirection, LambRate, SignDecay};
+pub use scatter_rows::ScatterRows;
+pub use select::{Masked, Where};
 pub(crate) use sequence::MASKED;
 pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, SequencePool, SequencePoolGrad};
 pub use softmax::{BoundedSoftmax, Softmax, SoftmaxGrad};
+pub use sort::{PutAlong, Sort};
 pub use sync_norm::{
     ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncNormStats, SyncSum,
 };
 pub use unary::{Func, Unary, UnaryGrad};
 pub use update::{Adagrad, Adam, ClipFactor, Decay, LarsRate, Momentum, RmsProp, ScaleBy, Sgd, SquaredNorm};
+pub use whole::{Whole, WholeOp};
 
 /// What an operation is.
 pub trait Operator {
@@ -158,4 +180,7 @@ operators! {
     Sgd, Momentum, Adam, Adagrad, RmsProp, LarsRate, SquaredNorm, ClipFactor, ScaleBy, Decay, Rate,
     // Programs are written down with the number of an operation: new ones come last.
     BoundedSoftmax,
+    Where, Masked, CumSum, Sort, PutAlong, ScatterRows, GatherNd, GatherNdGrad, Whole, ReduceProd, ReduceProdGrad,
+    PoolWindows, PoolWindowsGrad, EditDistance, HSigmoid, HSigmoidGrad, BatchNormFixedGrad,
+    Adamax, Adadelta, DecayedAdagrad, Ftrl, LambDirection, LambRate, SignDecay,
 }

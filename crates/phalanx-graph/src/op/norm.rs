@@ -158,8 +158,55 @@ impl Operator for BatchNormFixed {
         Ok(())
     }
 
+    fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
+        let given = [grad.x(0), grad.x(1), grad.x(3), grad.x(4), grad.dy(0)];
+        let made = grad.emit_all(BatchNormFixedGrad { epsilon: self.epsilon }, &given)?;
+        for (slot, d) in made.into_iter().enumerate() {
+            grad.pass(slot, d)?;
+        }
+        Ok(true)
+    }
+
     fn shares(&self) -> &'static [(usize, usize)] {
         &[(0, 0)]
+    }
+}
+
+/// From input, scale, mean and variance as learned, gradient: those of input, scale and shift.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormFixedGrad {
+    pub epsilon: f64,
+}
+
+impl Operator for BatchNormFixedGrad {
+    fn name(&self) -> &'static str {
+        "batch_norm_fixed_grad"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 5)?;
+        let each = channels(inputs, 1..4)?;
+        check::like(inputs, 4, 0)?;
+        Ok(vec![inputs[0].clone(), each.clone(), each])
+    }
+
+    fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let dims = call.dims(0);
+        real!(call.dtype(0), T => {
+            let [x, scale, mean, var, dy] = [0, 1, 2, 3, 4].map(|i| call.input::<T>(i));
+            let (dx, dscale, dshift) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
+            for c in 0..dims[1] {
+                let i = T::ONE / (var[c] + T::of(self.epsilon)).sqrt();
+                dshift[c] = T::of(runs(dims, c).map(|r| fast(#[inline(always)] || sum(&dy[r]))).sum());
+                dscale[c] = T::of(runs(dims, c).map(|r| along(&x[r.clone()], mean[c], &dy[r])).sum()) * i;
+                let a = scale[c] * i;
+                for r in runs(dims, c) {
+                    let all = dx[r.clone()].iter_mut().zip(&dy[r]);
+                    fast(#[inline(always)] || all.for_each(#[inline(always)] |(o, &d)| *o = a * d));
+                }
+            }
+        });
+        Ok(())
     }
 }
 

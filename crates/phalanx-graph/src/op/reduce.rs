@@ -41,7 +41,7 @@ impl Reduce {
         )
     }
 
-    fn walk(&self, dims: &[usize]) -> (Walk<2>, usize) {
+    pub(super) fn walk(&self, dims: &[usize]) -> (Walk<2>, usize) {
         let mut out: Strides = [0; MAX_RANK];
         let (mut stride, mut count) = (1, 1);
         for (axis, &n) in dims.iter().enumerate().rev() {

@@ -11,7 +11,7 @@ use phalanx_core::{DType, kernel::update};
 use serde::{Deserialize, Serialize};
 
 /// Parameter, gradient (dense or rows of it), rate, and states like the parameter.
-fn updates(inputs: &[Sig], n_states: usize, rate: usize) -> Result<Vec<Sig>, Misfit> {
+pub(super) fn updates(inputs: &[Sig], n_states: usize, rate: usize) -> Result<Vec<Sig>, Misfit> {
     let p = check::real(inputs, 0)?;
     fits(inputs, 1, p)?;
     check::scalar(inputs, rate, p.dtype)?;
@@ -21,7 +21,7 @@ fn updates(inputs: &[Sig], n_states: usize, rate: usize) -> Result<Vec<Sig>, Mis
     Ok(vec![p.clone(); 1 + n_states])
 }
 
-fn fits(inputs: &[Sig], slot: usize, p: &Sig) -> Result<(), Misfit> {
+pub(super) fn fits(inputs: &[Sig], slot: usize, p: &Sig) -> Result<(), Misfit> {
     if inputs[slot].is_dense() {
         return check::shaped(inputs, slot, p.dtype, &p.shape);
     }
@@ -35,7 +35,7 @@ fn fits(inputs: &[Sig], slot: usize, p: &Sig) -> Result<(), Misfit> {
 
 /// Calls `f` with each piece of the gradient and where it begins in the parameter.
 #[inline(always)]
-fn pieces<T: Real>(call: &Call<'_>, slot: usize, mut f: impl FnMut(usize, &[T])) {
+pub(super) fn pieces<T: Real>(call: &Call<'_>, slot: usize, mut f: impl FnMut(usize, &[T])) {
     if !call.is_sparse(slot) {
         return f(0, call.input(slot));
     }
@@ -79,6 +79,8 @@ macro_rules! updater {
         }
     };
 }
+
+pub(super) use updater;
 
 /// `p -= rate * g`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,9 @@ use crate::{
     grad::{Chosen, append_backward_of, append_backward_with},
     ir::{GraphError, Init, Learn, Program, Role, Shape, Sig, Site, VarId, VarKind},
     op::{
-        Adagrad, Adam, ClipFactor, Decay, Func, Increment, LarsRate, MergeRows, Momentum, OpKind, Rate,
-        RmsProp, ScaleBy, Schedule, Sgd, SquaredNorm, Unary,
+        Adadelta, Adagrad, Adam, Adamax, ClipFactor, Decay, DecayedAdagrad, Ftrl, Func, Increment,
+        LambDirection, LambRate, LarsRate, MergeRows, Momentum, OpKind, Rate, RmsProp, ScaleBy, Schedule,
+        Sgd, SignDecay, SquaredNorm, Unary,
     },
 };
 use phalanx_core::DType;
@@ -53,6 +54,11 @@ pub enum Rule {
         coefficient: f64,
         decay: f64,
     },
+    Adamax(Adamax),
+    Adadelta(Adadelta),
+    DecayedAdagrad(DecayedAdagrad),
+    Ftrl(Ftrl),
+    Lamb(LambDirection),
 }
 
 impl Rule {
@@ -103,6 +109,8 @@ pub struct Optimizer {
     pub rate: Schedule,
     /// L2 decay of parameters that have none of their own. It is added to gradients that were clipped.
     pub decay: Option<f64>,
+    /// L1 decay of all parameters that have no decay of their own, instead.
+    pub sign_decay: Option<f64>,
     pub clip: Option<Clip>,
     /// Those that are free in the program, if none are given.
     pub names: Option<Names>,
@@ -114,7 +122,7 @@ pub struct Optimizer {
 impl Optimizer {
     pub fn new(rule: Rule, rate: f64) -> Optimizer {
         let rate = Schedule::Constant(rate);
-        Optimizer { rule, rate, decay: None, clip: None, names: None, is_rate_kept: false }
+        Optimizer { rule, rate, decay: None, sign_decay: None, clip: None, names: None, is_rate_kept: false }
     }
 
     /// Appends gradients of the loss and updates of all parameters that are learned; gives both.
@@ -174,6 +182,8 @@ impl Optimizer {
         for (g, &(p, _)) in grads.iter_mut().zip(pairs) {
             if let Some(factor) = adding.learn(p).decay.or(self.decay) {
                 *g = adding.op(Decay { factor }, &[*g, p])?;
+            } else if let Some(factor) = self.sign_decay {
+                *g = adding.op(SignDecay { factor }, &[*g, p])?;
             }
         }
         for (&(p, _), &g) in pairs.iter().zip(&grads) {
@@ -273,6 +283,23 @@ impl Optimizer {
                 let op = Momentum { mu, nesterov: false, rate_inside: true };
                 adding.to(op, &[p, g, local, v], &[p, v], Role::Optimize)
             }
+            Rule::Adamax(op) => {
+                let (m, u) = (adding.state(p, "moment")?, adding.state(p, "largest")?);
+                adding.to(op, &[p, g, rate, m, u, step], &[p, m, u], Role::Optimize)
+            }
+            Rule::Adadelta(op) => {
+                let (s, d) = (adding.state(p, "squares")?, adding.state(p, "steps")?);
+                adding.to(op, &[p, g, rate, s, d], &[p, s, d], Role::Optimize)
+            }
+            Rule::DecayedAdagrad(op) => {
+                let s = adding.state(p, "squares")?;
+                adding.to(op, &[p, g, rate, s], &[p, s], Role::Optimize)
+            }
+            Rule::Ftrl(op) => {
+                let (s, z) = (adding.state(p, "squares")?, adding.state(p, "linear")?);
+                adding.to(op, &[p, g, rate, s, z], &[p, s, z], Role::Optimize)
+            }
+            Rule::Lamb(op) => adding.lamb(op, first, step),
         }
     }
 }
@@ -350,6 +377,21 @@ impl Adding<'_> {
     fn rmsprop(&mut self, op: RmsProp, [p, g, rate]: [VarId; 3]) -> Result<(), GraphError> {
         let (s, v) = (self.state(p, "squares")?, self.state(p, "velocity")?);
         self.to(op, &[p, g, rate, s, v], &[p, s, v], Role::Optimize)
+    }
+
+    /// The norm of its whole direction counts, so it cannot go on by rows.
+    fn lamb(&mut self, op: LambDirection, [p, g, rate]: [VarId; 3], step: VarId) -> Result<(), GraphError> {
+        if !self.program.sig(g).is_dense() {
+            let (var, site) = (self.program.var(p).name.clone(), self.site.clone());
+            return Err(GraphError::SparseGradient { what: "update by LAMB", var, site });
+        }
+        let (m, v) = (self.state(p, "moment1")?, self.state(p, "moment2")?);
+        let (name, sig) = (self.program.fresh("@OPTIMIZE@"), self.program.sig(p).clone());
+        let way = self.program.declare(&name, sig, VarKind::Temp, self.site.clone())?;
+        self.to(op, &[p, g, rate, m, v, step], &[way, m, v], Role::Optimize)?;
+        let (pn, wn) = (self.op(SquaredNorm, &[p])?, self.op(SquaredNorm, &[way])?);
+        let rate = self.op(LambRate, &[pn, wn, rate])?;
+        self.to(Sgd, &[p, way, rate], &[p], Role::Optimize)
     }
 
     fn adam(&mut self, op: Adam, [p, g, rate]: [VarId; 3], step: VarId) -> Result<(), GraphError> {

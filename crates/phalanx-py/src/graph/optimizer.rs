@@ -1,7 +1,10 @@
 //! Optimizers, as Python names them.
 
 use super::form;
-use phalanx_graph::{Clip, Names, Optimizer, Rule};
+use phalanx_graph::{
+    Clip, Names, Optimizer, Rule,
+    op::{Adadelta, Adamax, DecayedAdagrad, Ftrl, LambDirection},
+};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::collections::BTreeMap;
 
@@ -16,6 +19,7 @@ pub struct OptimizerSpec {
     /// A schedule, as programs have it.
     rate: String,
     decay: Option<f64>,
+    sign_decay: Option<f64>,
     clip: Option<(String, Numbers)>,
     /// What its own variables are called after.
     label: String,
@@ -31,6 +35,7 @@ impl OptimizerSpec {
             rule: rule(&self.rule, self.numbers)?,
             rate: form::read("schedule of learning rates", &self.rate)?,
             decay: self.decay,
+            sign_decay: self.sign_decay,
             clip,
             names: Some(names),
             is_rate_kept: true,
@@ -67,6 +72,27 @@ fn rule(name: &str, numbers: Numbers) -> PyResult<Rule> {
             coefficient: take.number("lars_coeff")?,
             decay: take.number("lars_weight_decay")?,
         },
+        "adamax" => Rule::Adamax(Adamax {
+            beta1: take.number("beta1")?,
+            beta2: take.number("beta2")?,
+            epsilon: take.number("epsilon")?,
+        }),
+        "adadelta" => Rule::Adadelta(Adadelta { rho: take.number("rho")?, epsilon: take.number("epsilon")? }),
+        "decayed_adagrad" => Rule::DecayedAdagrad(DecayedAdagrad {
+            decay: take.number("decay")?,
+            epsilon: take.number("epsilon")?,
+        }),
+        "ftrl" => Rule::Ftrl(Ftrl {
+            l1: take.number("l1")?,
+            l2: take.number("l2")?,
+            power: take.number("lr_power")?,
+        }),
+        "lamb" => Rule::Lamb(LambDirection {
+            beta1: take.number("beta1")?,
+            beta2: take.number("beta2")?,
+            epsilon: take.number("epsilon")?,
+            decay: take.number("lamb_weight_decay")?,
+        }),
         _ => return Err(PyValueError::new_err(format!("there is no optimizer {name:?}"))),
     };
     take.end()?;

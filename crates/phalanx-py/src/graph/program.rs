@@ -276,6 +276,13 @@ impl GraphProgram {
         Ok(())
     }
 
+    /// Makes the operations from `begin` on part of the update: programs for testing do not have them.
+    fn make_update(&self, begin: usize) {
+        let mut written = self.lock();
+        written.program.make_update(begin);
+        written.version += 1;
+    }
+
     #[getter]
     fn n_ops(&self) -> usize {
         self.lock().program.ops().count()
