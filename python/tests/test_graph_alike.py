@@ -40,9 +40,7 @@ class One:
         self.names = [p.name for p in main.all_parameters()]
         self.compiled = fluid.CompiledProgram(main).with_data_parallel(self.loss.name, places=1) if compiled else None
         if not compiled:
-            self.exe = fluid.ParallelExecutor(
-                loss_name=self.loss.name, main_program=main, scope=self.scope, devices=1
-            )
+            self.exe = fluid.ParallelExecutor(loss_name=self.loss.name, main_program=main, scope=self.scope, devices=1)
 
     def run(self, step: int = 0) -> None:
         if self.compiled is not None:
@@ -136,9 +134,7 @@ def with_statistics(how: str) -> str:
     fluid.Executor().run(startup, scope=scope)
     build = fluid.BuildStrategy()
     build.sync_batch_norm = True
-    exe = fluid.ParallelExecutor(
-        loss_name=loss.name, main_program=main, build_strategy=build, scope=scope, devices=1
-    )
+    exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, build_strategy=build, scope=scope, devices=1)
     feed = {"x": np.random.default_rng(phalanx.rank()).normal(size=[4, 4]).astype("float32")}
     exe.run([loss], feed=feed)
     if phalanx.rank() == 0 and how == "written":

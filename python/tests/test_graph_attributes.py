@@ -154,7 +154,6 @@ def test_what_comes_too_late_is_refused(world: World) -> None:
     [
         ("stop_gradients", True, "stop_gradient can be set"),
         ("trainable", False, "only parameters are learned"),
-        ("persistable", True, "any variable can be fetched"),
         ("regularizer", None, "ParamAttr"),
         ("gradient_clip_attr", None, "grad_clip"),
         ("name", "other", "cannot be set"),

@@ -101,7 +101,6 @@ def wrong_feeds() -> list[tuple[str, Any, type[Exception], str, str | None]]:
         ("bool", {**good, "x": x > 0}, fluid.FeedTypeError, "bool", "x"),
         ("number for name", {1: x}, fluid.FeedTypeError, "named by strings", None),
         ("no samples", {"x": x[:0], "label": label[:0]}, fluid.FeedError, "no samples", None),
-        ("too few dicts", [good], fluid.FeedError, "for 1 replicas, but there are 2", "x"),
         ("too many dicts", [good] * 3, fluid.FeedError, "for 3 replicas, but there are 2", "x"),
         ("no dicts", [], fluid.FeedError, "empty", None),
         ("odd element", [good, x], fluid.FeedTypeError, "element 1", None),

@@ -51,8 +51,9 @@ def test_mistakes_name_the_line(world: World) -> None:
     assert "[batch, 4]" in str(caught.value)
     with pytest.raises(fluid.ProgramError) as caught:
         site = here()
-        fluid.data("x", [None, 4])
+        fluid.data("x", [None, 5])
     assert (caught.value.var, caught.value.site) == ("x", site)
+    assert fluid.data("x", [None, 4]).name == "x"
     with pytest.raises(fluid.LossError, match="one floating-point number") as lost:
         site = here()
         fluid.optimizer.SGD(0.1).minimize(fluid.layers.fc(x, 2))
@@ -222,8 +223,7 @@ def test_what_is_not_supported_says_so(world: World) -> None:
     for call in (
         lambda: fluid.data("ragged", [None], lod_level=1),
         lambda: fluid.data("negative", [None, -2]),
-        lambda: fluid.layers.cross_entropy(x, x, soft_label=True),
-        lambda: fluid.layers.softmax(x, axis=1),
+        lambda: fluid.layers.softmax(x, axis=3),
         lambda: fluid.layers.embedding(x, [3, 3], is_distributed=True),
         lambda: fluid.layers.reshape(x, [-1, -1]),
         lambda: fluid.layers.reshape(x, [0, 5]),
@@ -301,14 +301,11 @@ def test_operators_that_cannot_be_say_what_to_write(world: World) -> None:
     y, s = fluid.data("y", [None, 3, 3]), fluid.data("s", [None], "int32")
     text = str(world.main)
     for wrong, says in [
-        (lambda: i * 2, r"elementwise_mul at .*`i` is int64; layers\.cast\(x"),
+        (lambda: i * 0.5, r"elementwise_mul: `i` is int64 and 0.5 is not.*layers\.cast\(x"),
         (lambda: i / 2, "elementwise_div.*cast"),
-        (lambda: 3 - i, "scale.*cast"),
-        (lambda: -i, "scale.*cast"),
         (lambda: i + 0.5, "scale.*`\\+` and `-` of whole numbers"),
         (lambda: i + float("inf"), "cast"),
         (lambda: i + 2**63, "cast"),
-        (lambda: i + i, "elementwise_add.*cast"),
         (lambda: fluid.layers.scale(i, 2.0), "scale.*cast"),
         (lambda: fluid.layers.elementwise_mul(x, i), "`x` is float32 and `i` int64; layers.cast one"),
         (lambda: i < 0.5, "less_than.*cast"),
@@ -318,7 +315,7 @@ def test_operators_that_cannot_be_say_what_to_write(world: World) -> None:
         (lambda: x[:, 0, 0], "does not have 3 axes"),
         (lambda: y[:, 1, 9], "no place 9"),
         (lambda: fluid.layers.less_than(x, i), "`x` is float32 and `i` int64"),
-        (lambda: s < 3, "`s` is int32; layers.cast"),
+        (lambda: s < 0.5, "`s` is int32 .*layers.cast"),
     ]:
         with pytest.raises(fluid.ProgramError, match=says) as caught:
             wrong()

@@ -438,7 +438,9 @@ def begun(kind: str) -> str:
     odd = phalanx.rank()
     try:
         if kind == "sharded":
-            fluid.Trainer(samples(8).shard(2, odd), build, fluid.optimizer.SGD, {"learning_rate": 0.1}, 2, log_step_size=None)
+            fluid.Trainer(
+                samples(8).shard(2, odd), build, fluid.optimizer.SGD, {"learning_rate": 0.1}, 2, log_step_size=None
+            )
         else:
             made(8, num_epochs=2 + odd)
     except (MismatchError, ValueError) as why:
@@ -448,7 +450,10 @@ def begun(kind: str) -> str:
 
 def test_arguments_that_ranks_have_not_alike_are_refused_on_all() -> None:
     for kind, says in (
-        ("epochs", "MismatchError: num_epochs is 2 on rank 0 and 3 on rank 1: give the trainers of all ranks the same arguments"),
+        (
+            "epochs",
+            "MismatchError: num_epochs is 2 on rank 0 and 3 on rank 1: give the trainers of all ranks the same arguments",
+        ),
         ("sharded", "ValueError: training_dataset is sharded already (training_dataset.shard(2, 0) on rank 0, "),
     ):
         first, second = run_ranks(2, begun, kind, fresh=True, deadline_s=60)

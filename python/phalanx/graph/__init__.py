@@ -21,7 +21,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from phalanx.graph import clip, core, errors, initializer, io, layers, optimizer, reader, regularizer, unique_name
+from phalanx.graph import (
+    clip,
+    core,
+    errors,
+    framework,
+    initializer,
+    input,
+    io,
+    layers,
+    metrics,
+    nets,
+    optimizer,
+    profiler,
+    reader,
+    regularizer,
+    unique_name,
+)
 from phalanx.graph._feed import Fetch, PerDevice, Replicate
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.data_feeder import DataFeeder
@@ -43,10 +59,30 @@ from phalanx.graph.errors import (
     UninitialisedError,
 )
 from phalanx.graph.executor import Executor
+from phalanx.graph.framework import (
+    device_guard,
+    get_flags,
+    gradients,
+    in_dygraph_mode,
+    memory_optimize,
+    name_scope,
+    release_memory,
+    require_version,
+    set_flags,
+)
+from phalanx.graph.input import embedding, one_hot
 from phalanx.graph.lod import LoDTensor, create_lod_tensor, create_random_int_lodtensor, unpad
 from phalanx.graph.parallel_executor import ParallelExecutor
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.places import CPUPlace, CUDAPlace, cpu_places, is_compiled_with_cuda
+from phalanx.graph.places import (
+    CPUPlace,
+    CUDAPinnedPlace,
+    CUDAPlace,
+    cpu_places,
+    cuda_pinned_places,
+    cuda_places,
+    is_compiled_with_cuda,
+)
 from phalanx.graph.program import (
     Parameter,
     Program,
@@ -70,12 +106,24 @@ def __getattr__(name: str) -> object:
     """Imports the trainer when it is first used: it needs sessions, which need this package."""
     if name == "Trainer":
         return import_module("phalanx.graph.trainer").Trainer
-    raise AttributeError(f"module 'phalanx.graph' has no attribute {name!r}")
+    remedy = f": {_REFUSED[name]}" if name in _REFUSED else ""
+    raise AttributeError(f"module 'phalanx.graph' has no attribute {name!r}{remedy}")
+
+
+_REFUSED = {
+    "dygraph": "programs are static here; write layers, and use PyTorch with phalanx.torch for eager code",
+    "DistributeTranspiler": "ranks train one program together: start them with `phalanx run` and use ParallelExecutor",
+    "transpiler": "ranks train one program together: start them with `phalanx run` and use ParallelExecutor",
+    "LoDTensorArray": "variables are not changed in place; use lists of arrays",
+    "DatasetFactory": "use io.DataLoader, or phalanx.data",
+    "WeightNormParamAttr": "use ParamAttr, and l2_normalize for the weights",
+}
 
 
 __all__ = [
     "BuildStrategy",
     "CPUPlace",
+    "CUDAPinnedPlace",
     "CUDAPlace",
     "CompiledProgram",
     "ControlFlowError",
@@ -114,22 +162,40 @@ __all__ = [
     "cpu_places",
     "create_lod_tensor",
     "create_random_int_lodtensor",
+    "cuda_pinned_places",
+    "cuda_places",
     "data",
     "default_main_program",
     "default_startup_program",
+    "device_guard",
+    "embedding",
     "errors",
+    "framework",
+    "get_flags",
     "global_scope",
+    "gradients",
+    "in_dygraph_mode",
     "initializer",
+    "input",
     "io",
     "is_compiled_with_cuda",
     "layers",
     "load",
+    "memory_optimize",
+    "metrics",
+    "name_scope",
+    "nets",
+    "one_hot",
     "optimizer",
+    "profiler",
     "program_guard",
     "reader",
     "regularizer",
+    "release_memory",
+    "require_version",
     "save",
     "scope_guard",
+    "set_flags",
     "shuffle",
     "unique_name",
     "unpad",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from phalanx.graph import _values
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 # What the class itself sets.
 _OWN = ("program", "name", "_form")
 _REMEDIES = {
-    "persistable": "any variable can be fetched; create_global_var makes a variable in the scope",
     "trainable": "only parameters are learned",
     "optimize_attr": "pass ParamAttr(learning_rate=…) where it is declared",
     "regularizer": "pass ParamAttr(regularizer=…) where it is declared",
@@ -56,6 +56,31 @@ def stops(var: Variable) -> bool:
     if isinstance(kind, dict) and "Parameter" in kind:
         return bool(said) or not kind["Parameter"]["trainable"]
     return said if said is not None else kind == "Feed" or isinstance(kind, dict)
+
+
+def set_persistable(var: Variable, value: Any) -> None:
+    """Scripts set it so that a value can be fetched, which needs nothing here."""
+    _check_bool("persistable", value)
+    if value and not var.persistable:
+        once(
+            "persistable = True: any variable can be fetched, and the scope holds only parameters and what "
+            "create_global_var makes"
+        )
+    if not value and var.persistable:
+        raise ProgramError(
+            f"`{var.name}` lives in the scope and stays there; use fill_constant for a variable that does not",
+            var=var.name,
+        )
+
+
+_SAID: set[str] = set()
+
+
+def once(text: str) -> None:
+    """Says in a process once that something has no effect here."""
+    if text not in _SAID:
+        _SAID.add(text)
+        warnings.warn(text, stacklevel=4)
 
 
 def set_trainable(var: Parameter, value: Any) -> None:

@@ -170,10 +170,27 @@ def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1, 
     if isinstance(given, Mapping):
         given = _ragged.padded(program, given)
         _ragged.check_alike(program, given)
-        return [_one(program, name, value) for name, value in given.items()]
+        return [_one(program, name, _shares(program, name, value, devices)) for name, value in given.items()]
     if isinstance(given, (list, tuple)):
-        return _each(program, list(given))
+        listed = list(given)
+        if (
+            not isinstance(given, Group)
+            and 0 < len(listed) < devices
+            and all(isinstance(each, Mapping) for each in listed)
+        ):
+            listed = _filled(program, [_ragged.named(each) for each in listed], devices)
+        return _each(program, listed)
     raise FeedTypeError(f"feed must be a dict, or a list with a dict for each device, not a {type(given).__name__}")
+
+
+def _shares(program: Program, name: Any, value: Any, devices: int) -> Any:
+    """What is declared with a fixed batch, and fed with one for each device, in as many parts."""
+    found = program._graph.var(name) if isinstance(name, str) and devices > 1 else None
+    if found is None or found[2] != "feed" or not isinstance(value, np.ndarray) or not found[1]:
+        return value
+    wants, shape = list(found[1]), list(value.shape)
+    is_whole = min(wants) >= 0 and wants[0] > 0 and shape == [devices * wants[0], *wants[1:]] and shape != wants
+    return PerDevice(np.split(value, devices)) if is_whole else value
 
 
 def _each(program: Program, given: list[Any]) -> Feeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 NUMBERS = (bool, int, float, np.generic, np.ndarray)
 MOST = 2**63
 _REAL = ("float32", "float64")
+WHOLE = ("int32", "int64")
 _LAYERS = {"Less": "less_than", "LessEqual": "less_equal", "Greater": "greater_than", "GreaterEqual": "greater_equal"}
 
 
@@ -104,10 +106,10 @@ def check_compared(layer: str, x: Variable, y: Variable | None = None) -> None:
     """Comparisons are for numbers of one type."""
     program._program_of([x] if y is None else [x, y], layer)
     for each in (x,) if y is None else (x, y):
-        if each.dtype not in (*_REAL, "int64") or each.dtype != x.dtype:
+        if each.dtype not in (*_REAL, *WHOLE) or each.dtype != x.dtype:
             text = f"`{x.name}` is {x.dtype}" + ("" if y is None else f" and `{y.name}` {y.dtype}")
             raise ProgramError(
-                f"{layer} wants float32, float64 or int64, and the same on both sides: {text}; layers.cast it",
+                f"{layer} wants float32, float64, int64 or int32, and the same on both sides: {text}; layers.cast it",
                 op=layer,
                 var=each.name,
                 site="{}:{}".format(*caller()),
@@ -130,6 +132,8 @@ def scaled(x: Variable, a: float, b: float) -> Variable:
 def arith(op: str, x: Variable, y: Any) -> Variable:
     """``x op y``, of two variables or a variable and a number."""
     layer = f"elementwise_{op.lower()}"
+    if x.dtype in WHOLE and op != "Div" and (isinstance(y, program.Variable) or op == "Mul" or x.dtype == "int32"):
+        return _whole(op, x, y, layer)
     if isinstance(y, program.Variable):
         check_real(layer, x, y)
         x = widened(x, y)
@@ -140,6 +144,84 @@ def arith(op: str, x: Variable, y: Any) -> Variable:
         return scaled(x, 1.0, n if op == "Add" else -n)
     check_real(layer, x)
     return scaled(x, n if op == "Mul" else 1.0 / n, 0.0)
+
+
+def _whole(op: str, x: Variable, y: Any, layer: str, axis: int = -1, name: str | None = None) -> Variable:
+    """The same of whole numbers."""
+    if not isinstance(y, program.Variable):
+        n = number(y, layer)
+        if not _is_whole(n) or not -MOST <= n < MOST or int(float(n)) != n:
+            raise ProgramError(
+                f'{layer}: `{x.name}` is {x.dtype} and {n} is not, or is too large; layers.cast(x, "float32") before',
+                op=layer,
+                var=x.name,
+                got=repr(n),
+            )
+        y = _constant(x, n)
+    if x.dtype != y.dtype:
+        check_real(layer, x, y)
+    x = widened(x, y)
+    begin = max(len(x.shape) - len(y.shape), 0) if axis == -1 else axis
+    return program.append("Whole", {"op": op, "axis": begin}, [x, y], layer, name)
+
+
+def _constant(x: Variable, n: float) -> Variable:
+    """One number of the same type and program."""
+    with program.program_guard(x.program):
+        form = {"dtype": _values.kind(x.dtype), "shape": [], "value": float(n)}
+        return program.append("Fill", form, [], "fill_constant")
+
+
+def floor_quotient(x: Variable, y: Any, axis: int = -1, name: str | None = None) -> Variable:
+    """``x // y``."""
+    layer = "elementwise_floordiv"
+    program._program_of([v for v in (x, y) if isinstance(v, program.Variable)], layer)
+    if x.dtype in WHOLE:
+        return _whole("FloorDiv", x, y, layer, axis, name)
+    y = y if isinstance(y, program.Variable) else _constant(x, number(y, layer))
+    check_real(layer, x, y)
+    begin = max(len(x.shape) - len(y.shape), 0) if axis == -1 else axis
+    quotient = program.append("Binary", {"op": "Div", "axis": begin}, [x, y], layer)
+    return program.append("Unary", "Floor", [quotient], layer, name)
+
+
+def remainder(x: Variable, y: Any, axis: int = -1, name: str | None = None) -> Variable:
+    """``x % y``, with the sign of ``y`` as in Python."""
+    layer = "elementwise_mod"
+    program._program_of([v for v in (x, y) if isinstance(v, program.Variable)], layer)
+    if x.dtype in WHOLE:
+        return _whole("Mod", x, y, layer, axis, name)
+    y = y if isinstance(y, program.Variable) else _constant(x, number(y, layer))
+    below = floor_quotient(x, y, axis)
+    begin = max(len(x.shape) - len(y.shape), 0) if axis == -1 else axis
+    whole = program.append("Binary", {"op": "Mul", "axis": begin}, [below, y], layer)
+    return program.append("Binary", {"op": "Sub", "axis": 0}, [x, whole], layer, name)
+
+
+def power(x: Variable, y: Any) -> Variable:
+    """``x ** y``; of a variable exponent for ``x`` above zero only."""
+    if not isinstance(y, program.Variable):
+        check_real("pow", x)
+        return program.append("Unary", {"Pow": {"by": float(number(y, "pow"))}}, [x], "pow")
+    check_real("elementwise_pow", x, y)
+    logs = program.append("Unary", "Log", [x], "log")
+    return program.append("Unary", "Exp", [arith("Mul", logs, y)], "elementwise_pow")
+
+
+def powered(x: Variable, base: Any) -> Variable:
+    """``base ** x``."""
+    n = number(base, "pow")
+    if not n > 0.0:
+        raise ProgramError(f"pow: {n} ** `{x.name}` has no value everywhere; the base must be above 0", op="pow")
+    return program.append("Unary", "Exp", [scaled(x, math.log(n), 0.0)], "pow")
+
+
+def divided(x: Variable, y: Any) -> Variable:
+    """``y / x`` of a number."""
+    check_real("elementwise_div", x)
+    one = program.append("Unary", "Reciprocal", [x], "reciprocal")
+    n = number(y, "elementwise_div")
+    return one if n == 1 else scaled(one, n, 0.0)
 
 
 def compare(op: str, x: Variable, y: Any) -> Variable:

@@ -42,6 +42,10 @@ def padded(program: Program, feed: Mapping[Any, Any]) -> dict[Any, Any]:
                 PerDevice([pair[k] for pair in pairs]) if isinstance(value, PerDevice) else pairs[0][k] for k in (0, 1)
             ]
             made[name], made[lod.lengths_of(name)] = both
+        elif all(isinstance(part, lod.LoDTensor) and not part._lengths for part in parts):
+            # Rows without lengths are an array.
+            rows = [np.asarray(part) for part in parts]
+            made[name] = PerDevice(rows) if isinstance(value, PerDevice) else rows[0]
         elif any(isinstance(part, lod.LoDTensor) for part in parts):
             raise FeedError(f"`{name}` is fed with sequences, but was not declared with lod_level=1", var=name)
         else:

@@ -36,6 +36,11 @@ def kind(dtype: Any) -> str:
     return _KINDS[code(dtype)]
 
 
+def largest(dtype: str) -> float:
+    """The largest number of a floating-point type."""
+    return float(np.finfo(dtype).max)
+
+
 def array(given: Any, what: str, var: str | None = None) -> Array:
     """What was given as an array; ``what`` says what it is."""
     try:

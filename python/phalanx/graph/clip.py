@@ -7,6 +7,10 @@ GradientClipByGlobalNorm(clip_norm=1.0)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from phalanx.graph.errors import ProgramError
+from phalanx.graph.program import Program, default_main_program
 
 
 class GradientClip:
@@ -47,4 +51,21 @@ class GradientClipByGlobalNorm(GradientClip):
         return "global_norm", {"clip_norm": float(self.clip_norm)}
 
 
-__all__ = ["GradientClip", "GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue"]
+def set_gradient_clip(clip: GradientClip, param_list: Any = None, program: Program | None = None) -> None:
+    """Clips the gradients of optimizers that say nothing about it; call it before ``minimize``."""
+    if not isinstance(clip, GradientClip):
+        raise TypeError(f"clip must be a GradientClip, not {type(clip).__name__}")
+    if param_list is not None:
+        raise ProgramError(
+            "set_gradient_clip: param_list is not supported; give parameters an optimizer of their own, with grad_clip"
+        )
+    (program or default_main_program())._clip = clip
+
+
+__all__ = [
+    "GradientClip",
+    "GradientClipByGlobalNorm",
+    "GradientClipByNorm",
+    "GradientClipByValue",
+    "set_gradient_clip",
+]

@@ -16,7 +16,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from phalanx import _phalanx
-from phalanx.graph import _feed, _prune, _values
+from phalanx.graph import _feed, _profiling, _prune, _values
+from phalanx.graph._flags import checks_numbers
 from phalanx.graph._taken import Taken
 from phalanx.graph._values import Lent
 from phalanx.graph.compiler import CompiledProgram
@@ -38,7 +39,7 @@ class Executor:
     def __init__(self, place: CPUPlace | None = None, *, check_nan_inf: bool = False) -> None:
         if place is not None and not isinstance(place, CPUPlace):
             raise TypeError(f"place must be a CPUPlace, not a {type(place).__name__}")
-        self._check = check_nan_inf
+        self._check = check_nan_inf or checks_numbers()
         self._made: WeakKeyDictionary[Program, tuple[tuple[int, int], _phalanx.GraphExecutor]] = WeakKeyDictionary()
         self._parts = _prune.Parts()
         self._has_warned = False
@@ -79,6 +80,8 @@ class Executor:
         fetch = [name for name, _ in _feed.fetches(fetch_list, True)]
         if not fetch and not feed and not program._graph.ops():
             scope._store.initialise(program._graph, program.random_seed)
+            for name, value in program._given.items():
+                scope[name] = scope[value] if isinstance(value, str) else value
             return []
         return self._run(program, feed, fetch, scope, return_numpy)
 
@@ -99,7 +102,8 @@ class Executor:
             try:
                 for name, value in states:
                     scope._store.set(name, value)
-                out = executor.run(scope._store, feeds, fetch)
+                with _profiling.run("Executor.run"):
+                    out = executor.run(scope._store, feeds, fetch)
             except Exception as why:
                 # What was fed into the scope is not kept by a run that did not happen.
                 for name, old in before:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from phalanx._channel import Prefetch
 from phalanx.graph import data_feeder
@@ -25,7 +26,7 @@ from phalanx.graph._forms import Group
 from phalanx.graph.compiler import count
 from phalanx.graph.data_feeder import Slot
 from phalanx.graph.errors import EOFException, FeedError, ProgramError, StrategyError
-from phalanx.graph.program import Variable
+from phalanx.graph.program import Variable, default_main_program
 from phalanx.graph.reader import batch, shuffle
 from phalanx.graph.saving import (
     load_inference_model,
@@ -95,6 +96,7 @@ class GeneratorLoader:
             raise TypeError("feed_list must be a list of variables, not one variable")
         if not feed_list:
             raise FeedError("feed_list is empty; name the variables that the loader feeds")
+        self.queue = _Queue(self)
         variables = list(feed_list)
         self._slots = [Slot.of(v) for v in variables]
         odd = next((v for v in variables if v.program is not variables[0].program), None)
@@ -193,6 +195,31 @@ class GeneratorLoader:
         self._waiting[:0] = group
 
 
+class _Queue:
+    """What reads ahead, as older scripts see it."""
+
+    def __init__(self, loader: GeneratorLoader) -> None:
+        self._loader = ref(loader)
+
+    def _whole(self) -> GeneratorLoader:
+        loader = self._loader()
+        if loader is None:
+            raise FeedError("the loader of this queue is gone")
+        return loader
+
+    def capacity(self) -> int:
+        """The most batches in it."""
+        return self._whole().queue_capacity
+
+    def size(self) -> int:
+        """How many batches were taken from the thread and not used by a run."""
+        return len(self._whole()._waiting)
+
+    def close(self) -> None:
+        """Ends the epoch."""
+        self._whole().reset()
+
+
 def _callable(reader: Any) -> Reader:
     if not callable(reader):
         raise TypeError(f"a reader must be a function that returns a generator, not a {type(reader).__name__}")
@@ -220,9 +247,10 @@ class DataLoader:
         *,
         timeout_s: float | None = None,
     ) -> GeneratorLoader:
-        """A loader that reads ``capacity`` batches ahead; ``capacity`` and ``feed_list`` are required.
+        """A loader that reads ``capacity`` batches ahead.
 
-        * ``feed_list``: the variables that a batch has values for, in the order of the reader's.
+        * ``feed_list``: the variables that a batch has values for, in the order of the reader's; by default all feeds of
+          the default program, in the order of their declaration.
         * ``capacity``: the most batches in the queue.
         * ``iterable``: whether it yields feeds (``for data in loader():``), or belongs to the program and is started.
         * ``return_list``: whether it yields lists of arrays, in the order of ``feed_list``, instead of dicts.
@@ -236,8 +264,12 @@ class DataLoader:
                 "use_multiprocess=True is not supported: readers run in a thread; start processes in your own reader",
                 var="use_multiprocess",
             )
-        if feed_list is None or capacity is None:
-            raise FeedError("from_generator needs feed_list and capacity")
+        if capacity is None:
+            raise FeedError("from_generator needs capacity, the most batches that are read ahead")
+        if feed_list is None:
+            # All feeds of the program, in the order of their declaration.
+            main = default_main_program()
+            feed_list = [v for v in main.list_vars() if v.is_data and not v.name.endswith("@LENGTHS")]
         return GeneratorLoader(feed_list, capacity, iterable, return_list, drop_last, timeout_s)
 
 

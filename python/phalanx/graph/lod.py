@@ -44,7 +44,7 @@ class LoDTensor:
             raise FeedError(f"sequences of the lengths {self._lengths} are not {n_rows} rows", got=str(self._lengths))
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Sets other rows."""
+        """Sets other rows. Without lengths they are fed as an array."""
         only_cpu(place)
         self._rows = np.asarray(array)
 

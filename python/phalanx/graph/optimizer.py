@@ -20,10 +20,12 @@ with which that loss was computed, even if an earlier optimizer has updated them
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from phalanx.graph import unique_name
@@ -42,10 +44,14 @@ from phalanx.graph.program import (
     default_startup_program,
     paired,
 )
-from phalanx.graph.regularizer import L2Decay
+from phalanx.graph.regularizer import L1Decay, L2Decay
+
+if TYPE_CHECKING:
+    from phalanx.graph.averages import ExponentialMovingAverage, LookaheadOptimizer, ModelAverage
 
 Pairs = list[tuple[Parameter, Variable]]
 RATE = "learning_rate"
+Rate: TypeAlias = "float | LearningRate | Variable"
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Form:
     numbers: dict[str, float]
     rate: str
     decay: float | None
+    sign_decay: float | None
     clip: tuple[str, dict[str, float]] | None
     label: str
     rate_name: str
@@ -64,8 +71,8 @@ class Form:
 class Optimizer:
     """The base class. Every optimizer also takes these keyword arguments:
 
-    * ``regularization``: an ``L2Decay`` for parameters that have none of their own in ``ParamAttr``. As in Paddle and
-      in PyTorch it is added to gradients that were clipped.
+    * ``regularization``: an ``L2Decay`` or ``L1Decay`` for parameters that have none of their own in ``ParamAttr``. As
+      in Paddle and in PyTorch it is added to gradients that were clipped.
     * ``grad_clip``: one of :mod:`phalanx.graph.clip`.
     * ``name``: the suffix of its variables' names in the scope.
     """
@@ -74,19 +81,26 @@ class Optimizer:
 
     def __init__(
         self,
-        learning_rate: float | LearningRate,
+        learning_rate: Rate,
         numbers: dict[str, float],
-        regularization: L2Decay | None = None,
+        regularization: L2Decay | L1Decay | None = None,
         grad_clip: GradientClip | None = None,
         name: str | None = None,
+        parameter_list: Sequence[Any] | None = None,
     ) -> None:
-        if regularization is not None and not isinstance(regularization, L2Decay):
-            raise TypeError(f"regularization must be L2Decay or None, not {type(regularization).__name__}")
+        if regularization is not None and not isinstance(regularization, (L2Decay, L1Decay)):
+            raise TypeError(f"regularization must be L2Decay, L1Decay or None, not {type(regularization).__name__}")
         if grad_clip is not None and not isinstance(grad_clip, GradientClip):
             raise TypeError(f"grad_clip must be a GradientClip or None, not {type(grad_clip).__name__}")
-        self._rate = schedule(learning_rate)
+        # A variable is the rate itself, and not written.
+        self._variable = learning_rate if isinstance(learning_rate, Variable) else None
+        self._rate = {"Constant": 0.0} if isinstance(learning_rate, Variable) else schedule(learning_rate)
+        self._parameters = None if parameter_list is None else list(parameter_list)
         self._numbers = {key: float(value) for key, value in numbers.items()}
-        self._decay = None if regularization is None else float(regularization.regularization_coeff)
+        self._decay, self._sign_decay = (
+            float(regularization.regularization_coeff) if isinstance(regularization, kind) else None
+            for kind in (L2Decay, L1Decay)
+        )
         self._clip = grad_clip
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a str or None, not {name!r}")
@@ -106,8 +120,11 @@ class Optimizer:
         rate = f"{RATE}_{label}" if label else RATE
         if "Constant" in self._rate:
             rate = self._rates.get(program, rate)
-        clip = None if self._clip is None else self._clip._form()
-        return Form(self._rule, self._numbers, json.dumps(self._rate), self._decay, clip, label, rate)
+        if self._variable is not None:
+            rate = _rate_of(self._variable, program)
+        clip = self._clip or program._clip
+        form = None if clip is None else clip._form()
+        return Form(self._rule, self._numbers, json.dumps(self._rate), self._decay, self._sign_decay, form, label, rate)
 
     def backward(
         self,
@@ -136,6 +153,7 @@ class Optimizer:
         if not isinstance(loss, Variable):
             raise TypeError(f"the loss must be a variable, not {type(loss).__name__}")
         program = _program_of([loss], "minimize")
+        parameter_list = self._parameters if parameter_list is None else parameter_list
         only, without = chosen(program, parameter_list, no_grad_set)
         with _Updating(program, startup_program) as updating:
             form = self._form(program)
@@ -173,6 +191,15 @@ def _pair(one: Any) -> tuple[Variable, Variable]:
     if isinstance(one, (tuple, list)) and len(one) == 2 and all(isinstance(v, Variable) for v in one):
         return one[0], one[1]
     raise TypeError(f"params_grads must be a list of pairs of a parameter and its gradient, but has {one!r}")
+
+
+def _rate_of(rate: Variable, program: Program) -> str:
+    """The name of a variable that is a learning rate."""
+    if rate.program is not program:
+        raise ProgramError(f"the learning rate `{rate.name}` is of another program", var=rate.name)
+    if math.prod(rate.shape) != 1 or rate.dtype not in ("float32", "float64"):
+        raise ProgramError(f"a learning rate is one number, of the type of parameters, not {rate!r}", var=rate.name)
+    return rate.name
 
 
 def _label(program: Program, name: str | None) -> str:
@@ -223,7 +250,7 @@ class SGD(Optimizer):
 
     _rule = "sgd"
 
-    def __init__(self, learning_rate: float | LearningRate, **common: Any) -> None:
+    def __init__(self, learning_rate: Rate, **common: Any) -> None:
         super().__init__(learning_rate, {}, **common)
 
 
@@ -236,9 +263,7 @@ class Momentum(Optimizer):
 
     _rule = "momentum"
 
-    def __init__(
-        self, learning_rate: float | LearningRate, momentum: float, use_nesterov: bool = False, **common: Any
-    ) -> None:
+    def __init__(self, learning_rate: Rate, momentum: float, use_nesterov: bool = False, **common: Any) -> None:
         super().__init__(learning_rate, {"momentum": momentum, "use_nesterov": use_nesterov}, **common)
 
 
@@ -252,7 +277,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float | LearningRate = 0.001,
+        learning_rate: Rate = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -268,7 +293,7 @@ class AdamW(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float | LearningRate = 0.001,
+        learning_rate: Rate = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -284,7 +309,7 @@ class Adagrad(Optimizer):
 
     _rule = "adagrad"
 
-    def __init__(self, learning_rate: float | LearningRate, epsilon: float = 1.0e-6, **common: Any) -> None:
+    def __init__(self, learning_rate: Rate, epsilon: float = 1.0e-6, **common: Any) -> None:
         super().__init__(learning_rate, {"epsilon": epsilon}, **common)
 
 
@@ -299,7 +324,7 @@ class RMSProp(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float | LearningRate,
+        learning_rate: Rate,
         rho: float = 0.95,
         epsilon: float = 1.0e-6,
         momentum: float = 0.0,
@@ -321,13 +346,82 @@ class LarsMomentum(Optimizer):
 
     def __init__(
         self,
-        learning_rate: float | LearningRate,
+        learning_rate: Rate,
         momentum: float,
         lars_coeff: float = 0.001,
         lars_weight_decay: float = 0.0005,
         **common: Any,
     ) -> None:
         numbers = {"momentum": momentum, "lars_coeff": lars_coeff, "lars_weight_decay": lars_weight_decay}
+        super().__init__(learning_rate, numbers, **common)
+
+
+class Adamax(Optimizer):
+    """Adam with the largest gradient so far, which decays, instead of the root of the second moment."""
+
+    _rule = "adamax"
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}, **common)
+
+
+class Adadelta(Optimizer):
+    """Steps in proportion to the last ones. They are multiplied by the rate, as in PyTorch; Paddle ignores the rate."""
+
+    _rule = "adadelta"
+
+    def __init__(self, learning_rate: Rate, epsilon: float = 1.0e-6, rho: float = 0.95, **common: Any) -> None:
+        super().__init__(learning_rate, {"epsilon": epsilon, "rho": rho}, **common)
+
+
+class DecayedAdagrad(Optimizer):
+    """Adagrad with a mean of squared gradients that decays, instead of their sum."""
+
+    _rule = "decayed_adagrad"
+
+    def __init__(self, learning_rate: Rate, decay: float = 0.95, epsilon: float = 1.0e-6, **common: Any) -> None:
+        super().__init__(learning_rate, {"decay": decay, "epsilon": epsilon}, **common)
+
+
+class Ftrl(Optimizer):
+    """Follow the regularized leader: parameters whose gradients stay small become zero."""
+
+    _rule = "ftrl"
+
+    def __init__(
+        self, learning_rate: Rate, l1: float = 0.0, l2: float = 0.0, lr_power: float = -0.5, **common: Any
+    ) -> None:
+        super().__init__(learning_rate, {"l1": l1, "l2": l2, "lr_power": lr_power}, **common)
+
+
+class Lamb(Optimizer):
+    """Adam with weight decay and a rate for each parameter, by its norm and that of its step. Not for sparse gradients."""
+
+    _rule = "lamb"
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay_fn: Any = None,
+        **common: Any,
+    ) -> None:
+        if exclude_from_weight_decay_fn is not None:
+            raise ProgramError(
+                "Lamb: exclude_from_weight_decay_fn is not supported; minimize these parameters with a second Lamb, "
+                "with lamb_weight_decay=0 and a parameter_list"
+            )
+        numbers = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "lamb_weight_decay": lamb_weight_decay}
         super().__init__(learning_rate, numbers, **common)
 
 
@@ -420,17 +514,43 @@ AdamWOptimizer = AdamW
 AdagradOptimizer = Adagrad
 RMSPropOptimizer = RMSProp
 LarsMomentumOptimizer = LarsMomentum
+AdamaxOptimizer = Adamax
+AdadeltaOptimizer = Adadelta
+DecayedAdagradOptimizer = DecayedAdagrad
+FtrlOptimizer = Ftrl
+LambOptimizer = Lamb
+
+
+def __getattr__(name: str) -> Any:
+    """Averages need executors, which need this module."""
+    if name in ("ExponentialMovingAverage", "LookaheadOptimizer", "ModelAverage"):
+        return getattr(import_module("phalanx.graph.averages"), name)
+    raise AttributeError(f"phalanx.graph.optimizer has no {name!r}")
+
 
 __all__ = [
+    "Adadelta",
+    "AdadeltaOptimizer",
     "Adagrad",
     "AdagradOptimizer",
     "Adam",
     "AdamOptimizer",
     "AdamW",
     "AdamWOptimizer",
+    "Adamax",
+    "AdamaxOptimizer",
+    "DecayedAdagrad",
+    "DecayedAdagradOptimizer",
+    "ExponentialMovingAverage",
+    "Ftrl",
+    "FtrlOptimizer",
     "GradientMergeOptimizer",
+    "Lamb",
+    "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "LookaheadOptimizer",
+    "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",

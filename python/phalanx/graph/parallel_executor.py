@@ -22,7 +22,8 @@ from weakref import ref
 
 from phalanx import _phalanx
 from phalanx._accord import Accord
-from phalanx.graph import _feed, _numbers, _values
+from phalanx.graph import _feed, _numbers, _profiling, _values
+from phalanx.graph._flags import checks_numbers
 from phalanx.graph._hogwild import Asynchronous
 from phalanx.graph._taken import Taken
 from phalanx.graph.errors import (
@@ -76,6 +77,7 @@ class ParallelExecutor:
         _check(BuildStrategy, build_strategy=build_strategy)
         _check(Scope, scope=scope)
         build: BuildStrategy = (build_strategy or BuildStrategy())._copy()
+        build.check_nan_inf = build.check_nan_inf or checks_numbers()
         execution: ExecutionStrategy = (exec_strategy or ExecutionStrategy())._copy()
         if num_trainers != 1 or trainer_id != 0:
             build.num_trainers, build.trainer_id = num_trainers, trainer_id
@@ -191,7 +193,8 @@ class ParallelExecutor:
             raise wrong
         taken.begin()
         try:
-            return self._exe.run(self._scope._store, fed, fetch)
+            with _profiling.run("ParallelExecutor.run", self._exe):
+                return self._exe.run(self._scope._store, fed, fetch)
         except UninitialisedError as why:
             raise explained(why) from None
         except (FeedError, FetchError) as why:

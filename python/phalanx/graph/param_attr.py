@@ -22,6 +22,12 @@ class ParamAttr:
     learning_rate: float = 1.0
     regularizer: L2Decay | None = None
     trainable: bool = True
+    do_model_average: bool = True
+
+    def __post_init__(self) -> None:
+        if self.regularizer is not None and not isinstance(self.regularizer, L2Decay):
+            got = type(self.regularizer).__name__
+            raise TypeError(f"regularizer must be L2Decay or None, not {got}; L1Decay is for a whole optimizer")
 
     @staticmethod
     def _of(given: Any) -> ParamAttr:
@@ -50,13 +56,17 @@ def parameter(program: Program, given: Any, name: str, dtype: str, shape: Sequen
             )
         _check_alike(shared, attr)
         return shared
+    called = attr.name or name
+    array = attr.initializer._array(shape, dtype) if attr.initializer else None
+    if array is not None:
+        default_startup_program()._given[called] = array
     learn = {
-        "init": attr.initializer._form() if attr.initializer else _begin_of(attr.name) or begin,
+        "init": attr.initializer._form_of(shape) if attr.initializer else _begin_of(attr.name) or begin,
         "trainable": attr.trainable,
         "rate": float(attr.learning_rate),
         "decay": None if attr.regularizer is None else float(attr.regularizer.regularization_coeff),
     }
-    return cast(Parameter, declare(program, attr.name or name, dtype, shape, {"Parameter": learn}))
+    return cast(Parameter, declare(program, called, dtype, shape, {"Parameter": learn}))
 
 
 def _begin_of(name: str | None) -> Any:
@@ -72,7 +82,7 @@ def _check_alike(shared: Parameter, attr: ParamAttr) -> None:
     """What a second layer says of a shared parameter is what the first has said. What is left out says nothing."""
     known = json.loads(shared.program._graph.kind(shared.name))["Parameter"]
     said = {
-        "initializer": (attr.initializer and attr.initializer._form(), known["init"]),
+        "initializer": (attr.initializer and attr.initializer._form_of(shared.shape), known["init"]),
         "learning_rate": (None if attr.learning_rate == 1.0 else float(attr.learning_rate), known["rate"]),
         "regularizer": (attr.regularizer and float(attr.regularizer.regularization_coeff), known["decay"]),
         "trainable": (None if attr.trainable else False, known["trainable"]),

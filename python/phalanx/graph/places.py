@@ -22,12 +22,32 @@ class CPUPlace:
     def __repr__(self) -> str:
         return f"CPUPlace({self.id})"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CPUPlace) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash((CPUPlace, self.id))
+
 
 class CUDAPlace:
     """A GPU. GPUs are not supported, so making one is an error."""
 
     def __init__(self, id: int = 0) -> None:
         raise StrategyError(f"CUDAPlace({id}): {_CUDA}")
+
+
+class CUDAPinnedPlace(CUDAPlace):
+    """Memory of a GPU's host. GPUs are not supported, so making one is an error."""
+
+
+def cuda_places(device_ids: object = None) -> list[CUDAPlace]:
+    """Refused: there is no GPU."""
+    raise StrategyError(f"cuda_places: {_CUDA}")
+
+
+def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
+    """Refused: there is no GPU."""
+    raise StrategyError(f"cuda_pinned_places: {_CUDA}")
 
 
 def is_compiled_with_cuda() -> bool:
@@ -60,4 +80,12 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
     return [CPUPlace(i) for i in range(device_count)]
 
 
-__all__ = ["CPUPlace", "CUDAPlace", "cpu_places", "is_compiled_with_cuda"]
+__all__ = [
+    "CPUPlace",
+    "CUDAPinnedPlace",
+    "CUDAPlace",
+    "cpu_places",
+    "cuda_pinned_places",
+    "cuda_places",
+    "is_compiled_with_cuda",
+]

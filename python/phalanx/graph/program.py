@@ -63,8 +63,12 @@ class Variable:
 
     @property
     def persistable(self) -> bool:
-        """Whether it lives in the scope."""
+        """Whether it lives in the scope. Setting it has no effect: any variable can be fetched."""
         return self._form[2] in ("parameter", "state")
+
+    @persistable.setter
+    def persistable(self, persistable: bool) -> None:
+        _attributes.set_persistable(self, persistable)
 
     @property
     def is_data(self) -> bool:
@@ -159,6 +163,8 @@ class Variable:
         return _operators.arith("Sub", self, other)
 
     def __rsub__(self, other: float) -> Variable:
+        if self.dtype in _operators.WHOLE:
+            return self * -1 + other
         return _operators.scaled(self, -1.0, _operators.number(other, "elementwise_sub"))
 
     def __mul__(self, other: Variable | float) -> Variable:
@@ -170,8 +176,23 @@ class Variable:
     def __truediv__(self, other: Variable | float) -> Variable:
         return _operators.arith("Div", self, other)
 
+    def __rtruediv__(self, other: float) -> Variable:
+        return _operators.divided(self, other)
+
+    def __pow__(self, other: Variable | float) -> Variable:
+        return _operators.power(self, other)
+
+    def __rpow__(self, other: float) -> Variable:
+        return _operators.powered(self, other)
+
+    def __mod__(self, other: Variable | float) -> Variable:
+        return _operators.remainder(self, other)
+
+    def __floordiv__(self, other: Variable | float) -> Variable:
+        return _operators.floor_quotient(self, other)
+
     def __neg__(self) -> Variable:
-        return _operators.scaled(self, -1.0, 0.0)
+        return self * -1 if self.dtype in _operators.WHOLE else _operators.scaled(self, -1.0, 0.0)
 
 
 class Parameter(Variable):
@@ -225,6 +246,10 @@ class Program:
 
     def __init__(self) -> None:
         self._graph = _phalanx.GraphProgram()
+        # Values that a startup program gives to variables, or whose values it copies.
+        self._given: dict[str, Any] = {}
+        # How gradients are clipped where an optimizer does not say it.
+        self._clip: Any = None
         # Loaders that feed it without being iterated over.
         self._readers: list[Any] = []
         # Variables with sequences, and where their lengths are.
@@ -263,6 +288,26 @@ class Program:
         """The only block of the program."""
         return Block(self)
 
+    @property
+    def blocks(self) -> list[Block]:
+        """The only block, in a list."""
+        return [Block(self)]
+
+    @property
+    def num_blocks(self) -> int:
+        """1."""
+        return 1
+
+    def block(self, index: int) -> Block:
+        """The only block, which has the number 0."""
+        if index != 0:
+            raise ProgramError(f"a program has one block, 0, and no block {index}", got=str(index))
+        return Block(self)
+
+    def current_block(self) -> Block:
+        """The only block of the program."""
+        return Block(self)
+
     def var(self, name: str) -> Variable:
         """The variable of this name."""
         found = self._graph.var(name)
@@ -286,6 +331,7 @@ class Program:
         """The same with other operations. Of lengths it knows those that are still there."""
         twin = Program._of(graph, self.random_seed)
         twin._inside = dict(self._inside)
+        twin._given, twin._clip = dict(self._given), self._clip
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
         twin._alike = {pair for pair in self._alike if has.issuperset(pair)}
@@ -515,6 +561,9 @@ def data(
             f"{text}; one batch dimension only: give the others a size, or lod_level=1 for sequences", var=name
         )
     _attributes.check_flow(name, dtype, stop_gradient)
+    known = default_main_program()._graph.var(name)
+    if known is not None and known[2] == "feed":
+        return _again(name, dims, dtype, lod_level, max_length, stop_gradient)
     made = (
         _sequences(name, dims, dtype, max_length)
         if lod_level
@@ -523,6 +572,26 @@ def data(
     if not stop_gradient:
         made.stop_gradient = False
     return made
+
+
+def _again(
+    name: str, dims: list[int], dtype: Any, lod_level: int, max_length: int | None, stop_gradient: bool
+) -> Variable:
+    """A feed that is declared a second time in the same way is the same one."""
+    known = default_main_program().var(name)
+    wants = [-1, max_length, *dims[1:]] if lod_level else dims
+    same = (list(known.shape), known.dtype, known.lod_level) == (wants, _values.name(_values.code(dtype)), lod_level)
+    if not same or known.stop_gradient != stop_gradient:
+        at = "{}:{}".format(*caller())
+        raise ProgramError(
+            f"`{name}` at {at} is declared twice: {known.site} has declared it as {known!r}; declare it in the same "
+            "way, or give one of them another name",
+            var=name,
+            site=at,
+            wanted=repr(known),
+            got=f"{_values.name(_values.code(dtype))}{wants}",
+        )
+    return known
 
 
 def _sequences(name: str, dims: list[int], dtype: Any, max_length: int | None) -> Variable:

@@ -9,10 +9,13 @@ True
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from phalanx._channel import Prefetch
 from phalanx.graph.errors import FeedError
 
 Reader = Callable[[], Iterable[Any]]
@@ -50,4 +53,118 @@ def shuffle(reader: Reader, buf_size: int, *, seed: int | None = None) -> Callab
     return mixed
 
 
-__all__ = ["batch", "shuffle"]
+def _is_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise FeedError(f"{name}={value!r}; it must be a whole number from 1", got=repr(value))
+
+
+def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
+    """Reads up to ``size`` samples ahead in a thread. Errors of the reader are raised where they would be without it."""
+    _is_count("size", size)
+    return lambda: Prefetch(lambda: iter(reader()), size, None, (StopIteration,))
+
+
+def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
+    """The function of a sample of each reader, one after the other, until one of them ends.
+
+    >>> list(map_readers(lambda a, b: a + b, lambda: iter([1, 2]), lambda: iter([10, 20]))())
+    [11, 22]
+    """
+    return lambda: (func(*samples) for samples in zip(*(reader() for reader in readers), strict=False))
+
+
+def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
+    """All samples of the first reader, then those of the next.
+
+    >>> list(chain(lambda: iter([1]), lambda: iter([2, 3]))())
+    [1, 2, 3]
+    """
+    return lambda: itertools.chain.from_iterable(reader() for reader in readers)
+
+
+class ComposeNotAligned(ValueError):
+    """Readers that are composed have different numbers of samples."""
+
+
+def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iterator[Any]]:
+    """Tuples of a sample of each reader; samples that are tuples are joined.
+
+    >>> list(compose(lambda: iter([(1, 2)]), lambda: iter([3]))())
+    [(1, 2, 3)]
+    """
+
+    def joined() -> Iterator[Any]:
+        end = object()
+        for samples in itertools.zip_longest(*(reader() for reader in readers), fillvalue=end):
+            if any(sample is end for sample in samples):
+                if check_alignment:
+                    raise ComposeNotAligned(
+                        "a reader has fewer samples than another; pass check_alignment=False to end there"
+                    )
+                return
+            yield tuple(itertools.chain.from_iterable(s if isinstance(s, tuple) else (s,) for s in samples))
+
+    return joined
+
+
+def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
+    """The first ``n`` samples.
+
+    >>> list(firstn(lambda: iter(range(9)), 2)())
+    [0, 1]
+    """
+    return lambda: itertools.islice(iter(reader()), n)
+
+
+def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
+    """Keeps all samples in memory after they were read the first time."""
+    kept: list[Any] | None = None
+
+    def samples() -> Iterator[Any]:
+        nonlocal kept
+        if kept is None:
+            kept = list(reader())
+        return iter(kept)
+
+    return samples
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
+) -> Callable[[], Iterator[Any]]:
+    """The function of each sample, computed by ``process_num`` threads, ``buffer_size`` samples ahead.
+
+    With ``order`` samples come in the order of the reader, without it as soon as they are ready.
+    """
+    _is_count("process_num", process_num)
+    _is_count("buffer_size", buffer_size)
+
+    def mapped() -> Iterator[Any]:
+        with ThreadPoolExecutor(process_num) as threads:
+            given = iter(reader())
+            running = [threads.submit(mapper, sample) for sample in itertools.islice(given, buffer_size)]
+            try:
+                while running:
+                    done = running[0] if order else next(as_completed(running))
+                    running.remove(done)
+                    running += [threads.submit(mapper, sample) for sample in itertools.islice(given, 1)]
+                    yield done.result()
+            finally:
+                for each in running:
+                    each.cancel()
+
+    return mapped
+
+
+__all__ = [
+    "ComposeNotAligned",
+    "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "map_readers",
+    "shuffle",
+    "xmap_readers",
+]

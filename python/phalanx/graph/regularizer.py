@@ -16,6 +16,14 @@ class L2Decay:
     regularization_coeff: float = 0.0
 
 
-L2DecayRegularizer = L2Decay
+@dataclass(frozen=True)
+class L1Decay:
+    """Adds ``regularization_coeff * sign(parameter)`` to gradients; ``regularization`` of an optimizer."""
 
-__all__ = ["L2Decay", "L2DecayRegularizer"]
+    regularization_coeff: float = 0.0
+
+
+L2DecayRegularizer = L2Decay
+L1DecayRegularizer = L1Decay
+
+__all__ = ["L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer"]

@@ -54,6 +54,14 @@ def guard(new_generator: str | None = None) -> Iterator[None]:
         _Current.names = before
 
 
+def switch(new_generator: _Names | None = None) -> _Names:
+    """Numbering starts again, or goes on where a generator has stopped; returns the one that was in use."""
+    if new_generator is not None and not isinstance(new_generator, _Names):
+        raise TypeError(f"switch takes what an earlier switch returned, got {type(new_generator).__name__}")
+    before, _Current.names = _Current.names, _Names() if new_generator is None else new_generator
+    return before
+
+
 def _counted() -> dict[str, int]:
     return dict(_Current.names.counts)
 
@@ -63,4 +71,4 @@ def _restore(counts: dict[str, int]) -> None:
     _Current.names.counts = counts
 
 
-__all__ = ["generate", "guard"]
+__all__ = ["generate", "guard", "switch"]

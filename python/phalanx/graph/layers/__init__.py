@@ -10,11 +10,40 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from phalanx.graph.layers import device as device
 from phalanx.graph.layers.arithmetic import *  # noqa: F403
+from phalanx.graph.layers.composed import *  # noqa: F403
 from phalanx.graph.layers.control import *  # noqa: F403
+from phalanx.graph.layers.images import *  # noqa: F403
 from phalanx.graph.layers.learning_rate import *  # noqa: F403
 from phalanx.graph.layers.loss import *  # noqa: F403
 from phalanx.graph.layers.network import *  # noqa: F403
 from phalanx.graph.layers.readers import *  # noqa: F403
 from phalanx.graph.layers.sequence import *  # noqa: F403
 from phalanx.graph.layers.shaping import *  # noqa: F403
+
+_IN_PLACE = "variables are not changed in place"
+_ARRAYS = f"{_IN_PLACE}; concat or stack what a loop carries, or use lstm layers for sequences"
+_REFUSED = {
+    "While": f"{_IN_PLACE}: use while_loop(cond, body, loop_vars, maximum_trip_count=…)",
+    "StaticRNN": f"{_IN_PLACE}: use dynamic_lstm or dynamic_gru, or while_loop",
+    "DynamicRNN": f"{_IN_PLACE}: use dynamic_lstm or dynamic_gru, or while_loop",
+    "IfElse": f"{_IN_PLACE}: use cond(pred, true_fn, false_fn), or where(condition, x, y) for single elements",
+    "Switch": f"{_IN_PLACE}: use case([(pred, fn), …], default), or piecewise_decay for learning rates",
+    "array_write": _ARRAYS,
+    "array_read": _ARRAYS,
+    "array_length": _ARRAYS,
+    "create_array": _ARRAYS,
+    "lod_rank_table": "sequences are padded and have lengths beside them; use sequence_mask",
+    "py_func": "no Python runs inside of a program: fetch the inputs, compute with numpy, and feed the result",
+    "Print": "no operation prints: add the variable to fetch_list, or set BuildStrategy.check_nan_inf",
+    "auc": "counts over many batches are kept outside of programs: fetch the probabilities and use metrics.Auc",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Says what to write for names of Paddle's that programs here cannot have."""
+    remedy = f": {_REFUSED[name]}" if name in _REFUSED else ""
+    raise AttributeError(f"phalanx.graph.layers has no {name!r}{remedy}")

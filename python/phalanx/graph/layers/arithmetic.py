@@ -14,7 +14,17 @@ from typing import Any
 
 from phalanx.graph import _values
 from phalanx.graph._layer import expand
-from phalanx.graph._operators import as_alike, at_once, check_compared, check_real, widened
+from phalanx.graph._operators import (
+    WHOLE,
+    as_alike,
+    at_once,
+    check_compared,
+    check_real,
+    floor_quotient,
+    remainder,
+    reshaped,
+    widened,
+)
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Variable, _program_of, append
 
@@ -98,34 +108,55 @@ def activate(x: Variable, act: str | None, name: str | None = None) -> Variable:
     return x if act is None else expand(str(act), {"Activation": {"act": activation(act)}}, [x], name)
 
 
+def swapped(rank: int, axis: int) -> list[int] | None:
+    """The order of axes in which this one and the last have changed places, if it is not the last."""
+    if axis == rank - 1:
+        return None
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    return order
+
+
+def along_last(x: Variable, axis: int, op: str, of: Callable[[Variable, str | None], Variable], name: Any) -> Variable:
+    """A function of the last axis, for any axis."""
+    _program_of([x], op)
+    rank = len(x.shape)
+    if not -rank <= axis < rank:
+        raise ProgramError(f"{op}: {x!r} has no axis {axis}", op=op, var=x.name)
+    order = swapped(rank, axis % rank)
+    if order is None:
+        return of(x, name)
+    turned = append("Transpose", {"order": order}, [x], "transpose")
+    return append("Transpose", {"order": order}, [of(turned, None)], op, name)
+
+
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
-    """Softmax over the last axis.
+    """Softmax over an axis.
 
     No probability is zero, as in Paddle: a number more than 64 below the largest counts as 64 below it, so that
     ``cross_entropy`` has a gradient everywhere.
     """
-    _last(input, axis, "softmax")
-    return append("BoundedSoftmax", None, [input], "softmax", name)
+    return along_last(
+        input, axis, "softmax", lambda x, name: append("BoundedSoftmax", None, [x], "softmax", name), name
+    )
 
 
 def log_softmax(input: Variable, axis: int = -1, name: str | None = None) -> Variable:
-    """The logarithm of the softmax over the last axis."""
-    _last(input, axis, "log_softmax")
-    return append("Softmax", {"log": True}, [input], "log_softmax", name)
-
-
-def _last(x: Variable, axis: int, op: str) -> None:
-    if axis not in (-1, len(x.shape) - 1):
-        raise ProgramError(f"{op} supports only the last axis, not axis {axis} of {x!r}; transpose it", op=op)
+    """The logarithm of the softmax over an axis."""
+    return along_last(
+        input, axis, "log_softmax", lambda x, name: append("Softmax", {"log": True}, [x], "log_softmax", name), name
+    )
 
 
 def _elementwise(name: str, op: str) -> Callable[..., Variable]:
     def function(x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None) -> Variable:
-        check_real(layer, x, y)
+        if x.dtype not in WHOLE or op == "Div":
+            check_real(layer, x, y)
         with at_once([x, y] if len(x.shape) < len(y.shape) else []):
             x = widened(x, y)
             begin = len(x.shape) - len(y.shape) if axis == -1 else axis
-            made = append("Binary", {"op": op, "axis": max(begin, 0)}, [x, y], layer, None if act else name)
+            form = {"op": op, "axis": max(begin, 0)}
+            made = append("Whole" if x.dtype in WHOLE else "Binary", form, [x, y], layer, None if act else name)
         return activate(made, act, name)
 
     layer = name
@@ -142,6 +173,27 @@ elementwise_max = _elementwise("elementwise_max", "Max")
 elementwise_min = _elementwise("elementwise_min", "Min")
 
 
+def elementwise_mod(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """The rest of a division, with the sign of the divisor; of whole numbers or fractions."""
+    return activate(remainder(x, y, axis, None if act else name), act, name)
+
+
+def elementwise_floordiv(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """A quotient, rounded down; of whole numbers or fractions."""
+    return activate(floor_quotient(x, y, axis, None if act else name), act, name)
+
+
+def elementwise_pow(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """``x ** y`` for ``x`` above zero; elsewhere the result is NaN."""
+    return activate(exp(elementwise_mul(log(x), y, axis), None if act else name), act, name)
+
+
 def _comparison(name: str, op: str) -> Callable[[Variable, Variable], Variable]:
     def function(x: Variable, y: Variable) -> Variable:
         check_compared(name, x, y)
@@ -155,6 +207,7 @@ def _comparison(name: str, op: str) -> Callable[[Variable, Variable], Variable]:
 
 
 equal = _comparison("equal", "Equal")
+not_equal = _comparison("not_equal", "NotEqual")
 less_than = _comparison("less_than", "Less")
 less_equal = _comparison("less_equal", "LessEqual")
 greater_than = _comparison("greater_than", "Greater")
@@ -169,21 +222,69 @@ def matmul(
     alpha: float = 1.0,
     name: str | None = None,
 ) -> Variable:
-    """``alpha * x @ y`` over the last two axes."""
-    form = {"trans_a": transpose_x, "trans_b": transpose_y}
-    made = append("MatMul", form, [x, y], "matmul", name if alpha == 1.0 else None)
-    return made if alpha == 1.0 else scale(made, alpha, name=name)
+    """``alpha * x @ y`` over the last two axes; the others are repeated where one has fewer of them or 1.
+
+    One axis is a row on the left and a column on the right, and is not in the result.
+    """
+    _program_of([x, y], "matmul")
+    with at_once([x, y]):
+        return _product(x, y, bool(transpose_x), bool(transpose_y), float(alpha), name)
+
+
+def _product(
+    x: Variable, y: Variable, transpose_x: bool, transpose_y: bool, alpha: float, name: str | None
+) -> Variable:
+    if not x.shape or not y.shape:
+        raise ProgramError(f"matmul takes at least one axis each, got {x!r} and {y!r}", op="matmul")
+    row, column = len(x.shape) == 1, len(y.shape) == 1
+    # An axis alone is not turned, as in Paddle.
+    a = reshaped(x, [1, *x.shape]) if row else x
+    b = reshaped(y, [*y.shape, 1]) if column else y
+    form = {"trans_a": transpose_x and not row, "trans_b": transpose_y and not column}
+    a, b = _repeated(a, b)
+    last = alpha == 1.0 and not row and not column
+    made = append("MatMul", form, [a, b], "matmul", name if last else None)
+    if row or column:
+        kept = [d for d, gone in zip(made.shape[-2:], (row, column), strict=True) if not gone]
+        made = reshaped(made, [*made.shape[:-2], *kept])
+    return made if last else scale(made, alpha, name=name)
+
+
+def _repeated(a: Variable, b: Variable) -> tuple[Variable, Variable]:
+    """With the same axes before the last two. The right one may have none at all."""
+    outer, other = a.shape[:-2], b.shape[:-2]
+    if outer == other or not other:
+        return a, b
+    rank = max(len(outer), len(other))
+    both = zip([1] * (rank - len(outer)) + list(outer), [1] * (rank - len(other)) + list(other), strict=True)
+    wide = [m if n == 1 else n for n, m in both]
+    return _wide(a, wide), _wide(b, wide)
+
+
+def _wide(x: Variable, outer: list[int]) -> Variable:
+    whole = [*outer, *x.shape[-2:]]
+    if list(x.shape) == whole:
+        return x
+    form = {"shape": [{"Batch": -d} if d < 0 else {"Fixed": d} for d in whole], "axis": len(whole) - len(x.shape)}
+    return append("Expand", form, [x], "expand")
+
+
+def axes_of(input: Variable, dim: int | Sequence[int] | None, layer: str) -> list[int]:
+    """The axes that are meant, ascending; none means all."""
+    _program_of([input], layer)
+    rank = len(input.shape)
+    dims = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    axes = sorted({d + rank if d < 0 else d for d in dims})
+    if any(not 0 <= axis < rank for axis in axes):
+        raise ProgramError(f"{layer}: {input!r} has no axis {dim}", op=layer, var=input.name)
+    return axes
 
 
 def _reduction(name: str, op: str) -> Callable[..., Variable]:
     def function(
         input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
     ) -> Variable:
-        rank = len(input.shape)
-        dims = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
-        axes = sorted({d + rank if d < 0 else d for d in dims})
-        if any(not 0 <= axis < rank for axis in axes):
-            raise ProgramError(f"{layer}: {input!r} has no axis {dim}", op=layer, var=input.name)
+        axes = axes_of(input, dim, layer)
         return append("Reduce", {"op": op, "axes": axes, "keep": keep_dim}, [input], layer, name)
 
     layer = name
@@ -224,9 +325,12 @@ __all__ = [
     "cos",
     "elementwise_add",
     "elementwise_div",
+    "elementwise_floordiv",
     "elementwise_max",
     "elementwise_min",
+    "elementwise_mod",
     "elementwise_mul",
+    "elementwise_pow",
     "elementwise_sub",
     "elu",
     "equal",
@@ -243,6 +347,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "mean",
+    "not_equal",
     "pow",
     "reciprocal",
     "reduce_max",

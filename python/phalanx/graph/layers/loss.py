@@ -15,21 +15,33 @@ from typing import Literal, overload
 
 from phalanx.graph._layer import expand
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.layers import arithmetic
-from phalanx.graph.program import Variable, append, append_all
+from phalanx.graph.layers import arithmetic, shaping
+from phalanx.graph.program import Variable, _program_of, append, append_all
 
 
-def _hard(soft_label: bool, op: str) -> None:
-    if soft_label:
-        raise ProgramError(f"{op} takes class numbers; soft_label=True is not supported", op=op)
+def _soft(logs: Variable, label: Variable, op: str, name: str | None = None) -> Variable:
+    """Minus the sum of logarithms, weighted by probabilities of classes; ``[…, 1]`` as with class numbers."""
+    if label.shape != logs.shape:
+        raise ProgramError(
+            f"{op}: with soft_label=True the label has a probability for each class, as {logs!r}; got {label!r}",
+            op=op,
+            var=label.name,
+        )
+    return arithmetic.scale(arithmetic.reduce_sum(logs * label, -1, keep_dim=True), -1.0, name=name)
 
 
 def cross_entropy(
     input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
 ) -> Variable:
-    """From probabilities and class numbers: minus the logarithm of the right class's, at most 1e20."""
-    _hard(soft_label, "cross_entropy")
-    return append("CrossEntropy", {"ignored": int(ignore_index)}, [input, label], "cross_entropy", name)
+    """From probabilities and class numbers: minus the logarithm of the right class's, at most 1e20.
+
+    With ``soft_label`` from probabilities of all classes.
+    """
+    _program_of([input, label], "cross_entropy")
+    if soft_label:
+        return _soft(arithmetic.log(input), label, "cross_entropy", name)
+    ids = shaping.as_whole(label)
+    return append("CrossEntropy", {"ignored": int(ignore_index)}, [input, ids], "cross_entropy", name)
 
 
 @overload
@@ -66,18 +78,90 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Variable | tuple[Variable, Variable]:
-    """From scores and class numbers: the loss, and with ``return_softmax`` the probabilities too."""
-    _hard(soft_label, "softmax_with_cross_entropy")
-    if axis not in (-1, len(logits.shape) - 1):
-        raise ProgramError(f"softmax_with_cross_entropy supports only the last axis, not axis {axis} of {logits!r}")
-    form = {"ignored": int(ignore_index)}
-    loss, softmax = append_all("SoftmaxCrossEntropy", form, [logits, label], "softmax_with_cross_entropy")
+    """From scores and class numbers: the loss, and with ``return_softmax`` the probabilities too.
+
+    With ``soft_label`` from scores and probabilities of all classes.
+    """
+    op = "softmax_with_cross_entropy"
+    _program_of([logits, label], op)
+    place = shaping._axis(logits, axis, op)
+    order = arithmetic.swapped(len(logits.shape), place)
+    if order is not None:
+        # The label has the same axes, with one number or all along this one.
+        given = label if len(label.shape) != len(order) else shaping.transpose(label, order)
+        pair = softmax_with_cross_entropy(
+            shaping.transpose(logits, order), given, soft_label, ignore_index, return_softmax=True
+        )
+        loss, softmax = (v if len(v.shape) != len(order) else shaping.transpose(v, order) for v in pair)
+    elif soft_label:
+        logs = arithmetic.log_softmax(logits)
+        loss = _soft(logs, label, op)
+        softmax = arithmetic.exp(logs) if return_softmax else loss
+    else:
+        form = {"ignored": int(ignore_index)}
+        loss, softmax = append_all("SoftmaxCrossEntropy", form, [logits, shaping.as_whole(label)], op)
     return (loss, softmax) if return_softmax else loss
 
 
 def sigmoid_cross_entropy_with_logits(x: Variable, label: Variable, name: str | None = None) -> Variable:
     """From scores and targets between 0 and 1, element by element."""
     return append("SigmoidCrossEntropy", {"derivative": False}, [x, label], "sigmoid_cross_entropy", name)
+
+
+def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
+    """From probabilities of one of two classes and targets between 0 and 1, element by element."""
+    _program_of([input, label], "log_loss")
+    is_one = label * arithmetic.log(input + epsilon)
+    is_none = (1.0 - label) * arithmetic.log((1.0 + epsilon) - input)
+    return arithmetic.scale(is_one + is_none, -1.0, name=name)
+
+
+def smooth_l1(
+    x: Variable,
+    y: Variable,
+    inside_weight: Variable | None = None,
+    outside_weight: Variable | None = None,
+    sigma: float | None = None,
+) -> Variable:
+    """Half the square of small differences, linear for others; the sum over each sample, ``[n, 1]``."""
+    difference = x - y if inside_weight is None else (x - y) * inside_weight
+    s = 1.0 if sigma is None else float(sigma) ** 2
+    # Huber's loss with this limit, times s.
+    each = expand("smooth_l1", {"Huber": {"delta": 1.0 / s}}, [difference]) * s
+    each = each if outside_weight is None else each * outside_weight
+    return shaping.unsqueeze(arithmetic.reduce_sum(each, list(range(1, len(x.shape)))), [1])
+
+
+def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
+    """``target * (log(target) - x)`` for log probabilities ``x``; zero where the target is zero."""
+    _program_of([x, target], "kldiv_loss")
+    positive = arithmetic.cast(target > 0.0, target.dtype)
+    # Where the target is zero, its logarithm is taken of one.
+    logs = arithmetic.log(target + (1.0 - positive))
+    each = (logs - x) * target
+    if reduction == "none":
+        return each
+    whole = arithmetic.reduce_sum(each)
+    if reduction == "sum":
+        return whole
+    if reduction == "mean":
+        return arithmetic.mean(each, name)
+    if reduction != "batchmean":
+        raise ProgramError(f"kldiv_loss: reduction={reduction!r}; choose none, sum, mean or batchmean", op="kldiv_loss")
+    return arithmetic.mean(arithmetic.reduce_sum(each, list(range(1, len(x.shape)))), name)
+
+
+def margin_rank_loss(
+    label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
+) -> Variable:
+    """``max(0, margin - label * (left - right))``."""
+    return arithmetic.relu(arithmetic.scale(label * (left - right), -1.0, float(margin)), name)
+
+
+def rank_loss(label: Variable, left: Variable, right: Variable, name: str | None = None) -> Variable:
+    """How likely the pair is ordered as the label says: ``log(1 + exp(left - right)) - label * (left - right)``."""
+    difference = left - right
+    return arithmetic.elementwise_sub(arithmetic.softplus(difference), label * difference, name=name)
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
@@ -102,10 +186,16 @@ def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Va
 
 
 def argmax(x: Variable, axis: int = -1) -> Variable:
-    """The index of the highest value of the last axis, or of its first NaN."""
-    if axis not in (-1, len(x.shape) - 1):
-        raise ProgramError(f"argmax supports only the last axis, not axis {axis} of {x!r}; transpose it", op="argmax")
-    return append("ArgMax", None, [x], "argmax")
+    """The index of the highest value of an axis, or of its first NaN."""
+    place = shaping._axis(x, axis, "argmax")
+    rest = [i for i in range(len(x.shape)) if i != place]
+    given = x if place == len(x.shape) - 1 else shaping.transpose(x, [*rest, place])
+    return append("ArgMax", None, [given], "argmax")
+
+
+def argmin(x: Variable, axis: int = -1) -> Variable:
+    """The index of the lowest value of an axis, or of its first NaN."""
+    return argmax(arithmetic.scale(x, -1.0), axis)
 
 
 def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = None) -> Variable:
@@ -116,10 +206,16 @@ def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = No
 __all__ = [
     "accuracy",
     "argmax",
+    "argmin",
     "cross_entropy",
     "huber_loss",
+    "kldiv_loss",
+    "log_loss",
+    "margin_rank_loss",
     "mse_loss",
+    "rank_loss",
     "sigmoid_cross_entropy_with_logits",
+    "smooth_l1",
     "softmax_with_cross_entropy",
     "square_error_cost",
     "topk",

@@ -16,7 +16,7 @@ from phalanx.graph._layer import Layer
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.program import Variable
+from phalanx.graph.program import Variable, append
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:
@@ -43,6 +43,8 @@ def fc(
     if not inputs:
         raise ProgramError("fc needs an input", op="fc")
     layer = Layer("fc", inputs[0], name)
+    if num_flatten_dims == -1:
+        num_flatten_dims = len(inputs[0].shape) - 1
     # Time is a dimension of its own here, which Paddle's scripts do not count.
     flatten = 2 if num_flatten_dims == 1 and any(x.lod_level for x in inputs) else num_flatten_dims
     has_bias = bias_attr is not False
@@ -55,7 +57,7 @@ def conv2d(
     num_filters: int,
     filter_size: int | Sequence[int],
     stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
+    padding: int | Sequence[Any] | str = 0,
     dilation: int | Sequence[int] = 1,
     groups: int | None = None,
     param_attr: Any = None,
@@ -65,24 +67,88 @@ def conv2d(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Filters over images ``[n, c, h, w]``.
+    """Filters over images ``[n, c, h, w]``, or ``[n, h, w, c]`` with ``data_format="NHWC"``.
+
+    ``padding`` is one number, two, four (above, below, left, right), ``"SAME"`` or ``"VALID"``.
 
     They are initialized around zero with a standard deviation of ``sqrt(2 / (c * filter height * filter width))``, also
     with groups.
     """
+    if data_format == "NHWC":
+        given: dict[str, Any] = {"groups": groups, "param_attr": param_attr, "bias_attr": bias_attr, "act": act}
+        moved = _sides(padding, data_format)
+        out = conv2d(_first(input), num_filters, filter_size, stride, moved, dilation, use_cudnn=use_cudnn, **given)
+        return _last(out, name)
     _images("conv2d", data_format)
     layer = Layer("conv2d", input, name)
+    kernel, steps, spread = _pair(filter_size), _pair(stride), _pair(dilation)
+    reach = [d * (k - 1) + 1 for d, k in zip(spread, kernel, strict=True)]
+    input, around = _padded(input, _sides(padding, "NCHW"), reach, steps, "conv2d")
     form = {
         "filters": int(num_filters),
-        "kernel": _pair(filter_size),
-        "stride": _pair(stride),
-        "padding": _pair(padding),
-        "dilation": _pair(dilation),
+        "kernel": kernel,
+        "stride": steps,
+        "padding": around,
+        "dilation": spread,
         "groups": int(groups or 1),
         "bias": bias_attr is not False,
         "act": arithmetic.activation(act),
     }
     return layer.expand({"Conv": form}, [input], {"w": param_attr, "b": bias_attr})[0]
+
+
+def _first(x: Variable) -> Variable:
+    """Channels before the places."""
+    if len(x.shape) != 4:
+        raise ProgramError(f"NHWC images have four dimensions, got {x!r}", var=x.name)
+    return shaping.transpose(x, [0, 3, 1, 2])
+
+
+def _last(x: Variable, name: str | None) -> Variable:
+    """Channels behind the places."""
+    return shaping.transpose(x, [0, 2, 3, 1], name)
+
+
+def _sides(padding: Any, data_format: str) -> Any:
+    """Padding as one number, two, four, or a word."""
+    if isinstance(padding, (int, str)):
+        return padding.upper() if isinstance(padding, str) else padding
+    flat = list(padding)
+    if flat and not isinstance(flat[0], int):
+        # A pair for each dimension.
+        outer = (flat[:2], flat[2:]) if data_format == "NCHW" else ([flat[0], flat[3]], flat[1:3])
+        if len(flat) != 4 or any(list(pair) != [0, 0] for pair in outer[0]):
+            raise ProgramError(f"padding={padding!r}: four pairs, of which only those of height and width are not 0")
+        flat = [int(side) for pair in outer[1] for side in pair]
+    if len(flat) not in (1, 2, 4):
+        raise ProgramError(f"padding={padding!r}; it must be one number, two, four, 'SAME' or 'VALID'")
+    return flat[0] if len(flat) == 1 else flat
+
+
+def _padded(
+    x: Variable, padding: Any, reach: list[int], stride: list[int], op: str, value: float = 0.0
+) -> tuple[Variable, list[int]]:
+    """Images with what cannot be said by one number for each side already around them, and the rest."""
+    if padding == "VALID":
+        return x, [0, 0]
+    if padding == "SAME":
+        if len(x.shape) != 4 or any(d < 0 for d in x.shape[2:]):
+            raise ProgramError(f"{op}: padding='SAME' needs images of a known size, got {x!r}", op=op, var=x.name)
+        sides = []
+        for n, k, s in zip(x.shape[2:], reach, stride, strict=True):
+            whole = max((-(-n // s) - 1) * s + k - n, 0)
+            sides += [whole // 2, whole - whole // 2]
+    elif isinstance(padding, str):
+        raise ProgramError(f"{op}: padding={padding!r}; the words are 'SAME' and 'VALID'", op=op, got=padding)
+    elif isinstance(padding, list) and len(padding) == 4:
+        sides = [int(p) for p in padding]
+    else:
+        return x, _pair(padding)
+    if sides[0] == sides[1] and sides[2] == sides[3]:
+        return x, [sides[0], sides[2]]
+    from phalanx.graph.layers import composed
+
+    return composed.pad2d(x, sides, pad_value=value), [0, 0]
 
 
 def _images(op: str, data_format: str) -> None:
@@ -95,7 +161,7 @@ def pool2d(
     pool_size: int | Sequence[int] = -1,
     pool_type: str = "max",
     pool_stride: int | Sequence[int] = 1,
-    pool_padding: int | Sequence[int] = 0,
+    pool_padding: int | Sequence[Any] | str = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
@@ -103,16 +169,36 @@ def pool2d(
     exclusive: bool = True,
     data_format: str = "NCHW",
 ) -> Variable:
-    """The highest, or the mean, of each window of images ``[n, c, h, w]``."""
+    """The highest, or the mean, of each window of images ``[n, c, h, w]``, or ``[n, h, w, c]`` with NHWC.
+
+    With ``ceil_mode`` the last windows may reach beyond the padding. Means count padding unless ``exclusive``.
+    """
+    if data_format == "NHWC":
+        moved = _sides(pool_padding, data_format)
+        way = (pool_size, pool_type, pool_stride, moved, global_pooling, use_cudnn, ceil_mode)
+        return _last(pool2d(_first(input), *way, exclusive=exclusive), name)
     _images("pool2d", data_format)
     layer = Layer("pool2d", input, name)
     ops = {"max": "Max", "avg": "Mean"}
-    if pool_type not in ops or ceil_mode or not exclusive:
-        text = f"pool_type={pool_type!r}, ceil_mode={ceil_mode}, exclusive={exclusive}"
-        raise ProgramError(
-            f"pool2d takes pool_type max or avg, ceil_mode=False and exclusive=True; got {text}", op="pool2d"
-        )
-    kernel, stride, padding = _pair(pool_size), _pair(pool_stride), _pair(pool_padding)
+    if pool_type not in ops:
+        raise ProgramError(f"pool2d takes pool_type max or avg; got {pool_type!r}", op="pool2d", got=pool_type)
+    kernel, stride = _pair(pool_size), _pair(pool_stride)
+    sides = _sides(pool_padding, "NCHW")
+    if (isinstance(sides, list) and len(sides) == 4) or sides == "SAME":
+        if pool_type == "avg" and exclusive and not global_pooling:
+            raise ProgramError(
+                "pool2d: means without padding that differs from side to side are not supported; pass "
+                "exclusive=False, or pad2d first",
+                op="pool2d",
+            )
+        low = -float("inf") if pool_type == "max" else 0.0
+        input, padding = _padded(input, sides, kernel, stride, "pool2d", low)
+    else:
+        padding = [0, 0] if sides == "VALID" else _pair(sides)
+    if (ceil_mode or not exclusive) and not global_pooling:
+        steps = {"kernel": kernel, "stride": stride, "padding": padding, "ceil": bool(ceil_mode)}
+        rule = {"Steps": {**steps, "counted": not exclusive}}
+        return append("PoolWindows", {"op": ops[pool_type], "rule": rule}, [input], "pool2d", name)
     form: dict[str, Any] = {"op": ops[pool_type], "kernel": kernel, "stride": stride, "padding": padding}
     if global_pooling:
         form.update(kernel=None, stride=[1, 1], padding=[0, 0])
@@ -137,8 +223,14 @@ def batch_norm(
     use_global_stats: bool = False,
 ) -> Variable:
     """Normalises each channel (axis 1) over the batch; in a program for testing, by the learned statistics."""
+    if data_layout == "NHWC":
+        given_names = {"moving_mean_name": moving_mean_name, "moving_variance_name": moving_variance_name}
+        way = (act, is_test, momentum, epsilon, param_attr, bias_attr)
+        out = batch_norm(_first(input), *way, use_global_stats=use_global_stats, **given_names)
+        return _last(out, name)
     _images("batch_norm", data_layout)
     layer = Layer("batch_norm", input, name)
+    param_attr, bias_attr = (_unlearned(attr) for attr in (param_attr, bias_attr))
     form = {
         "epsilon": float(epsilon),
         "momentum": float(momentum),
@@ -147,6 +239,11 @@ def batch_norm(
     }
     given = {"scale": param_attr, "shift": bias_attr, "mean": moving_mean_name, "var": moving_variance_name}
     return layer.expand({"BatchNorm": form}, [input], given)[0]
+
+
+def _unlearned(attr: Any) -> Any:
+    """``False`` leaves a parameter of a norm as it begins."""
+    return ParamAttr(trainable=False) if attr is False else attr
 
 
 def layer_norm(
@@ -164,6 +261,7 @@ def layer_norm(
     layer = Layer("layer_norm", input, name)
     fixed = ParamAttr(trainable=False)
     form = {"axis": int(begin_norm_axis), "epsilon": float(epsilon), "act": arithmetic.activation(act)}
+    param_attr, bias_attr = (_unlearned(attr) for attr in (param_attr, bias_attr))
     given = {"scale": param_attr if scale else fixed, "shift": bias_attr if shift else fixed}
     return layer.expand({"LayerNorm": form}, [input], given)[0]
 
@@ -179,19 +277,36 @@ def embedding(
     name: str | None = None,
 ) -> Variable:
     """Rows of a trainable table ``[height, width]``, by number. With ``is_sparse`` only the rows that were used are updated."""
+    return looked_up(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype, name, squeeze=True)
+
+
+def looked_up(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool,
+    is_distributed: bool,
+    padding_idx: int | None,
+    param_attr: Any,
+    dtype: str,
+    name: str | None = None,
+    *,
+    squeeze: bool,
+) -> Variable:
+    """The same, with or without taking numbers ``[…, 1]`` for ``[…]``."""
     if is_distributed:
         raise ProgramError(
             "embedding: is_distributed=True is not supported: a table is not spread over processes; leave it out"
         )
     height, width = size
     layer = Layer("embedding", input, name)
+    input = shaping.as_whole(input)
     layer.dtype = dtype
     form = {
         "height": int(height),
         "width": int(width),
         "sparse": bool(is_sparse),
         "padding": None if padding_idx is None else padding_idx + height if padding_idx < 0 else padding_idx,
-        "squeeze": True,
+        "squeeze": squeeze,
     }
     return layer.expand({"Embedding": form}, [input], {"w": param_attr})[0]
 

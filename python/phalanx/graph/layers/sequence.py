@@ -18,6 +18,7 @@ from typing import Any
 from phalanx.graph import _values
 from phalanx.graph._layer import Layer, expand
 from phalanx.graph.errors import ProgramError
+from phalanx.graph.layers import arithmetic, network, shaping
 from phalanx.graph.param_attr import ParamAttr
 from phalanx.graph.program import Variable, alike, append
 
@@ -189,6 +190,59 @@ def sequence_last_step(input: Variable) -> Variable:
     return sequence_pool(input, "last")
 
 
+def sequence_conv(
+    input: Variable,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool = True,
+    padding_start: int | None = None,
+    bias_attr: Any = None,
+    param_attr: Any = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Filters over the ``filter_size`` elements around each; zeros lie before and after each sequence.
+
+    Weights are ``[filter_size * width, num_filters]``. ``padding_start`` is where the elements begin, seen from each one.
+    """
+    op = "sequence_conv"
+    _only(op, filter_stride=(filter_stride, 1), padding=(padding, True))
+    if len(input.shape) != 3 or input.lengths is None:
+        raise ProgramError(f"{op} takes sequences [n, time, width], declared with lod_level=1; got {input!r}", op=op)
+    size, (n, time, width) = int(filter_size), input.shape
+    first = -(size // 2) if padding_start is None else int(padding_start)
+    if size < 1 or not -size < first <= 0:
+        raise ProgramError(f"{op}: padding_start={padding_start} with a filter of {size}; it must be 0 or less", op=op)
+    program, lengths = input.program, input.lengths
+    blank = arithmetic.elementwise_mul(input, sequence_mask(input, dtype=input.dtype), axis=0)
+    # What lies behind an end is zero now, and counts as such.
+    plain = program._lengths.pop(blank.name) and blank
+    parts = []
+    for shift in range(first, first + size):
+        inside = time - abs(shift)
+        if inside <= 0:
+            parts.append(shaping.fill_constant([n, time, width], input.dtype, 0.0))
+            continue
+        kept = shaping.slice(plain, [1], [max(shift, 0)], [max(shift, 0) + inside])
+        zeros = [shaping.fill_constant([n, abs(shift), width], input.dtype, 0.0)] if shift else []
+        parts.append(shaping.concat([*zeros, kept] if shift < 0 else [kept, *zeros], 1) if shift else kept)
+    windows = shaping.concat(parts, 2) if size > 1 else parts[0]
+    program._lengths[windows.name] = lengths.name
+    out = network.fc(windows, num_filters, 2, param_attr, bias_attr, act, name)
+    program._lengths[out.name] = lengths.name
+    return out
+
+
+def sequence_concat(input: Any, name: str | None = None) -> Variable:
+    """Refused: the results of padded sequences would have other lengths."""
+    raise ProgramError(
+        "sequence_concat is not supported for padded sequences; put them together before they are fed, or concat what "
+        "sequence_pool gives of each",
+        op="sequence_concat",
+    )
+
+
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
     """Repeats each row of ``x [n, width]`` over the sequence of ``y`` in the same place; padding is zero."""
     op = "sequence_expand"
@@ -233,6 +287,8 @@ __all__ = [
     "dynamic_gru",
     "dynamic_lstm",
     "linear_chain_crf",
+    "sequence_concat",
+    "sequence_conv",
     "sequence_expand",
     "sequence_first_step",
     "sequence_last_step",

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from phalanx.graph import _values, program, unique_name
 from phalanx.graph._layer import expand
 from phalanx.graph._operators import at_once
@@ -65,9 +67,7 @@ def create_global_var(
 ) -> Variable:
     """A variable in the scope that is not trainable; it can be set there, and fed."""
     if not persistable:
-        raise ProgramError(
-            "persistable=False is not supported; use fill_constant for a variable outside of the scope", var=name
-        )
+        return fill_constant(shape, dtype, value, name=name)
     main = default_main_program()
     called = name or unique_name.generate("global_var")
     return declare(main, called, dtype, shape, {"State": {"Constant": float(value)}})
@@ -78,8 +78,18 @@ def dims(shape: Sequence[int]) -> list[dict[str, int]]:
     return [{"Batch": -d} if d < 0 else {"Fixed": d} for d in shape]
 
 
-def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | None = None) -> Variable:
+def fill_constant(
+    shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Any = None, name: str | None = None
+) -> Variable:
     """One value everywhere."""
+    if isinstance(force_cpu, str):
+        # The name was the fourth argument before.
+        force_cpu, name = False, force_cpu
+    if out is not None:
+        raise ProgramError("fill_constant: variables are not written in place; leave out=… out and take the result")
+    if _values.kind(dtype) == "Bool":
+        form = {"dtype": "F32", "shape": dims(shape), "value": float(bool(value))}
+        return append("Cast", {"to": "Bool"}, [append("Fill", form, [], "fill_constant")], "fill_constant", name)
     form = {"dtype": _values.kind(dtype), "shape": dims(shape), "value": float(value)}
     return append("Fill", form, [], "fill_constant", name)
 
@@ -115,9 +125,43 @@ def gaussian_random(shape: Sequence[int], mean: float = 0.0, std: float = 1.0, d
     return _random(shape, dtype, True, float(mean), float(std))
 
 
-def assign(input: Variable, name: str | None = None) -> Variable:
-    """A copy."""
-    return append("Assign", None, [input], "assign", name)
+def assign(input: Any, output: Variable | str | None = None, name: str | None = None) -> Variable:
+    """A copy; with ``output``, a variable in the scope that is given the value. Arrays become constants."""
+    if isinstance(output, str):
+        # The name was the second argument before.
+        output, name = None, output
+    value = input if isinstance(input, Variable) else _constant(input)
+    if output is None:
+        return append("Assign", None, [value], "assign", name)
+    if not output.persistable:
+        raise ProgramError(
+            f"assign: `{output.name}` is computed in each run and is not written in place; take what assign returns, "
+            "or make it with create_global_var",
+            op="assign",
+            var=output.name,
+        )
+    program._program_of([value, output], "assign")
+    output.program._append_to({"Assign": None}, [value], [output])
+    return output
+
+
+def _constant(given: Any) -> Variable:
+    """An array as a variable: numbers that are all equal, or a few others."""
+    array = np.asarray(given)
+    if array.dtype == np.float64 and not isinstance(given, np.ndarray):
+        array = array.astype("float32")
+    if array.dtype.name not in ("float32", "float64", "int32", "int64"):
+        raise TypeError(f"assign takes a variable or numbers, got an array of {array.dtype}")
+    if array.size and (array == array.flat[0]).all():
+        return fill_constant(list(array.shape), array.dtype, array.flat[0].item())
+    if array.size > 1024:
+        raise ProgramError(
+            f"assign: an array of {array.size} numbers is too large for a constant of a program; feed it, or use "
+            "create_parameter with NumpyArrayInitializer",
+            op="assign",
+        )
+    parts = [fill_constant([1], array.dtype, each.item()) for each in array.ravel()]
+    return exactly(concat(parts), array.shape, "assign")
 
 
 def _volume(shape: Sequence[int]) -> tuple[int, bool]:
@@ -127,7 +171,31 @@ def _volume(shape: Sequence[int]) -> tuple[int, bool]:
     return volume, batch
 
 
-def reshape(x: Variable, shape: Sequence[int], act: str | None = None, name: str | None = None) -> Variable:
+def exactly(x: Variable, shape: Sequence[int], op: str, name: str | None = None) -> Variable:
+    """Under exactly this shape."""
+    return append("Reshape", {"shape": dims(shape)}, [x], op, name)
+
+
+def as_whole(x: Variable) -> Variable:
+    """As numbers of int64, which all layers take that look something up."""
+    return append("Cast", {"to": "I64"}, [x], "cast") if x.dtype == "int32" else x
+
+
+def as_ids(x: Variable) -> Variable:
+    """The same, ``[n]`` where it is ``[n, 1]``."""
+    whole = as_whole(x)
+    is_column = len(whole.shape) == 2 and whole.shape[1] == 1
+    return exactly(whole, whole.shape[:1], "reshape") if is_column else whole
+
+
+def reshape(
+    x: Variable,
+    shape: Sequence[int],
+    actual_shape: Any = None,
+    act: str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Variable:
     """Changes the shape. ``0`` keeps the dimension at this place; one ``-1`` is computed from the rest.
 
     >>> from phalanx import graph
@@ -136,6 +204,13 @@ def reshape(x: Variable, shape: Sequence[int], act: str | None = None, name: str
     ...     reshape(x, [0, -1]).shape, reshape(x, [-1, 6]).shape
     ((-1, 24), (-4, 6))
     """
+    if isinstance(actual_shape, str):
+        # The activation was the third argument before.
+        actual_shape, act = None, actual_shape
+    if actual_shape is not None:
+        raise ProgramError(
+            "reshape: a shape that is computed in a run is not supported; pass the numbers as shape", op="reshape"
+        )
     wanted: list[int | None] = []
     for i, d in enumerate(shape):
         if d == 0 and i >= len(x.shape):
@@ -263,14 +338,29 @@ def expand_to(x: Variable, shape: Sequence[int], name: str | None = None) -> Var
     return append("Expand", {"shape": dims(shape), "axis": axis}, [x], "expand", name)
 
 
-def gather(input: Variable, index: Variable) -> Variable:
+def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
     """Slices of the first axis by number."""
-    return append("Gather", None, [input, index], "gather")
+    program._program_of([input, index], "gather")
+    return append("Gather", None, [input, as_ids(index)], "gather")
 
 
-def one_hot(input: Variable, depth: int, dtype: Any = "float32") -> Variable:
+def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False, *, dtype: Any = "float32") -> Variable:
+    """A row with a one in the place of each number; of numbers ``[…, 1]``, rows ``[…, depth]``, as in Paddle."""
+    program._program_of([input], "one_hot")
+    ids = as_whole(input)
+    if len(ids.shape) > 1 and ids.shape[-1] == 1:
+        ids = exactly(ids, ids.shape[:-1], "reshape")
+    return rows_of(ids, depth, allow_out_of_range, dtype)
+
+
+def rows_of(ids: Variable, depth: int, allow_out_of_range: bool = False, dtype: Any = "float32") -> Variable:
     """A row with a one in the place of each number."""
-    return append("OneHot", {"depth": int(depth), "dtype": _values.kind(dtype)}, [input], "one_hot")
+    if allow_out_of_range:
+        raise ProgramError(
+            "one_hot: allow_out_of_range=True is not supported; numbers outside are errors: clip them before",
+            op="one_hot",
+        )
+    return append("OneHot", {"depth": int(depth), "dtype": _values.kind(dtype)}, [ids], "one_hot")
 
 
 __all__ = [

@@ -1,0 +1,82 @@
+"""Paddle's flags: which act, which mean nothing here, and which are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from phalanx.graph._attributes import once
+from phalanx.graph.errors import StrategyError
+
+# Memory is planned before a run, so there is nothing to collect, to keep in reserve or to choose.
+_MEMORY: dict[str, Any] = {
+    "FLAGS_eager_delete_tensor_gb": 0.0,
+    "FLAGS_fast_eager_deletion_mode": True,
+    "FLAGS_memory_fraction_of_eager_deletion": 1.0,
+    "FLAGS_fraction_of_cpu_memory_to_use": 1.0,
+    "FLAGS_initial_cpu_memory_in_mb": 500,
+    "FLAGS_allocator_strategy": "auto_growth",
+    "FLAGS_local_exe_sub_scope_limit": 256.0,
+}
+# What is always so here.
+_ALWAYS: dict[str, Any] = {"FLAGS_cpu_deterministic": True}
+_CUDA: dict[str, Any] = {
+    "FLAGS_use_mkldnn": False,
+    "FLAGS_cudnn_deterministic": False,
+    "FLAGS_fraction_of_gpu_memory_to_use": 0.92,
+    "FLAGS_sync_nccl_allreduce": True,
+    "FLAGS_enable_parallel_graph": False,
+    "FLAGS_benchmark": False,
+}
+
+
+class Flags(Mapping[str, Any]):
+    """Flags by name."""
+
+    def __init__(self) -> None:
+        self._values = {**_MEMORY, **_ALWAYS, **_CUDA, "FLAGS_check_nan_inf": False}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            raise StrategyError(f"there is no flag {name!r}; known flags: {', '.join(self._values)}", var=name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        before = self[name]
+        if name == "FLAGS_check_nan_inf":
+            self._values[name] = bool(int(value))
+        elif name in _MEMORY:
+            once(f"{name} has no effect: memory is planned before the first run")
+            self._values[name] = value
+        elif value != before:
+            raise StrategyError(f"{name} is {before!r} here and cannot be {value!r}", var=name, got=repr(value))
+
+
+FLAGS = Flags()
+
+
+def set_flags(flags: Mapping[str, Any]) -> None:
+    """Sets flags by name."""
+    for name, value in flags.items():
+        FLAGS[name] = value
+
+
+def get_flags(flags: str | Iterable[str]) -> dict[str, Any]:
+    """The values of flags."""
+    return {name: FLAGS[name] for name in ([flags] if isinstance(flags, str) else flags)}
+
+
+def checks_numbers() -> bool:
+    """Whether executors look for NaN and infinity because a flag says so, in a script or the environment."""
+    name = "FLAGS_check_nan_inf"
+    return bool(FLAGS[name]) or os.environ.get(name, "0") in ("1", "true", "True")
