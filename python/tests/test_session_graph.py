@@ -414,10 +414,19 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     for options in ({"config": 3}, {"hooks": [3]}):
         with pytest.raises(TypeError):
             model.session(**options)
-    for make in (StopAtStepHook, lambda: StopAtStepHook(1, 2), lambda: CheckpointSaverHook("x"), lambda: ProfilerHook()):
+    for make in (
+        StopAtStepHook,
+        lambda: StopAtStepHook(1, 2),
+        lambda: CheckpointSaverHook("x"),
+        lambda: ProfilerHook(),
+    ):
         with pytest.raises(ValueError, match="not both"):
             make()
-    for make in (lambda: ProfilerHook(range=(3, 3)), lambda: EarlyStoppingHook(mode="low"), lambda: LoggingTensorHook(every_n_iter=0)):
+    for make in (
+        lambda: ProfilerHook(range=(3, 3)),
+        lambda: EarlyStoppingHook(mode="low"),
+        lambda: LoggingTensorHook(every_n_iter=0),
+    ):
         with pytest.raises(ValueError):
             make()
     with pytest.raises(fluid.LossError, match="minimize"):

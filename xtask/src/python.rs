@@ -23,6 +23,9 @@ const HEAVY_SIZE: &str = "about 5 GB on disk, 3 GB to download";
 /// Reads the event files that tests write.
 const READERS: &[&str] = &["tensorboard==2.21.0"];
 const READERS_SIZE: &str = "about 80 MB on disk, 27 MB to download";
+/// Writes and runs models, for the tests of those that are imported.
+const MODELS: &[&str] = &["onnx==1.23.2", "onnxruntime==1.31.1", "onnxscript==0.7.2"];
+const MODELS_SIZE: &str = "about 110 MB on disk, 40 MB to download";
 /// Engines of clusters, and what programs use beside us under them.
 const CLUSTERS: &[&str] = &["ray==2.60.0", "mpi4py==4.1.2"];
 const CLUSTERS_SIZE: &str = "about 265 MB on disk, 83 MB to download";
@@ -97,7 +100,7 @@ pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> 
     let shared = cache.join(format!("python-{version}"));
     install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
     install(shell, &shared, lint::PACKAGES, "").map_err(Missing::Failed)?;
-    let for_tests = [(READERS, READERS_SIZE), (CLUSTERS, CLUSTERS_SIZE)];
+    let for_tests = [(READERS, READERS_SIZE), (CLUSTERS, CLUSTERS_SIZE), (MODELS, MODELS_SIZE)];
     for (packages, size) in for_tests.into_iter().filter(|_| torch == Torch::Pinned) {
         if let Err(why) = install(shell, &shared, packages, size) {
             let packages = packages.join(" and ");

@@ -39,7 +39,8 @@ mod _phalanx {
         gate::_panic,
         graph::{
             GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_draft,
-            graph_load, graph_load_values, graph_save, graph_save_values,
+            graph_export_onnx, graph_import_onnx, graph_load, graph_load_values, graph_save,
+            graph_save_values,
         },
         native::{native_failure, native_table},
         operation::Operation,

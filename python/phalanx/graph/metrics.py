@@ -121,7 +121,7 @@ class Accuracy(MetricBase):
         """Forgets all batches."""
         self.value = self.weight = 0.0
 
-    def update(self, value: Any, weight: Any) -> None:  # type: ignore[override]
+    def update(self, value: Any, weight: Any) -> None:
         """Adds what ``layers.accuracy`` gave for a batch, and how many samples that had."""
         if float(weight) < 0:
             raise ValueError(f"the weight of a batch is {weight}; it cannot be negative")

@@ -1,6 +1,6 @@
 //! Errors of programs and runs as exceptions. Their classes are written in Python, in `phalanx/graph/errors.py`.
 
-use phalanx_graph::{BuildError, CollectiveError, GraphError, RunError, saved::SavedError};
+use phalanx_graph::{BuildError, CollectiveError, GraphError, RunError, onnx::OnnxError, saved::SavedError};
 use pyo3::{prelude::*, types::PyDict};
 
 /// Who and what it was, as far as that is known.
@@ -151,6 +151,11 @@ pub fn of_loading(py: Python<'_>, path: &str, error: &SavedError) -> PyErr {
         _ => Details::default(),
     };
     raise(py, "SavedError", format!("{path}: {error}"), details)
+}
+
+/// A model that cannot be imported or written.
+pub fn of_model(py: Python<'_>, path: &str, error: &OnnxError) -> PyErr {
+    raise(py, "SavedError", format!("{path}: {error}"), Details::default())
 }
 
 /// Somebody wants the scope of a run that may be waiting for its batch.

@@ -16,6 +16,7 @@ mod error;
 mod form;
 mod hogwild;
 mod layer;
+mod onnx;
 mod optimizer;
 mod parallel;
 mod program;
@@ -28,6 +29,7 @@ mod tensor;
 
 pub use hogwild::GraphHogwild;
 pub use layer::graph_draft;
+pub use onnx::{graph_export_onnx, graph_import_onnx};
 pub use parallel::GraphParallelExecutor;
 pub use program::GraphProgram;
 pub use saving::{graph_load, graph_load_values, graph_save, graph_save_values};

@@ -224,7 +224,10 @@ def batch_norm(
 ) -> Variable:
     """Normalises each channel (axis 1) over the batch; in a program for testing, by the learned statistics."""
     if data_layout == "NHWC":
-        given_names = {"moving_mean_name": moving_mean_name, "moving_variance_name": moving_variance_name}
+        given_names: dict[str, Any] = {
+            "moving_mean_name": moving_mean_name,
+            "moving_variance_name": moving_variance_name,
+        }
         way = (act, is_test, momentum, epsilon, param_attr, bias_attr)
         out = batch_norm(_first(input), *way, use_global_stats=use_global_stats, **given_names)
         return _last(out, name)

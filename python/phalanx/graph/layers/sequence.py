@@ -217,14 +217,14 @@ def sequence_conv(
     program, lengths = input.program, input.lengths
     blank = arithmetic.elementwise_mul(input, sequence_mask(input, dtype=input.dtype), axis=0)
     # What lies behind an end is zero now, and counts as such.
-    plain = program._lengths.pop(blank.name) and blank
+    del program._lengths[blank.name]
     parts = []
     for shift in range(first, first + size):
         inside = time - abs(shift)
         if inside <= 0:
             parts.append(shaping.fill_constant([n, time, width], input.dtype, 0.0))
             continue
-        kept = shaping.slice(plain, [1], [max(shift, 0)], [max(shift, 0) + inside])
+        kept = shaping.slice(blank, [1], [max(shift, 0)], [max(shift, 0) + inside])
         zeros = [shaping.fill_constant([n, abs(shift), width], input.dtype, 0.0)] if shift else []
         parts.append(shaping.concat([*zeros, kept] if shift < 0 else [kept, *zeros], 1) if shift else kept)
     windows = shaping.concat(parts, 2) if size > 1 else parts[0]
