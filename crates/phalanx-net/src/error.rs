@@ -134,6 +134,29 @@ pub enum BoardError {
     OthersWrite { path: String },
     #[error("what rank 0 wrote there was made with another secret; is it another job's?")]
     OtherSecret,
+    #[error("what rank 0 wrote there is of another build of phalanx; install the same one on every host")]
+    OtherBuild,
+    #[error(
+        "{what} of this job is already there ({who}); give every process a number of its own, or this job a directory of its own"
+    )]
+    Taken { what: &'static str, who: String },
+    #[error("{what} of another job meets there ({who}); give this job a directory of its own")]
+    TakenByOther { what: &'static str, who: String },
+    #[error(
+        "etcd at {address} took the question and did not answer within {waited_s:.1} s; see that it runs and has a leader: \
+         etcdctl --endpoints {address} endpoint health"
+    )]
+    SilentEtcd { address: String, waited_s: f64 },
+    #[error(
+        "etcd at {address} wants TLS, and phalanx speaks plain HTTP to it; name an endpoint without TLS (others can read what is there, but \
+         nobody can change it without the secret), or use host:port or file:/directory"
+    )]
+    EtcdTls { address: String },
+    #[error(
+        "etcd at {address} wants a user and a password, which phalanx does not send; allow the prefix /phalanx/ without, or use host:port or \
+         file:/directory"
+    )]
+    EtcdUser { address: String },
     #[error(
         "others can read it, so it does not carry a secret, and this rank has none; set PHALANX_SECRET to the same random text on every \
          rank, or PHALANX_SECRET_FILE to a file with it, or put the same ~/.phalanx/secret (mode 600) on every host"

@@ -11,6 +11,7 @@ mod input;
 mod kube;
 mod logs;
 mod netns;
+mod node_zero;
 mod output;
 mod roles;
 mod secrets;

@@ -42,6 +42,11 @@ impl Etcd {
         base64::encode(format!("/phalanx/{}/{key}", self.job).as_bytes())
     }
 
+    /// Whether it answers at all.
+    pub fn answers(&self, wait: Wait) -> Result<(), BoardError> {
+        value(&self.ask("/v3/kv/range", &json!({ "key": self.key("rank0") }), wait)?).map(|_| ())
+    }
+
     fn ask(&self, path: &str, question: &Value, wait: Wait) -> Result<Value, BoardError> {
         ask(&self.endpoints, path, question, wait)
     }

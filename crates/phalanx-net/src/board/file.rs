@@ -31,14 +31,20 @@ impl Directory {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
             _ => {}
         }
-        let found = fs::metadata(&path).map_err(failed)?;
-        if !found.is_dir() {
-            return Err(failed(io::ErrorKind::NotADirectory.into()));
-        }
-        if found.mode() & 0o022 != 0 {
-            return Err(BoardError::OthersWrite { path: path.display().to_string() });
-        }
+        check(&path)?;
         Ok(Directory { path })
+    }
+
+    /// Whether [`open`](Self::open) would take the directory, or could make it.
+    pub fn is_fit(path: &Path) -> Result<(), BoardError> {
+        match path.parent() {
+            Some(folder) if !path.exists() => match fs::metadata(folder) {
+                Ok(found) if found.is_dir() => Ok(()),
+                Ok(_) => Err(file(path, io::ErrorKind::NotADirectory.into())),
+                Err(error) => Err(file(path, error)),
+            },
+            _ => check(path),
+        }
     }
 
     /// Writes the text aside, lets `put` bring it to its place, and leaves nothing aside.
@@ -75,6 +81,17 @@ impl Directory {
         found.take(MAX_ANSWER as u64 + 1).read_to_string(&mut text).map_err(failed)?;
         if text.len() > MAX_ANSWER { Err(super::wire::nonsense(&text)) } else { Ok(Some(text)) }
     }
+}
+
+fn check(path: &Path) -> Result<(), BoardError> {
+    let found = fs::metadata(path).map_err(|error| file(path, error))?;
+    if !found.is_dir() {
+        return Err(file(path, io::ErrorKind::NotADirectory.into()));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(BoardError::OthersWrite { path: path.display().to_string() });
+    }
+    Ok(())
 }
 
 fn file(path: &Path, error: io::Error) -> BoardError {

@@ -27,7 +27,10 @@ pub fn post(endpoint: &str, path: &str, body: &str, wait: Wait) -> Result<String
     let mut answer = Vec::new();
     let mut bytes = [0; 4096];
     loop {
-        let Some(left) = wait.left() else { return Err(wait.late(format!("an answer of {endpoint}"))) };
+        let Some(left) = wait.left() else {
+            let waited_s = wait.since.elapsed().as_secs_f64();
+            return Err(BoardError::SilentEtcd { address: endpoint.to_string(), waited_s });
+        };
         stream.set_read_timeout(Some(left)).map_err(failed)?;
         match stream.read(&mut bytes) {
             Ok(0) => break,
@@ -45,6 +48,12 @@ pub fn post(endpoint: &str, path: &str, body: &str, wait: Wait) -> Result<String
     }
     match parse(&answer) {
         Some((200, body)) => Ok(body),
+        Some((_, body)) if body.contains("HTTPS server") => {
+            Err(BoardError::EtcdTls { address: endpoint.to_string() })
+        }
+        Some((_, body)) if body.contains("user name is empty") || body.contains("invalid auth token") => {
+            Err(BoardError::EtcdUser { address: endpoint.to_string() })
+        }
         Some((status, body)) => {
             let body: String = body.trim().chars().take(200).collect();
             Err(BoardError::Refused { answer: format!("status {status}: {body}") })
@@ -154,8 +163,17 @@ mod tests {
         assert!(matches!(ask(&address, 5000), Err(BoardError::Unreachable { .. })));
         let (address, thread) = server(b"HTTP/1.1 200 OK\r\n".to_vec(), true);
         let late = ask(&address, 50).unwrap_err().to_string();
-        assert!(late.contains(&format!("for an answer of {address}")), "RDZV-3: {late}");
+        assert!(late.starts_with(&format!("etcd at {address} took the question")), "RDZV-3: {late}");
         thread.join().unwrap();
+        for (says, wanted) in [
+            ("400 Bad\r\n\r\nClient sent an HTTP request to an HTTPS server.\n", "wants TLS"),
+            ("400 Bad\r\n\r\n{\"error\":\"etcdserver: user name is empty\"}", "wants a user and a password"),
+        ] {
+            let (address, thread) = server(format!("HTTP/1.0 {says}").into_bytes(), false);
+            let error = ask(&address, 5000).unwrap_err().to_string();
+            assert!(error.contains(wanted) && error.contains("file:/directory"), "{error}");
+            thread.join().unwrap();
+        }
         let (address, thread) = server(vec![b'x'; 1 << 20], false);
         assert!(matches!(ask(&address, 5000), Err(BoardError::Nonsense { .. })), "RDZV-2");
         thread.join().unwrap();

@@ -22,6 +22,7 @@ mod held;
 mod http;
 pub(crate) mod kube;
 mod mpi;
+mod occupant;
 mod pmi1;
 mod pmi2;
 mod pmix;
@@ -45,6 +46,7 @@ use phalanx_core::Rank;
 use shared::Claim;
 use std::{
     fmt,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -113,6 +115,16 @@ pub(crate) struct Meet {
     pub post: Option<Post>,
 }
 
+/// Whether etcd can be asked for this job.
+pub(crate) fn etcd_answers(endpoints: &[String], job: &str, wait: Wait) -> Result<(), BoardError> {
+    etcd::Etcd::new(endpoints, job).answers(wait)
+}
+
+/// Whether a directory could be a board; it is not made.
+pub(crate) fn directory_is_fit(path: &Path) -> Result<(), BoardError> {
+    file::Directory::is_fit(path)
+}
+
 /// A shared board on which the launchers of several hosts find each other.
 pub(crate) fn post(address: &BoardAddress, given: &Secret) -> Result<Post, BoardError> {
     let (board, claim): (Box<dyn Notices>, Claim) = match address {
@@ -125,7 +137,7 @@ pub(crate) fn post(address: &BoardAddress, given: &Secret) -> Result<Post, Board
             });
         }
     };
-    Ok(Post::new(board, address.to_string(), given.clone(), claim))
+    Ok(Post::new(board, address.to_string(), given.clone(), claim).of_launchers())
 }
 
 /// Meets the other ranks. `serve` opens the hub on rank 0.

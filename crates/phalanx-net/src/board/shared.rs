@@ -2,6 +2,8 @@
 //!
 //! - RDZV-5: a rank believes an announcement only if it was made with its own secret, for this board. One that leads nowhere may be of an
 //!   earlier job that was killed: the rank looks again until the deadline.
+//! - RDZV-8: where entries stay when a job dies (a directory), rank 0 takes the place of an entry only if nobody answers there. While the process
+//!   that made it is alive, another one is refused with its name.
 //! - RDZV-6: when the world has formed, or cannot, rank 0 takes its announcement off the board.
 
 use super::{
@@ -9,9 +11,11 @@ use super::{
     agree::{Disagreement, fresh_id, of_meeting},
     announcement::{Announcement, Trust},
     encoding::{hex, unhex},
+    occupant::{self, Occupant},
     wire::nonsense,
 };
 use crate::{
+    auth::Purpose,
     error::{BoardError, NetError},
     hub::Hub,
     secret::Secret,
@@ -31,6 +35,8 @@ pub(crate) struct Post {
     name: String,
     given: Secret,
     claim: Claim,
+    /// Who meets there.
+    purpose: Purpose,
     /// What this rank has put there.
     mine: Option<String>,
 }
@@ -40,13 +46,22 @@ pub(crate) struct Post {
 pub(crate) enum Claim {
     /// Waits until it is gone: entries of dead jobs go by themselves.
     Wait,
-    /// Replaces it: it may be of a dead job.
+    /// Replaces it if nobody answers where it leads: it is of a dead job (RDZV-8).
     TakeOver,
 }
 
+/// Two processes that claim one place at once see each other at the second look; more looks are of a directory that does not work.
+const MOST_LOOKS: u32 = 5;
+
 impl Post {
     pub fn new(board: Box<dyn Notices>, name: String, given: Secret, claim: Claim) -> Post {
-        Post { board, name, given, claim, mine: None }
+        Post { board, name, given, claim, purpose: Purpose::Hub, mine: None }
+    }
+
+    /// The same for launchers instead of ranks.
+    pub fn of_launchers(mut self) -> Post {
+        self.purpose = Purpose::Launcher;
+        self
     }
 
     pub fn meet(
@@ -82,14 +97,61 @@ impl Post {
         wait: Wait,
     ) -> Result<Vec<SocketAddr>, BoardError> {
         let announced = Announcement { id, trust: Trust::Given, addresses };
-        let text = announced.to_text(self.board.longest() - 65);
+        let who = Occupant::this_process().to_text();
+        let text = announced.to_text(self.board.longest() - 66 - who.len());
+        let text = format!("{text}/{who}");
         let text = format!("{text}/{}", hex(&self.given.prove(&parts(&self.name, &text))));
         match self.claim {
             Claim::Wait => self.board.publish(KEY, &text, wait)?,
-            Claim::TakeOver => self.board.replace(KEY, &text, wait)?,
+            Claim::TakeOver => self.take_over(&text, wait)?,
         }
         self.mine = Some(text);
         Ok(announced.addresses)
+    }
+
+    /// RDZV-8.
+    fn take_over(&mut self, text: &str, wait: Wait) -> Result<(), BoardError> {
+        let mut last = None;
+        for _ in 0..MOST_LOOKS {
+            match self.board.look(Rank::ZERO, KEY, Wait::within(Duration::ZERO)) {
+                Ok(there) => {
+                    if let Some(error) = self.occupied(&there) {
+                        return Err(error);
+                    }
+                    self.board.withdraw(KEY, &there);
+                }
+                Err(BoardError::Nonsense { .. }) => return self.board.replace(KEY, text, wait),
+                // Nothing is there.
+                Err(_) => {}
+            }
+            // It fails where another process was faster.
+            match self.board.publish(KEY, text, wait) {
+                Ok(()) => return Ok(()),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("it was tried"))
+    }
+
+    /// The error that names who is alive where this entry leads.
+    fn occupied(&self, there: &str) -> Option<BoardError> {
+        let what = match self.purpose {
+            Purpose::Launcher => "node 0",
+            _ => "rank 0",
+        };
+        match Post::believed(there, &self.given, &self.name) {
+            Ok((announced, who)) => {
+                let secret = of_meeting(&self.given, &announced.id);
+                let is_there = occupant::answers(&announced.addresses, Some(&secret), self.purpose);
+                is_there.then(|| BoardError::Taken { what, who: who.to_string() })
+            }
+            Err(BoardError::OtherSecret) => {
+                let (announced, who) = Post::said(there)?;
+                let is_there = occupant::answers(&announced.addresses, None, self.purpose);
+                is_there.then(|| BoardError::TakenByOther { what, who: who.to_string() })
+            }
+            Err(_) => None,
+        }
     }
 
     /// Where the hub is by now; `None` if that cannot be found out.
@@ -100,24 +162,32 @@ impl Post {
     /// Where the process that announced itself listens, and the secret of the meeting.
     pub fn look(&mut self, wait: Wait) -> Result<(Vec<String>, Secret), BoardError> {
         let text = self.board.look(Rank::ZERO, KEY, wait)?;
-        let announced = Post::believed(&text, &self.given, &self.name)?;
+        let (announced, _) = Post::believed(&text, &self.given, &self.name)?;
         let addresses = announced.addresses.iter().map(ToString::to_string).collect();
         Ok((addresses, of_meeting(&self.given, &announced.id)))
     }
 
     /// What rank 0 has said there, if it has proved the secret for this board (RDZV-5).
-    fn believed(text: &str, given: &Secret, name: &str) -> Result<Announcement, BoardError> {
+    fn believed(text: &str, given: &Secret, name: &str) -> Result<(Announcement, Occupant), BoardError> {
         let (announced, proof) = text.rsplit_once('/').ok_or_else(|| nonsense(text))?;
         let proof = unhex(proof).ok_or_else(|| nonsense(text))?;
         if !given.verify(&parts(name, announced), &proof) {
             return Err(BoardError::OtherSecret);
         }
-        Announcement::parse(announced).ok_or_else(|| nonsense(text))
+        // Whoever has the secret means no harm.
+        Post::said(text).ok_or(BoardError::OtherBuild)
+    }
+
+    /// The same whether it is proved or not.
+    fn said(text: &str) -> Option<(Announcement, Occupant)> {
+        let (announced, who) = text.rsplit_once('/')?.0.rsplit_once('/')?;
+        Some((Announcement::parse(announced)?, Occupant::parse(who)?))
     }
 
     /// Reads an entry, for fuzzing.
     pub(super) fn reads(text: &str, given: &Secret) -> Result<Announcement, BoardError> {
-        Post::believed(text, given, "file:/x")
+        let _ = Post::said(text);
+        Post::believed(text, given, "file:/x").map(|(announced, _)| announced)
     }
 }
 
@@ -147,13 +217,16 @@ mod tests {
     struct Wall(Arc<Mutex<BTreeMap<String, String>>>);
 
     impl Notices for Wall {
-        fn publish(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
-            self.0.lock().unwrap().insert(key.into(), text.into());
-            Ok(())
+        fn publish(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
+            if self.0.lock().unwrap().contains_key(key) {
+                return Err(wait.late("the other one"));
+            }
+            self.replace(key, text, wait)
         }
 
-        fn replace(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
-            self.publish(key, text, wait)
+        fn replace(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
+            self.0.lock().unwrap().insert(key.into(), text.into());
+            Ok(())
         }
 
         fn settle(&mut self, _: Wait) -> Result<(), BoardError> {
@@ -218,7 +291,7 @@ mod tests {
         let (wall, given) = (Wall::default(), Secret::random());
         let post = || Post::new(Box::new(wall.clone()), "a".into(), given.clone(), Claim::TakeOver);
         let mut earlier = post();
-        meet(&mut earlier, 0).unwrap();
+        drop(meet(&mut earlier, 0).unwrap().hub);
         let (mut zero, mut one) = (post(), post());
         let stale = meet(&mut one, 1).unwrap();
         let now = meet(&mut zero, 0).unwrap();
@@ -226,9 +299,38 @@ mod tests {
         assert_eq!(one.look_again(), Some((now.addresses, now.secret)), "RDZV-5");
         drop(earlier);
         assert!(one.look_again().is_some(), "RDZV-6: a rank takes down its own announcement only");
+        drop(now.hub);
         for nonsense in ["", "/", "x/y/z", &"0/".repeat(500)] {
-            wall.clone().publish(KEY, nonsense, Wait::within(Duration::ZERO)).unwrap();
+            wall.clone().replace(KEY, nonsense, Wait::within(Duration::ZERO)).unwrap();
             assert!(meet(&mut post(), 1).is_err(), "RDZV-2");
+            drop(meet(&mut post(), 0).unwrap());
         }
+    }
+
+    #[test]
+    fn a_rank_0_that_is_alive_keeps_its_place_and_is_named() {
+        let (wall, given) = (Wall::default(), Secret::random());
+        let post =
+            |secret: &Secret| Post::new(Box::new(wall.clone()), "a".into(), secret.clone(), Claim::TakeOver);
+        let mut first = post(&given);
+        let met = meet(&mut first, 0).unwrap();
+        let shown = wall.0.lock().unwrap()[KEY].clone();
+        let error = meet(&mut post(&given), 0).err().unwrap();
+        let pid = std::process::id();
+        assert!(error.starts_with("rank 0 of this job is already there (host "), "RDZV-8: {error}");
+        assert!(error.contains(&format!(", pid {pid}, since ")), "RDZV-8: {error}");
+        let error = meet(&mut post(&Secret::random()), 0).err().unwrap();
+        assert!(error.starts_with("rank 0 of another job meets there (host "), "RDZV-8: {error}");
+        assert_eq!(wall.0.lock().unwrap()[KEY], shown, "RDZV-8: nothing was changed");
+        drop(met.hub);
+        meet(&mut post(&given), 0).unwrap();
+    }
+
+    #[test]
+    fn a_proved_entry_that_is_not_understood_is_of_another_build() {
+        let given = Secret::random();
+        let old = format!("{}/given/127.0.0.1:1", "07".repeat(16));
+        let text = format!("{old}/{}", hex(&given.prove(&parts("a", &old))));
+        assert!(matches!(Post::believed(&text, &given, "a"), Err(BoardError::OtherBuild)));
     }
 }

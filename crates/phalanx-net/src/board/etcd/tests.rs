@@ -151,7 +151,7 @@ fn an_etcd_that_goes_away_or_falls_silent_during_the_meeting_is_named_in_time() 
     let mut board = Etcd::new(std::slice::from_ref(&silent), "job");
     let late = board.look(Rank(0), "rank0", soon());
     let late = late.unwrap_err().to_string();
-    assert!(late.contains(&format!("for an answer of {silent}")), "RDZV-3: {late}");
+    assert!(late.contains(&format!("etcd at {silent} took the question")), "RDZV-3: {late}");
     // Now nobody listens there any more.
     drop(first.join().unwrap());
     let gone = board.look(Rank(0), "rank0", soon()).unwrap_err().to_string();
