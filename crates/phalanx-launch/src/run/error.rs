@@ -23,6 +23,10 @@ pub enum LaunchError {
     HostFile { path: PathBuf, why: io::Error },
     #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
     Extra { name: String },
+    #[error("-x {spec:?} names no variable; write -x NAME or -x NAME=VALUE")]
+    NoName { spec: String },
+    #[error("{flag} leads to other hosts, and none is named; give -H or --hostfile as well, or leave it out")]
+    NoHosts { flag: &'static str },
     #[error("-x {name}: phalanx run itself gives it to every rank; leave it out")]
     Given { name: String },
     #[error(
@@ -84,6 +88,8 @@ pub enum LaunchError {
     LostNodeZero { place: String },
     #[error("ended by {} before the ranks had started", phalanx_net::ending::signal_name(*.0))]
     Asked(i32),
+    #[error("ended by {} while it waited for {whom}", phalanx_net::ending::signal_name(*.signal))]
+    AskedWhileWaiting { signal: i32, whom: String },
 }
 
 impl LaunchError {
@@ -96,6 +102,8 @@ impl LaunchError {
             | LaunchError::Setting(_)
             | LaunchError::Given { .. }
             | LaunchError::TaskOfMpi { .. }
+            | LaunchError::NoName { .. }
+            | LaunchError::NoHosts { .. }
             | LaunchError::Extra { .. } => 2,
             LaunchError::HostFile { .. } | LaunchError::Interface(_) => 2,
             LaunchError::LargeWorld { .. }
@@ -108,7 +116,9 @@ impl LaunchError {
                 | StartRefusal::Spawn { .. }
                 | StartRefusal::NoRoom { .. } => 1,
             },
-            LaunchError::Asked(signal) => (128 + signal) as u8,
+            LaunchError::Asked(signal) | LaunchError::AskedWhileWaiting { signal, .. } => {
+                (128 + signal) as u8
+            }
             LaunchError::NodeFlags(_) => 2,
             LaunchError::StartTimeout { .. }
             | LaunchError::AbsentNodes { .. }

@@ -95,7 +95,10 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
         tell(&describe::world(&plan, &routes, meeting.addresses()));
     }
 
-    signals::watch(news_to.clone())?;
+    match gathered {
+        Some(gathered) => gathered.signals.tell(news_to.clone()),
+        None => drop(signals::watch(news_to.clone())?),
+    }
     let printer = start_printer(args, &plan, &own, files, news_to.clone());
     let ears = Ears {
         news: news_to,
@@ -186,7 +189,9 @@ fn reach(args: &RunArgs) -> Result<Option<JobHosts>, LaunchError> {
     {
         return Err(LaunchError::TaskOfMpi { task });
     }
-    if args.tf_config && !args.hosts.any() { Ok(None) } else { JobHosts::new(&args.hosts) }
+    // One node is this host, whatever is around it.
+    let is_here = args.tf_config || args.nnodes.is_some();
+    if is_here && !args.hosts.any() { Ok(None) } else { JobHosts::new(&args.hosts) }
 }
 
 fn plan(
@@ -278,7 +283,12 @@ pub fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let plaintext = args.insecure_plaintext.then_some("PHALANX_ENCRYPT=never");
     let specs = args.env.iter().map(String::as_str).chain(plaintext);
     let extra: Env = specs
-        .map(|spec| environment::extra(spec, here).map_err(|name| LaunchError::Extra { name }))
+        .map(|spec| {
+            environment::extra(spec, here).map_err(|name| match name.is_empty() {
+                true => LaunchError::NoName { spec: spec.to_string() },
+                false => LaunchError::Extra { name },
+            })
+        })
         .collect::<Result<_, _>>()?;
     if let Some((name, _)) = extra.iter().find(|(name, _)| environment::is_given_by_the_launcher(name)) {
         return Err(LaunchError::Given { name: String::from_utf8_lossy(name).into_owned() });

@@ -5,10 +5,61 @@ use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals,
 };
-use std::{fs, sync::mpsc::SyncSender, thread};
+use std::{
+    fmt, fs,
+    sync::{Arc, Mutex, PoisonError, mpsc::SyncSender},
+    thread,
+};
 
-/// Starts passing signals on.
-pub fn watch(news: SyncSender<News>) -> Result<(), LaunchError> {
+type Target = Box<dyn FnMut(i32) + Send>;
+
+/// Where signals go. It can change, so that none is lost between two parts of a launcher's life.
+#[derive(Clone)]
+pub struct SignalWatch {
+    /// Held while a signal is passed on, and to change where to.
+    to: Arc<Mutex<Target>>,
+}
+
+impl fmt::Debug for SignalWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SignalWatch")
+    }
+}
+
+impl SignalWatch {
+    /// From now on signals go there.
+    pub fn redirect(&self, to: impl FnMut(i32) + Send + 'static) {
+        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(to);
+    }
+
+    /// From now on they are news.
+    pub fn tell(&self, news: SyncSender<News>) {
+        self.redirect(move |signal| drop(news.send(News::Signal(signal))));
+    }
+}
+
+/// Whether it asks a launcher whose ranks have not started to end.
+pub fn asks_to_end(signal: i32) -> bool {
+    [SIGINT, SIGTERM, SIGHUP].contains(&signal)
+}
+
+/// Starts passing signals on as news.
+pub fn watch(news: SyncSender<News>) -> Result<SignalWatch, LaunchError> {
+    start(Box::new(move |signal| drop(news.send(News::Signal(signal)))))
+}
+
+/// Ends this process at a signal, with a line that says what it waited for. Nothing of it is anywhere else yet.
+pub fn end_while_it_waits(whom: String) -> Result<SignalWatch, LaunchError> {
+    start(Box::new(move |signal| {
+        if asks_to_end(signal) {
+            let name = phalanx_net::ending::signal_name(signal);
+            super::tell(&format!("phalanx: ended by {name} while it waited for {whom}\n"));
+            std::process::exit(128 + signal);
+        }
+    }))
+}
+
+fn start(to: Target) -> Result<SignalWatch, LaunchError> {
     let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // Under `nohup` the job must outlive its terminal.
@@ -17,14 +68,14 @@ pub fn watch(news: SyncSender<News>) -> Result<(), LaunchError> {
     }
     let mut signals =
         Signals::new(wanted).map_err(|why| LaunchError::System { what: "to watch for signals", why })?;
+    let watch = SignalWatch { to: Arc::new(Mutex::new(to)) };
+    let heard = watch.clone();
     thread::spawn(move || {
         for signal in signals.forever() {
-            if news.send(News::Signal(signal)).is_err() {
-                return;
-            }
+            (heard.to.lock().unwrap_or_else(PoisonError::into_inner))(signal);
         }
     });
-    Ok(())
+    Ok(watch)
 }
 
 /// Whether `/proc/self/status` says that this process ignores the signal.

@@ -44,6 +44,7 @@ pub fn follow(args: &RunArgs, flags: &NodeFlags) -> Result<u8, LaunchError> {
     let encrypt = setup::encryption(&extra)?;
     let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
     let lost = || LaunchError::LostNodeZero { place: flags.place.to_string() };
+    let signals = signals::end_while_it_waits(format!("node 0 at {}", flags.place))?;
     let line = nodes::connect(&flags.place, &given, encrypt, flags.me, args.start_timeout)?;
     line.say(&hello(args, flags)).map_err(|_| lost())?;
     let told = match line.hear(CAP) {
@@ -79,7 +80,7 @@ pub fn follow(args: &RunArgs, flags: &NodeFlags) -> Result<u8, LaunchError> {
     let files =
         files.map(|dir| OutputFiles::create(dir, &told.plan, |rank| own.contains(&rank.0))).transpose()?;
     let (news_to, news) = sync_channel(256);
-    signals::watch(news_to.clone())?;
+    signals.tell(news_to.clone());
     let printer = setup::start_printer(args, &told.plan, &own, files, news_to.clone());
     let ears = Ears {
         news: news_to.clone(),

@@ -8,7 +8,11 @@ use crate::{
     agent::cores,
     cli::RunArgs,
     hosts::HostSlots,
-    run::{LaunchError, setup, tell},
+    run::{
+        LaunchError, setup,
+        signals::{self, SignalWatch},
+        tell,
+    },
 };
 use phalanx_net::{
     nodes::{self, NodeDoor, NodeLine},
@@ -37,6 +41,13 @@ pub struct Gathered {
     pub given: Secret,
     pub job: [u8; 16],
     pub companions: Vec<Companion>,
+    pub signals: SignalWatch,
+}
+
+/// What node 0 learns while it waits.
+enum Came {
+    Launcher(NodeLine, NodeHello),
+    Signal(i32),
 }
 
 impl Gathered {
@@ -88,16 +99,21 @@ pub fn gather(args: &RunArgs, flags: &NodeFlags) -> Result<Gathered, LaunchError
     let mine = hello(args, flags);
     let deadline = Instant::now() + args.start_timeout;
     let (come, came) = channel();
+    let others = format!("the other {} of {} hosts at {}", flags.n_nodes - 1, flags.n_nodes, flags.place);
+    let signals = signals::end_while_it_waits(others.clone())?;
+    let interrupt = come.clone();
     let welcome = move |line: NodeLine| {
         let come = come.clone();
         // A thread for each: one that says nothing must not keep the others waiting.
         thread::spawn(move || {
             if let Ok(Some(hello)) = line.hear_within::<NodeHello>(WORDS_CAP, HELLO) {
-                let _ = come.send((line, hello));
+                let _ = come.send(Came::Launcher(line, hello));
             }
         });
     };
     let door = NodeDoor::open(&flags.place, &given, encrypt, &args.interface, args.start_timeout, welcome)?;
+    // What is on a board by now is taken off when this function ends.
+    signals.redirect(move |signal| drop(interrupt.send(Came::Signal(signal))));
     if args.verbose {
         tell(&format!(
             "phalanx: node 0 of {} waits for the others at {} ({:?})\n",
@@ -109,8 +125,15 @@ pub fn gather(args: &RunArgs, flags: &NodeFlags) -> Result<Gathered, LaunchError
     let mut seats: Vec<Option<Companion>> = (1..flags.n_nodes).map(|_| None).collect();
     while seats.iter().any(Option::is_none) {
         let wait = deadline.saturating_duration_since(Instant::now());
-        let Ok((line, hello)) = came.recv_timeout(wait) else {
-            return Err(absent(args, flags, &seats));
+        let (line, hello) = match came.recv_timeout(wait) {
+            Ok(Came::Launcher(line, hello)) => (line, hello),
+            Ok(Came::Signal(signal)) if signals::asks_to_end(signal) => {
+                let error = LaunchError::AskedWhileWaiting { signal, whom: others };
+                part(&seats, &error);
+                return Err(error);
+            }
+            Ok(Came::Signal(_)) => continue,
+            Err(_) => return Err(absent(args, flags, &seats)),
         };
         let seat = hello.node.checked_sub(1).and_then(|i| seats.get_mut(i as usize));
         match (judge(&mine, &hello), seat) {
@@ -144,7 +167,14 @@ pub fn gather(args: &RunArgs, flags: &NodeFlags) -> Result<Gathered, LaunchError
             }
         }
     }
-    Ok(Gathered { given, job: nodes::fresh_job(), companions: seats.into_iter().flatten().collect() })
+    let companions = seats.into_iter().flatten().collect();
+    Ok(Gathered { given, job: nodes::fresh_job(), companions, signals })
+}
+
+/// Tells those that have come why there will be no job.
+fn part(seats: &[Option<Companion>], error: &LaunchError) {
+    let lines: Vec<NodeLine> = seats.iter().flatten().map(|there| there.line.clone()).collect();
+    Gathered::part(&lines, error.exit_code(), &format!("phalanx: {error}\n"));
 }
 
 /// Why a launcher does not fit; `None` if it does.
@@ -179,8 +209,7 @@ fn absent(args: &RunArgs, flags: &NodeFlags, seats: &[Option<Companion>]) -> Lau
         place: flags.place.to_string(),
         seconds: args.start_timeout.as_secs_f64(),
     };
-    let lines: Vec<NodeLine> = seats.iter().flatten().map(|there| there.line.clone()).collect();
-    Gathered::part(&lines, error.exit_code(), &format!("phalanx: {error}\n"));
+    part(seats, &error);
     error
 }
 
