@@ -1,6 +1,7 @@
 //! Which hosts a command line means, and how they are reached: those that flags name, those of the Slurm allocation, or this machine.
 //!
 //! - REACH-1: flags win: `-H` and `--hostfile` over the allocation, `--rsh` over `srun`.
+//!   A flag that says how to reach hosts needs hosts: without any it is refused.
 //! - REACH-2: hosts of the allocation are reached through `srun`, all of them, this machine too: so a signal that Slurm sends to the job's steps
 //!   reaches every rank. A job on this machine alone is started directly, as everywhere.
 
@@ -41,7 +42,12 @@ impl JobHosts {
             let allocation = allocation.ok().flatten().filter(around);
             return Ok(Some(JobHosts { hosts, source, allocation }));
         }
-        Ok(allocation?.map(|allocation| {
+        let allocation = allocation?;
+        let ways = [("--rsh", args.rsh.is_some()), ("--remote-exe", args.remote_exe.is_some())];
+        if let (None, Some((flag, _))) = (&allocation, ways.into_iter().find(|(_, given)| *given)) {
+            return Err(LaunchError::NoHosts { flag });
+        }
+        Ok(allocation.map(|allocation| {
             let each = |host: &HostSlots| args.slots_per_host.unwrap_or(host.slots);
             let hosts = allocation.hosts.iter().map(|h| HostSlots { slots: each(h), ..h.clone() }).collect();
             JobHosts { hosts, source: slurm::SOURCE, allocation: Some(allocation) }
@@ -127,5 +133,16 @@ mod tests {
         assert!(JobHosts::of(&HostArgs::default(), hosts, wrong()).unwrap().is_some(), "REACH-1");
         assert!(JobHosts::of(&HostArgs::default(), None, wrong()).is_err());
         assert!(JobHosts::of(&HostArgs::default(), None, Ok(None)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_way_to_no_host_is_refused() {
+        let rsh = HostArgs { rsh: Some("r".into()), ..HostArgs::default() };
+        let exe = HostArgs { remote_exe: Some("/p".into()), ..HostArgs::default() };
+        for (args, flag) in [(&rsh, "--rsh"), (&exe, "--remote-exe")] {
+            let error = JobHosts::of(args, None, Ok(None)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{flag} leads to other hosts, and none is named")), "{error}");
+            assert!(JobHosts::of(args, None, allocation()).is_ok(), "REACH-1: those of the allocation");
+        }
     }
 }

@@ -72,7 +72,9 @@ fn a_soft_limit_is_raised_as_far_as_it_may_be() {
 fn unknown_flags_and_missing_commands() {
     fails(&["-np", "1", "--no-such-flag", "true"], 2, &["--no-such-flag"]);
     fails(&["-np", "1"], 2, &["COMMAND"]);
-    fails(&["-np", "1", "--rsh", "", "true"], 2, &["--rsh is empty"]);
+    fails(&["-H", "localhost:1", "--rsh", "", "true"], 2, &["--rsh is empty"]);
+    fails(&["-np", "1", "--rsh", "ssh", "true"], 2, &["--rsh leads to other hosts, and none is named", "-H"]);
+    fails(&["-np", "1", "-x", "", "true"], 2, &["-x \"\" names no variable; write -x NAME or -x NAME=VALUE"]);
     fails(&["-np", "1", "-x", "PHALANX_RANK=0", "true"], 2, &["-x PHALANX_RANK", "gives it to every rank"]);
     fails(&["-np", "1", "-x", "PHALANX_TEST_UNSET", "true"], 2, &["-x PHALANX_TEST_UNSET", "not set here"]);
     fails(&["-np", "1", "--interface", "nosuch0", "true"], 2, &["no interface \"nosuch0\"", "lo"]);
