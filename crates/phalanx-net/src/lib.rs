@@ -19,6 +19,7 @@ mod link;
 pub mod log;
 pub mod lost;
 pub mod nodes;
+pub mod rehearsal;
 pub mod secret;
 mod secret_source;
 pub mod socket;

@@ -1,12 +1,26 @@
 //! Which engine this process runs under: as one of its ranks, or in an allocation where ranks can be started.
 
 use super::finding::Finding;
-use phalanx_net::discover::{DiscoverError, discover};
+use phalanx_net::{discover::discover, rehearsal};
 
 const CHECK: &str = "engine";
 
-pub fn check(var: impl Fn(&str) -> Option<String>) -> Finding {
-    let var = &|name: &str| var(name).filter(|value| !value.is_empty());
+/// What a rank would do in this environment, and all that it would refuse.
+pub fn check(var: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let refused = rehearsal::refusals(&var).into_iter().map(|error| refusal(&error.to_string()));
+    std::iter::once(who(&var)).chain(refused).collect()
+}
+
+fn refusal(error: &str) -> Finding {
+    Finding::fail(
+        CHECK,
+        error,
+        "a program started here as a rank refuses to run",
+        "mend what is said here, or start the program with `phalanx run`, which removes such variables",
+    )
+}
+
+fn who(var: &dyn Fn(&str) -> Option<String>) -> Finding {
     match discover(var, 0) {
         Ok(identity) if identity.source != "nobody" => {
             let fact = format!(
@@ -15,14 +29,8 @@ pub fn check(var: impl Fn(&str) -> Option<String>) -> Finding {
             );
             Finding::note(CHECK, fact)
         }
-        // Said where variables are looked at one by one.
-        Err(DiscoverError::Half { .. }) | Ok(_) => allocation(var),
-        Err(error) => Finding::fail(
-            CHECK,
-            error.to_string(),
-            "a program started here as a rank refuses to run",
-            "mend what is said here, or start the program with `phalanx run`, which removes such variables",
-        ),
+        Ok(_) => allocation(&|name: &str| var(name).filter(|value| !value.is_empty())),
+        Err(error) => refusal(&error.to_string()),
     }
 }
 
@@ -51,7 +59,8 @@ mod tests {
     use crate::doctor::finding::Mark;
 
     fn found(vars: &[(&str, &str)]) -> (Mark, String) {
-        let finding = check(|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string()));
+        let finding =
+            check(|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string())).remove(0);
         (finding.mark, finding.fact)
     }
 
@@ -77,7 +86,23 @@ mod tests {
         );
         assert!(found(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).1.starts_with("in a pod of Kubernetes"));
         assert_eq!(found(&[]).0, Mark::Ok);
-        assert_eq!(found(&[("RANK", "1")]).0, Mark::Ok, "half a launcher is a finding of its own");
+        for half in ["RANK", "JOB_COMPLETION_INDEX", "PHALANX_RANK"] {
+            let (mark, fact) = found(&[(half, "1")]);
+            assert_eq!((mark, fact.contains("is only partly set")), (Mark::Fail, true), "{fact}");
+        }
+    }
+
+    #[test]
+    fn what_a_rank_refuses_fails_here() {
+        for (name, value) in [
+            ("PHALANX_SECRET", "short"),
+            ("PHALANX_RENDEZVOUS", "n0:99999"),
+            ("PHALANX_INTERFACE", "nope0"),
+            ("PHALANX_SIZE", ""),
+        ] {
+            let findings = check(|asked| (asked == name).then(|| value.to_string()));
+            assert!(findings.iter().any(|f| f.mark == Mark::Fail), "{name}: {findings:?}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn main(args: &DoctorArgs) -> ExitCode {
     let mut findings = machine::check();
     findings.extend(network.join().unwrap_or_default());
     findings.extend(sources::check(|name| env::var_os(name).is_some()));
-    findings.push(engine::check(|name| env::var(name).ok()));
+    findings.extend(engine::check(|name| env::var(name).ok()));
     findings.extend(encryption::check(env::var("PHALANX_ENCRYPT").ok().filter(|v| !v.is_empty())));
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     findings.extend(settings::check(env::vars_os().map(|(name, value)| (lossy(name), lossy(value)))));

@@ -51,6 +51,22 @@ fn half_a_launcher_is_warned_about() {
 }
 
 #[test]
+fn what_a_rank_refuses_fails_here_with_the_same_words() {
+    for (name, value, says) in [
+        ("PHALANX_RANK", "1", "phalanx is only partly set"),
+        ("PHALANX_SECRET", "short", "PHALANX_SECRET has fewer than 16 characters"),
+        ("PHALANX_RENDEZVOUS", "etcd://127.0.0.1:1/job", "127.0.0.1:1 cannot be reached"),
+        ("PHALANX_INTERFACE", "nope0", "there is no interface \"nope0\""),
+    ] {
+        let done = finish(phalanx(&["doctor"]).env(name, value));
+        assert_eq!(done.code, Some(1), "{name}: {}", done.stdout);
+        // Lines are broken to the width of a page.
+        let words = done.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(says), "{name}: {}", done.stdout);
+    }
+}
+
+#[test]
 fn the_engine_is_named_and_what_is_in_clear() {
     let done = finish(phalanx(&["doctor"]).env("SLURM_JOB_ID", "7").env("PHALANX_ENCRYPT", "never"));
     assert!(done.stdout.contains("in allocation 7 of Slurm"), "{}", done.stdout);
