@@ -4,7 +4,7 @@ use super::{
     error::KubeError,
     options::{KubeKind, PodArgs},
     secret::JobSecret,
-    values::{Group, LABEL},
+    values::{self, Group, LABEL},
 };
 use phalanx_core::Config;
 
@@ -25,7 +25,7 @@ impl<'a> KubeJob<'a> {
     pub fn new(kind: &'a KubeKind) -> Result<KubeJob<'a>, KubeError> {
         let (KubeKind::Job(args) | KubeKind::Jobset(args) | KubeKind::Trainjob(args)) = kind;
         let image = args.image.as_deref().filter(|i| !i.is_empty()).ok_or(KubeError::NoImage)?;
-        if image.chars().any(|c| c.is_whitespace() || c.is_control()) || image.starts_with('-') {
+        if !values::is_image(image) {
             return Err(KubeError::BadImage { image: image.into() });
         }
         let n_nodes = args.nodes.ok_or(KubeError::NoNodes)?;
@@ -43,6 +43,11 @@ impl<'a> KubeJob<'a> {
         }
         if args.start_timeout == 0 {
             return Err(KubeError::NoTime);
+        }
+        if let (Some(shm), Some(memory)) = (&args.shm, &args.memory)
+            && values::bytes(shm) > values::bytes(memory)
+        {
+            return Err(KubeError::LargeShm { shm: shm.clone(), memory: memory.clone() });
         }
         check_env(&args.env)?;
         let secret = JobSecret::new(&args.name, args.secret.as_deref());

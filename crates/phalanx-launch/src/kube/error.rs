@@ -6,7 +6,9 @@ use phalanx_core::ConfigError;
 pub enum KubeError {
     #[error("no image is given: write which one the pods run, e.g. --image registry.example/train:1")]
     NoImage,
-    #[error("--image {image:?} is no image: write one word, e.g. --image registry.example/train:1")]
+    #[error(
+        "--image {image:?} is no image: write [HOST[:PORT]/]NAME[:TAG], the name in small letters, e.g. --image registry.example/train:1"
+    )]
     BadImage { image: String },
     #[error("no number of pods is given: write e.g. --nodes 4")]
     NoNodes,
@@ -24,6 +26,10 @@ pub enum KubeError {
         most = super::values::LABEL,
     )]
     LongName { name: String, pod: String, fits: usize },
+    #[error(
+        "--shm {shm} is more than --memory {memory}, of which it is a part: a pod that filled it would be ended; raise --memory or lower --shm"
+    )]
+    LargeShm { shm: String, memory: String },
     #[error("--env {name} is given twice; leave one")]
     Twice { name: String },
     #[error("--start-timeout 0 waits for nobody; write a number of seconds from 1")]

@@ -72,7 +72,7 @@ pub struct PodArgs {
     pub shm: Option<String>,
 
     /// GPUs of each pod (nvidia.com/gpu)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::n_gpus, allow_negative_numbers = true)]
     pub gpus: Option<u32>,
 
     /// Environment variable for the ranks; may be repeated

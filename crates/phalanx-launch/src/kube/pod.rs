@@ -67,7 +67,7 @@ pub fn resources(job: &KubeJob) -> Value {
         resources["requests"]["memory"] = json!(memory);
         resources["limits"]["memory"] = json!(memory);
     }
-    if let Some(n) = job.args.gpus.filter(|n| *n > 0) {
+    if let Some(n) = job.args.gpus {
         resources["limits"]["nvidia.com/gpu"] = json!(n.to_string());
     }
     resources

@@ -27,6 +27,66 @@ pub fn n_slots(text: &str) -> Result<u32, String> {
     })
 }
 
+pub fn n_gpus(text: &str) -> Result<u32, String> {
+    let positive = text.parse().ok().filter(|n| *n > 0);
+    positive
+        .ok_or_else(|| "write a whole number of GPUs from 1, e.g. --gpus 8, or leave it out for none".into())
+}
+
+/// Whether this can name an image: `[host[:port]/]path[:tag][@digest]`, as registries and container engines write it.
+pub fn is_image(text: &str) -> bool {
+    let (text, digest) = match text.split_once('@') {
+        Some((text, digest)) => (text, Some(digest)),
+        None => (text, None),
+    };
+    let is_digest = |digest: &str| {
+        let (algorithm, hex) = digest.split_once(':').unwrap_or_default();
+        !algorithm.is_empty() && hex.len() >= 32 && hex.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let (place, last) = text.rsplit_once('/').map_or(("", text), |(place, last)| (place, last));
+    let (name, tag) = match last.split_once(':') {
+        Some((name, tag)) => (name, Some(tag)),
+        None => (last, None),
+    };
+    let is_tag = |tag: &str| {
+        (1..=128).contains(&tag.len())
+            && tag.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+            && !tag.starts_with(['.', '-'])
+    };
+    let is_part = |part: &str| {
+        let is_inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        part.starts_with(is_inside)
+            && part.ends_with(is_inside)
+            && part.chars().all(|c| is_inside(c) || "._-".contains(c))
+    };
+    let is_host = |host: &str| {
+        let (name, port) = host.rsplit_once(':').map_or((host, None), |(name, port)| (name, Some(port)));
+        let is_named = name.chars().all(|c| c.is_ascii_alphanumeric() || ".-[]:".contains(c));
+        !name.is_empty() && is_named && port.is_none_or(|port| port.parse::<u16>().is_ok())
+    };
+    let mut parts: Vec<&str> = if place.is_empty() { Vec::new() } else { place.split('/').collect() };
+    // Only a first part can be a host; without a dot and a port it is read as any other.
+    if parts.first().is_some_and(|first| first.contains(['.', ':']) || *first == "localhost") {
+        if !is_host(parts.remove(0)) {
+            return false;
+        }
+    }
+    (!text.contains('/') || !place.is_empty())
+        && parts.into_iter().chain([name]).all(is_part)
+        && tag.is_none_or(is_tag)
+        && digest.is_none_or(is_digest)
+}
+
+/// As many bytes as Kubernetes makes of a quantity that [`memory`] has taken.
+pub fn bytes(text: &str) -> f64 {
+    const POWERS: [&str; 6] = ["k", "m", "g", "t", "p", "e"];
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let base: f64 = if unit.ends_with('i') { 1024.0 } else { 1000.0 };
+    let power = POWERS.iter().position(|p| unit.to_ascii_lowercase().starts_with(p)).map_or(0, |i| i + 1);
+    number.parse::<f64>().unwrap_or(0.0) * base.powi(power as i32)
+}
+
 /// A service's name begins with a letter, which other names need not (RFC 1035).
 pub fn name(text: &str) -> Result<String, String> {
     let is_name = is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase());
@@ -128,6 +188,55 @@ mod tests {
         }
         assert!(namespace("7lab").is_ok() && namespace("lab.x").is_err());
         assert!(secret_name("a.b-c").is_ok() && secret_name("a..b").is_err() && secret_name("A").is_err());
+    }
+
+    #[test]
+    fn images_are_those_that_registries_take() {
+        let digest = format!("i@sha256:{}", "0f".repeat(32));
+        for good in [
+            "i",
+            "train:1",
+            "lab/train",
+            "registry.example/train:1",
+            "localhost:5000/a/b_c:V1.2-x",
+            "10.0.0.1:5/i",
+            &digest,
+            "[::1]:5000/i",
+        ] {
+            assert!(is_image(good), "{good}");
+        }
+        for bad in [
+            "",
+            "IMG:UP:x",
+            "IMG",
+            "i:",
+            "i:-a",
+            "i::",
+            "a b",
+            "/i",
+            "a//b",
+            "a/",
+            "-i",
+            "h.x:port/i",
+            "i@",
+            "i@sha256:12",
+            "i:a/b:c:d",
+        ] {
+            assert!(!is_image(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_whole_and_sizes_are_compared_in_bytes() {
+        assert_eq!(n_gpus("8"), Ok(8));
+        for bad in ["0", "1.5", "-1", ""] {
+            assert!(n_gpus(bad).unwrap_err().contains("from 1, e.g. --gpus 8"), "{bad}");
+        }
+        assert_eq!(
+            (bytes("1Ki"), bytes("1k"), bytes("1.5Gi")),
+            (1024.0, 1000.0, 1.5 * 1024.0 * 1024.0 * 1024.0)
+        );
+        assert!(bytes("1000Mi") < bytes("1Gi") && bytes("1G") < bytes("1Gi") && bytes("2E") > bytes("1Pi"));
     }
 
     #[test]

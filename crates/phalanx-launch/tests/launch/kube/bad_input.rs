@@ -51,6 +51,17 @@ fn numbers_and_names_that_kubernetes_does_not_take() {
     refused(&asked(&["--nodes", "2", "--fs-group", "users"]), &["the number of a group, or none"]);
     refused(&asked(&["--nodes", "2", "--start-timeout", "0"]), &["number of seconds from 1"]);
     refused(&["--image", "a b", "--nodes", "2", "--", "true"], &["is no image"]);
+    refused(
+        &["--image", "IMG:UP:x", "--nodes", "2", "--", "true"],
+        &["is no image: write [HOST[:PORT]/]NAME[:TAG]"],
+    );
+    for bad in ["0", "1.5"] {
+        refused(&asked(&["--nodes", "2", "--gpus", bad]), &["write a whole number of GPUs from 1"]);
+    }
+    refused(
+        &asked(&["--nodes", "2", "--memory", "16Gi", "--shm", "17Gi"]),
+        &["--shm 17Gi is more than --memory 16Gi", "raise --memory or lower --shm"],
+    );
 }
 
 #[test]
