@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engines_here import slurm, sshd
 from ray_cluster import NEEDS_RAY, cluster
 
 SCRIPT = Path(__file__).with_name("scripts") / "digest.py"
@@ -22,10 +23,10 @@ def _digests(text: str) -> list[str]:
     return re.findall(rf"digest of {N} ranks: [0-9a-f]{{64}}", text)
 
 
-def _under(words: list[str], home: Path) -> list[str]:
+def _under(words: list[str], home: Path, more: dict[str, str] | None = None) -> list[str]:
     """The digests of all ranks of a job that a launcher starts."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
-    env.update(HOME=str(home), OMP_NUM_THREADS="1")
+    env.update(HOME=str(home), OMP_NUM_THREADS="1", **(more or {}))
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     found = _digests(done.stdout)
@@ -56,6 +57,18 @@ def test_a_training_has_the_same_bits_under_every_launcher(launcher: str, expect
     if shutil.which(words[0]) is None:
         pytest.skip(f"there is no {words[0]} here; the Debian package {PACKAGES[launcher]} has it")
     assert _under([*words, str(SCRIPT)], tmp_path) == [expected] * N
+
+
+def test_a_training_has_the_same_bits_under_srun(expected: str, tmp_path: Path) -> None:
+    with slurm(tmp_path, N) as env:
+        words = ["srun", "-Q", "-N1", f"-n{N}", sys.executable, str(SCRIPT)]
+        assert _under(words, tmp_path, env) == [expected] * N
+
+
+def test_a_training_has_the_same_bits_through_ssh(expected: str, tmp_path: Path) -> None:
+    with sshd(tmp_path) as rsh:
+        words = [sys.executable, "-m", "phalanx", "run", "-H", f"there:{N}", "--rsh", rsh, "--"]
+        assert _under([*words, sys.executable, str(SCRIPT)], tmp_path) == [expected] * N
 
 
 @NEEDS_RAY
