@@ -351,8 +351,8 @@ def serve_tables(
         _leave(optimizer, table, table.parameter)
     if others:
         model.register_forward_pre_hook(served._refresh)
-        model.register_state_dict_pre_hook(served._look)
-        model.register_load_state_dict_post_hook(served._write)
+        model.register_state_dict_pre_hook(served._look)  # type: ignore[no-untyped-call]
+        model.register_load_state_dict_post_hook(served._write)  # type: ignore[no-untyped-call]
     served._optimizer = optimizer
     # Sessions look for it; not a submodule, and in no state_dict.
     object.__setattr__(model, "_phalanx_served", served)
