@@ -1,7 +1,8 @@
 //! Vectors in shared memory: peers reduce directly from them, without staging.
 
+use crate::{bytes, error::Error};
 use phalanx_core::Element;
-use phalanx_net::arena::Block;
+use phalanx_net::{World, arena::Block};
 use std::{
     fmt,
     marker::PhantomData,
@@ -21,12 +22,23 @@ enum Backing<T> {
 }
 
 impl<T: Element> ArenaVec<T> {
-    pub(crate) fn shared(block: Block, len: usize) -> ArenaVec<T> {
+    pub(crate) fn zeros(world: &World, len: usize) -> Result<ArenaVec<T>, Error> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::ArenaFull { bytes: u64::MAX })?;
+        match world.arena() {
+            Some(arena) => {
+                let block = arena.alloc(bytes).ok_or(Error::ArenaFull { bytes: bytes as u64 })?;
+                Ok(ArenaVec::shared(block, len))
+            }
+            None => Ok(ArenaVec::private(vec![bytes::zero::<T>(); len])),
+        }
+    }
+
+    fn shared(block: Block, len: usize) -> ArenaVec<T> {
         assert!(block.len() >= len * size_of::<T>() && block.address().cast::<T>().is_aligned());
         ArenaVec { memory: Backing::Shared(block, PhantomData), len }
     }
 
-    pub(crate) fn private(zeros: Vec<T>) -> ArenaVec<T> {
+    fn private(zeros: Vec<T>) -> ArenaVec<T> {
         let len = zeros.len();
         ArenaVec { memory: Backing::Private(zeros), len }
     }

@@ -1,9 +1,13 @@
 //! Plans this communicator made before, found again without building them.
 
-use crate::plan::{
-    Memory, PlanRequest,
-    step::{CollectiveOp, Layout, Plan, Step},
+use crate::{
+    meter,
+    plan::{
+        Memory, PlanRequest,
+        step::{CollectiveOp, Layout, Plan, Step},
+    },
 };
+use phalanx_core::Rank;
 use phalanx_net::arena::Lane;
 use std::sync::Arc;
 
@@ -23,10 +27,14 @@ pub(crate) struct Made {
     pub plan: Plan,
     /// Every slot's data fit beside its sequence word. Decided from the request, so all ranks decide alike.
     pub inline: bool,
+    /// Bytes and messages that this rank sends along each tier.
+    pub sent: [(u64, u64); meter::N_TIERS],
+    /// The tier of each step.
+    pub tiers: Vec<u8>,
 }
 
 impl Made {
-    pub fn new(plan: Plan, request: &PlanRequest) -> Made {
+    pub fn new(plan: Plan, request: &PlanRequest, me: Rank) -> Made {
         let bytes = match request.layout {
             Layout::Whole { len } | Layout::Rooted { len, .. } => len * u64::from(request.elem_bytes),
             _ => u64::MAX,
@@ -34,7 +42,8 @@ impl Made {
         // Plans of one turn put the whole vector at the start of the slot.
         let inline = plan.n_turns == 1 && request.topology.n_hosts() == 1 && Lane::fits_inline(bytes);
         let exchanges = plan.steps.iter().any(|s| matches!(s, Step::Exchange { .. }));
-        Made { plan, inline: inline && !exchanges }
+        let (sent, tiers) = (meter::sent(&plan, request, me), meter::tiers(&plan, request, me));
+        Made { plan, inline: inline && !exchanges, sent, tiers }
     }
 }
 

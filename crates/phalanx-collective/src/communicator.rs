@@ -9,13 +9,14 @@ use crate::{
     cache::Cache,
     error::Error,
     invoke::{Ask, Hands},
+    meter::{Meter, TierTraffic},
     plan::{
-        self, Algorithm,
+        self, Algorithm, Wiring,
         step::{CollectiveOp, Layout},
     },
     run::ear::Ear,
 };
-use phalanx_core::{DType, Element, Rank, ReduceOp, Topology, Transport};
+use phalanx_core::{Config, DType, Element, Rank, ReduceOp, Topology, Transport};
 use phalanx_net::{
     World,
     arena::{Board, CallHeader, Lane},
@@ -64,6 +65,8 @@ pub struct Communicator {
     pub(crate) staging: Vec<u8>,
     pub(crate) forced: Option<Algorithm>,
     pub(crate) last_plan: &'static str,
+    pub(crate) wiring: Option<Wiring>,
+    pub(crate) meter: Arc<Meter>,
     /// The pipelined piece; the world's, unless it was tuned.
     pub(crate) segment_bytes: u64,
     /// Engines this communicator has served.
@@ -119,9 +122,7 @@ impl Communicator {
                 }
                 _ => None,
             };
-        if let Some(tiers) = world.config().tiers.as_ref().filter(|_| number == 0) {
-            tiers.check(world.n_workers())?;
-        }
+        let wiring = if number == 0 { configured(world.config(), &topology)? } else { None };
         let forced = match &world.config().algorithm {
             None => None,
             Some(name) => Some(name.parse().map_err(|e: plan::UnknownAlgorithm| Error::NoSuchAlgorithm {
@@ -143,6 +144,8 @@ impl Communicator {
             staging: Vec::new(),
             forced,
             last_plan: "",
+            wiring,
+            meter: Arc::default(),
             segment_bytes: world.config().segment_bytes,
             n_engines: 0,
             ear: None,
@@ -211,6 +214,36 @@ impl Communicator {
         self.cache = Cache::new();
     }
 
+    /// The shape of the network and how its tiers work, where one was given.
+    pub fn wiring(&self) -> Option<&Wiring> {
+        self.wiring.as_ref()
+    }
+
+    /// Gives the network another shape; every rank gives the same one, between the same calls. `Wiring::new` lays this communicator's ranks over it.
+    pub fn rewire(&mut self, wiring: Wiring) -> Result<(), Error> {
+        wiring.grid.tiers().check(self.size())?;
+        self.wiring = Some(wiring);
+        self.cache = Cache::new();
+        Ok(())
+    }
+
+    /// Goes back to the shape of the settings, if they have one; every rank does so between the same calls.
+    pub fn unwire(&mut self) {
+        let wiring = configured(self.world.config(), &self.topology);
+        self.wiring = wiring.expect("it was made when this communicator was").filter(|_| self.number == 0);
+        self.cache = Cache::new();
+    }
+
+    /// What this rank has sent along each tier so far.
+    pub fn traffic(&self) -> Vec<TierTraffic> {
+        self.meter.read()
+    }
+
+    /// The same, for those who read while an engine has the communicator.
+    pub fn meter(&self) -> Arc<Meter> {
+        self.meter.clone()
+    }
+
     /// The algorithm of the last call, for benchmarks and traces.
     pub fn last_plan(&self) -> &'static str {
         self.last_plan
@@ -218,19 +251,7 @@ impl Communicator {
 
     /// Zeros that the ranks of this host reduce without staging: gradients should live here.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<ArenaVec<T>, Error> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::ArenaFull { bytes: u64::MAX })?;
-        match self.world.arena() {
-            Some(arena) => {
-                let block = arena.alloc(bytes).ok_or(Error::ArenaFull { bytes: bytes as u64 })?;
-                Ok(ArenaVec::shared(block, len))
-            }
-            None => {
-                let mut zeros = Vec::with_capacity(len);
-                let zero = bytes::zero::<T>();
-                zeros.resize(len, zero);
-                Ok(ArenaVec::private(zeros))
-            }
-        }
+        ArenaVec::zeros(&self.world, len)
     }
 
     /// Reduces in place: afterwards every rank has the same result.
@@ -437,6 +458,15 @@ impl Drop for Communicator {
         if self.number != 0 {
             self.world.close_links(self.number);
         }
+    }
+}
+
+/// The shape that `PHALANX_TIERS` and `PHALANX_WAYS` ask for.
+fn configured(config: &Config, topology: &Topology) -> Result<Option<Wiring>, Error> {
+    match (&config.tiers, &config.ways) {
+        (Some(tiers), ways) => Ok(Some(Wiring::new(tiers, topology, ways.as_deref())?)),
+        (None, Some(_)) => Err(Error::WaysAlone),
+        (None, None) => Ok(None),
     }
 }
 

@@ -30,6 +30,8 @@ pub enum Error {
     NoSuchAlgorithm { name: String, known: String },
     #[error("PHALANX_TIERS: {0}")]
     Tiers(#[from] TopologyError),
+    #[error("PHALANX_WAYS says how each tier of PHALANX_TIERS works: set that, too, e.g. PHALANX_TIERS=4x3")]
+    WaysAlone,
     #[error(
         "this process is a server, rank {rank} of its world: communicators and engines are made of the workers, ranks 0 to {}; \
          call World::serve_until_workers_left (in Python: TaskSpec().create_server()), or start it without PHALANX_ROLE=server",

@@ -9,7 +9,7 @@ use crate::{
         self, Memory, PlanRequest,
         step::{CollectiveOp, Layout},
     },
-    run::{self, Stop, arena::ArenaRun, exchange::LinkRun, memory::Buffers},
+    run::{self, Clock, Stop, arena::ArenaRun, exchange::LinkRun, memory::Buffers},
 };
 use phalanx_core::{DType, ReduceOp, Transport, kernel::ReduceKernel};
 use phalanx_net::{
@@ -119,7 +119,10 @@ impl Communicator {
             timeout: self.world.config().timeout,
             told: false,
         };
-        run::run(plan, &mut buffers, reduction, arena, &mut links)
+        let clock = self.meter.is_timing().then_some(Clock { meter: &self.meter, tiers: &made.tiers });
+        run::run(plan, &mut buffers, reduction, (arena, &mut links), clock)?;
+        self.meter.count(&made.sent);
+        Ok(())
     }
 
     fn plan(&mut self, ask: &Ask, memory: Memory, in_place: bool) -> Arc<Made> {
@@ -129,12 +132,11 @@ impl Communicator {
             return plan.clone();
         }
         let config = self.world.config();
-        let whole_world = self.number == 0;
         let request = PlanRequest {
             op: ask.op,
             layout: ask.layout.clone(),
             topology: self.topology.clone(),
-            tiers: config.tiers.clone().filter(|t| whole_world && t.n_ranks() == self.topology.n_ranks()),
+            tiers: self.wiring.clone(),
             elem_bytes,
             in_place,
             memory,
@@ -144,7 +146,7 @@ impl Communicator {
         };
         let algorithm =
             self.forced.filter(|a| a.supports(&request)).unwrap_or_else(|| plan::select(&request));
-        let made = Arc::new(Made::new(plan::build(algorithm, &request, self.me), &request));
+        let made = Arc::new(Made::new(plan::build(algorithm, &request, self.me), &request, self.me));
         tracing::info!(
             rank = %self.me, communicator = self.number, op = ?ask.op, elem_bytes, algorithm = made.plan.name, "algorithm chosen"
         );

@@ -5,9 +5,11 @@
 //! - CONF-3: a `HOROVOD_*` setting has an effect or a remark: no setting is ignored silently.
 
 mod horovod;
+mod value;
 
-use crate::{Tiers, log::LogFilter};
+use crate::{Tiers, Way, log::LogFilter};
 use std::{borrow::Cow, fmt, time::Duration};
+use value::{flag, number, seconds, seconds_or_never, text};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub struct Config {
     pub algorithm: Option<String>,
     /// The shape of the network above the host.
     pub tiers: Option<Tiers>,
+    /// How each tier moves its data; without them, the first through the arena and the others round rings.
+    pub ways: Option<Vec<Way>>,
     /// The pipelined piece of a large operation.
     pub segment_bytes: u64,
     /// Small tensors of the engine travel together up to this size.
@@ -194,6 +198,16 @@ pub const KEYS: &[Key] = &[
         doc: "the shape of the network, ranks of a host first, e.g. 4x8x2",
         set: |c, v| v.parse().map(|t| c.tiers = Some(t)).map_err(|_| "write a shape like 8, 4x3 or 4x8x2"),
         show: |c| c.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_WAYS",
+        doc: "how each tier of PHALANX_TIERS moves its data: arena, ring, halving or direct, e.g. arena,ring",
+        set: |c, v| {
+            let wrong =
+                "write arena, ring, halving or direct for each tier of PHALANX_TIERS, e.g. arena,ring";
+            Way::list(v).map(|ways| c.ways = Some(ways)).map_err(|_| wrong)
+        },
+        show: |c| c.ways.as_deref().map(Way::show).unwrap_or_default(),
     },
     Key {
         name: "PHALANX_SEGMENT_BYTES",
@@ -330,6 +344,7 @@ impl Default for Config {
             host_id: None,
             algorithm: None,
             tiers: None,
+            ways: None,
             segment_bytes: 128 << 10,
             fusion_bytes: 8 << 20,
             cache_capacity: 4096,
@@ -433,36 +448,6 @@ impl Config {
     pub fn show(&self) -> Vec<(&'static str, String, Origin, &'static str)> {
         KEYS.iter().map(|k| (k.name, (k.show)(self), self.origin(k.name), k.doc)).collect()
     }
-}
-
-fn seconds(value: &str) -> Result<Duration, &'static str> {
-    match value.parse::<f64>() {
-        Ok(s) if s > 0.0 && s <= 1e9 => Ok(Duration::from_secs_f64(s)),
-        _ => Err("write a positive number of seconds"),
-    }
-}
-
-fn seconds_or_never(value: &str) -> Result<Duration, &'static str> {
-    match value.parse::<f64>() {
-        Ok(s) if (0.0..=1e9).contains(&s) => Ok(Duration::from_secs_f64(s)),
-        _ => Err("write a number of seconds, 0 for never"),
-    }
-}
-
-fn number(value: &str) -> Result<u64, &'static str> {
-    value.parse().map_err(|_| "write a whole number, without K, M or G")
-}
-
-fn flag(value: &str) -> Result<bool, &'static str> {
-    match value.to_ascii_lowercase().as_str() {
-        "1" | "true" | "on" | "yes" => Ok(true),
-        "0" | "false" | "off" | "no" => Ok(false),
-        _ => Err("it is 0 or 1"),
-    }
-}
-
-fn text(value: &str) -> Result<Option<String>, &'static str> {
-    Ok((!value.is_empty()).then(|| value.to_string()))
 }
 
 /// The known name with the fewest edits, if it is near enough to be meant.

@@ -14,6 +14,7 @@
 
 pub mod config;
 mod dtype;
+mod grid;
 pub mod kernel;
 pub mod log;
 mod op;
@@ -24,6 +25,7 @@ pub mod trace;
 
 pub use config::{Config, ConfigError, Encrypt, Transport};
 pub use dtype::{DType, Element, UnknownDType};
+pub use grid::{Grid, UnknownWay, Way};
 pub use op::{OpError, ReduceOp};
 pub use rank::{Epoch, Rank};
 pub use role::{TaskRole, UnknownRole};

@@ -1,7 +1,7 @@
 //! Where the ranks are: hosts, tiers, coordinates.
 //!
 //! - TOPO-1: every rank is on exactly one host; hosts are numbered by their lowest rank.
-//! - TOPO-2: tier 0 varies fastest: in a `4x3` world rank 5 has the coordinates (1, 1).
+//! - TOPO-2: tier 0 varies fastest: in a `4x3` world place 5 has the coordinates (1, 1).
 
 use crate::Rank;
 use std::{fmt, str::FromStr};
@@ -17,6 +17,8 @@ pub enum TopologyError {
     BadShape { text: String },
     #[error("shape {shape} holds {product} ranks, but the world has {n_ranks}")]
     WrongProduct { shape: String, product: u64, n_ranks: u32 },
+    #[error("shape {shape} has {n_tiers} tiers, but {n_ways} ways are given: write one for each tier")]
+    WrongWays { shape: String, n_tiers: usize, n_ways: usize },
     #[error("rank {0} is not on any host")]
     RankNowhere(Rank),
     #[error("rank {0} is on two hosts")]
@@ -52,33 +54,22 @@ impl Tiers {
         Ok(())
     }
 
-    /// The rank's place along each tier.
-    pub fn coordinates(&self, rank: Rank) -> Vec<u32> {
-        let mut rest = rank.0;
+    /// Where the place of this number is along each tier. `over` says which rank sits there.
+    pub fn coordinates(&self, place: u32) -> Vec<u32> {
+        let mut rest = place;
         self.0
             .iter()
             .map(|&dim| {
-                let place = rest % dim;
+                let at = rest % dim;
                 rest /= dim;
-                place
+                at
             })
             .collect()
     }
 
-    /// The rank at these coordinates.
-    pub fn rank(&self, coordinates: &[u32]) -> Rank {
-        Rank(self.0.iter().zip(coordinates).rev().fold(0, |rank, (&dim, &place)| rank * dim + place))
-    }
-
-    /// The ranks that differ from `rank` only along `tier`, itself included, in order.
-    pub fn group(&self, rank: Rank, tier: usize) -> Vec<Rank> {
-        let mut place = self.coordinates(rank);
-        (0..self.0[tier])
-            .map(|i| {
-                place[tier] = i;
-                self.rank(&place)
-            })
-            .collect()
+    /// The number of the place at these coordinates.
+    pub fn place(&self, coordinates: &[u32]) -> u32 {
+        self.0.iter().zip(coordinates).rev().fold(0, |place, (&dim, &at)| place * dim + at)
     }
 }
 
@@ -208,12 +199,10 @@ mod tests {
     #[test]
     fn tier_0_varies_fastest() {
         let tiers: Tiers = "4x3".parse().unwrap();
-        assert_eq!(tiers.coordinates(Rank(5)), [1, 1], "TOPO-2");
-        for r in 0..12 {
-            assert_eq!(tiers.rank(&tiers.coordinates(Rank(r))), Rank(r));
+        assert_eq!(tiers.coordinates(5), [1, 1], "TOPO-2");
+        for place in 0..12 {
+            assert_eq!(tiers.place(&tiers.coordinates(place)), place);
         }
-        assert_eq!(tiers.group(Rank(5), 0), [4, 5, 6, 7].map(Rank));
-        assert_eq!(tiers.group(Rank(5), 1), [1, 5, 9].map(Rank));
     }
 
     #[test]

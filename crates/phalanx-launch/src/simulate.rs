@@ -9,11 +9,11 @@ use crate::{
 };
 use clap::Args;
 use phalanx_collective::plan::{
-    self, Algorithm, Memory, PlanRequest,
+    self, Algorithm, Memory, PlanRequest, Wiring,
     simulate::{CostModel, TierCost},
     step::{CollectiveOp, Layout},
 };
-use phalanx_core::{DType, Rank, Tiers, Topology};
+use phalanx_core::{DType, Rank, Tiers, Topology, Way};
 use serde::Serialize;
 use std::{
     io::{IsTerminal, Write},
@@ -35,6 +35,14 @@ pub struct SimulateArgs {
     /// Shape of the network, ranks of a host first, e.g. 8x128 [default: all ranks on hosts of 8, or one host]
     #[arg(long, value_name = "SHAPE")]
     pub tiers: Option<String>,
+
+    /// How each tier moves its data: arena, ring, halving or direct [default: arena, then rings]
+    #[arg(long, value_name = "WAY,WAY")]
+    pub ways: Option<String>,
+
+    /// Ranks on each host, for shapes that do not fit the hosts [default: the first number of the shape]
+    #[arg(long, value_name = "N")]
+    pub per_host: Option<u32>,
 
     /// The collective
     #[arg(long, value_name = "OP", default_value = "allreduce")]
@@ -144,12 +152,19 @@ fn prepare(args: &SimulateArgs) -> Result<(PlanRequest, CostModel), String> {
         }
         CollectiveOp::Barrier => Layout::Empty,
     };
-    let hosts = vec![tiers.dims()[0]; (n_ranks / tiers.dims()[0]) as usize];
+    let per_host = args.per_host.unwrap_or(tiers.dims()[0]);
+    if per_host == 0 || !n_ranks.is_multiple_of(per_host) {
+        return Err(format!("--per-host {per_host}: {n_ranks} ranks do not fill hosts of {per_host}"));
+    }
+    let topology = Topology::of_sizes(&vec![per_host; (n_ranks / per_host) as usize]);
+    let ways = args.ways.as_deref().map(Way::list).transpose().map_err(|e| format!("--ways: {e}"))?;
+    let is_shaped = tiers.dims().len() > 1 || args.per_host.is_some() || ways.is_some();
+    let wiring = is_shaped.then(|| Wiring::new(&tiers, &topology, ways.as_deref())).transpose();
     let request = PlanRequest {
         op,
         layout,
-        topology: Arc::new(Topology::of_sizes(&hosts)),
-        tiers: (tiers.dims().len() > 1).then_some(tiers),
+        topology: Arc::new(topology),
+        tiers: wiring.map_err(|e| e.to_string())?,
         elem_bytes: dtype.size() as u32,
         in_place: true,
         memory: Memory::Private,
@@ -244,9 +259,10 @@ fn rate(row: &Row) -> String {
 }
 
 fn table(request: &PlanRequest, rows: &[Row]) -> String {
-    let shape = request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), ToString::to_string);
+    let shape =
+        request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), |w| w.grid.tiers().to_string());
     let table = TextTable::new(&[
-        left("plan", 14),
+        left("plan", 15),
         right("time us", 14),
         right("alg GB/s", 10),
         right("steps", 8),

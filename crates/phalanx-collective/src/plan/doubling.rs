@@ -6,6 +6,7 @@
 use super::{
     Draft, Extent, PlanRequest,
     draft::{contribute, recv, send, swap},
+    ring::Tour,
     seats::{Core, Role, Seats},
     step::{Buf, CollectiveOp, Fold, Step},
 };
@@ -17,7 +18,9 @@ pub fn supports(request: &PlanRequest) -> bool {
 
 pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let whole = Extent::new(0, request.layout.len());
-    let seats = Seats { place: me.0, n: request.n_ranks(), rank: Rank };
+    // Host by host: only the last rounds leave a host.
+    let tour = Tour::new(request, me);
+    let seats = Seats { place: tour.place, n: tour.n(), rank: move |i: u32| tour.ranks[i as usize] };
     let steps = contribute(request, 0, whole.len).chain(exchange_all(seats, whole));
     Draft::over_links(whole.len, steps)
 }

@@ -31,12 +31,14 @@ pub mod simulate;
 mod tiers;
 mod tree;
 pub mod verify;
+mod wiring;
 
 pub use draft::Draft;
 pub use extent::Extent;
 pub use select::select;
+pub use wiring::Wiring;
 
-use phalanx_core::{Rank, Tiers, Topology};
+use phalanx_core::{Rank, Topology};
 use std::{fmt, str::FromStr, sync::Arc};
 use step::{CollectiveOp, Layout, Plan};
 
@@ -47,8 +49,8 @@ pub struct PlanRequest {
     pub layout: Layout,
     /// Which ranks share a host.
     pub topology: Arc<Topology>,
-    /// The shape of the network, tier 0 first, where the user gave one; it holds exactly the ranks of `topology`.
-    pub tiers: Option<Tiers>,
+    /// The shape of the network and its ways, where the user gave one; it holds exactly the ranks of `topology`.
+    pub tiers: Option<Wiring>,
     pub elem_bytes: u32,
     /// `In` and `Out` are the same memory where the operation's line in [`Layout`] says so.
     pub in_place: bool,
@@ -121,6 +123,7 @@ pub static ALGORITHMS: &[Entry] = &[
     Entry { name: "pairwise", supports: pairwise::supports, draft: pairwise::draft },
     Entry { name: "dissemination", supports: dissemination::supports, draft: dissemination::draft },
     Entry { name: "tiers", supports: tiers::large::supports, draft: tiers::large::draft },
+    Entry { name: "tiers-pipelined", supports: tiers::pipelined::supports, draft: tiers::pipelined::draft },
     Entry { name: "tiers-small", supports: tiers::small::supports, draft: tiers::small::draft },
     Entry { name: "tiers-rooted", supports: tiers::rooted::supports, draft: tiers::rooted::draft },
 ];

@@ -36,21 +36,21 @@ pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
     }
 }
 
-/// The ranks in the order in which a flat ring visits them.
-struct Tour {
-    ranks: Vec<Rank>,
-    place: u32,
+/// The ranks host by host, however they are numbered: the order in which a flat ring visits them.
+pub(super) struct Tour {
+    pub ranks: Vec<Rank>,
+    pub place: u32,
 }
 
 impl Tour {
-    fn new(request: &PlanRequest, me: Rank) -> Tour {
+    pub fn new(request: &PlanRequest, me: Rank) -> Tour {
         let ranks = request.topology.hosts().concat();
         let before = &request.topology.hosts()[..request.topology.host_of(me) as usize];
         let place = before.iter().map(|host| host.len() as u32).sum::<u32>() + request.topology.local_of(me);
         Tour { ranks, place }
     }
 
-    fn n(&self) -> u32 {
+    pub fn n(&self) -> u32 {
         self.ranks.len() as u32
     }
 
@@ -89,12 +89,7 @@ impl Ring {
         Ring { place, n, tracks: vec![track] }
     }
 
-    /// What this rank has of a track once it is reduced.
-    pub fn share(&self, track: &Track) -> Extent {
-        track.range.part(self.n, self.place)
-    }
-
-    /// Ends with this rank's share reduced over all ranks, and final if `last`.
+    /// Ends with this rank's share, part `place` of `n` of every track, reduced over all ranks, and final if `last`.
     pub fn reduce_scatter(self, last: bool) -> impl Iterator<Item = Step> {
         let (n, place) = (self.n, self.place);
         (1..n).map(move |s| {

@@ -4,6 +4,7 @@
 //! particular machine. Every rank makes the same choice because the request is the same.
 
 use super::{Algorithm, Memory, PlanRequest, step::CollectiveOp};
+use phalanx_core::Way;
 
 /// Shared memory, more than two ranks: up to this many bytes in all slots together every rank reduces everything.
 const ARENA_ALL_BYTES: u64 = 16 << 10;
@@ -22,6 +23,8 @@ const DOUBLING_BYTES_OF_TWO: u64 = 2 << 10;
 const HALVING_BYTES: u64 = 1 << 20;
 /// Several hosts: up to this, one leader a host.
 const TIERS_SMALL_BYTES: u64 = 16 << 10;
+/// Several tiers over links: from here on segments are in several of them at once.
+const PIPELINE_BYTES: u64 = 4 << 20;
 /// Broadcast over links: from here on segments along a chain.
 const CHAIN_BYTES: u64 = 256 << 10;
 
@@ -68,7 +71,15 @@ fn allreduce(request: &PlanRequest) -> &'static [&'static str] {
         };
     }
     let n_hosts = request.topology.n_hosts();
-    if request.tiers.is_some() || (n_hosts > 1 && n > n_hosts) {
+    if let Some(wiring) = &request.tiers {
+        return match bytes {
+            ..=TIERS_SMALL_BYTES if wiring.ways[0] == Way::Arena => &["tiers-small", "doubling"],
+            ..=TIERS_SMALL_BYTES => &["doubling"],
+            PIPELINE_BYTES.. => &["tiers-pipelined", "tiers"],
+            _ => &["tiers"],
+        };
+    }
+    if n_hosts > 1 && n > n_hosts {
         return if bytes <= TIERS_SMALL_BYTES { &["tiers-small", "doubling"] } else { &["tiers"] };
     }
     let doubling_bytes = if n == 2 { DOUBLING_BYTES_OF_TWO } else { DOUBLING_BYTES };

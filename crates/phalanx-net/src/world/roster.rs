@@ -45,10 +45,11 @@ pub(super) fn introduce(
         trial_address: offer.map_or(0, ArenaOffer::trial_address),
         build: build.to_string(),
         settings: format!(
-            "PHALANX_TRANSPORT={}\nPHALANX_ENCRYPT={}\nPHALANX_TIERS={}\nPHALANX_ALGORITHM={}\nPHALANX_SEGMENT_BYTES={}\nPHALANX_STRICT={}",
+            "PHALANX_TRANSPORT={}\nPHALANX_ENCRYPT={}\nPHALANX_TIERS={}\nPHALANX_WAYS={}\nPHALANX_ALGORITHM={}\nPHALANX_SEGMENT_BYTES={}\nPHALANX_STRICT={}",
             config.links.clone().unwrap_or_else(|| format!("{:?}", config.transport).to_lowercase()),
             format!("{:?}", config.encrypt).to_lowercase(),
             config.tiers.as_ref().map(ToString::to_string).unwrap_or_default(),
+            config.ways.as_deref().map(phalanx_core::Way::show).unwrap_or_default(),
             config.algorithm.as_deref().unwrap_or_default(),
             config.segment_bytes,
             u8::from(config.strict)

@@ -2,12 +2,12 @@
 
 use super::{
     super::{
-        PlanRequest,
+        PlanRequest, Wiring,
         step::{CollectiveOp, Layout},
     },
     named, prove, request,
 };
-use phalanx_core::{Rank, Tiers, Topology};
+use phalanx_core::{Rank, Topology, Way};
 
 /// Divisible by everything that divides a vector here.
 const LEN: u64 = 5040 * 4;
@@ -65,12 +65,54 @@ fn tiers_send_the_least_out_of_every_host_even_or_not() {
 
 #[test]
 fn three_tiers_send_the_least_along_each() {
-    let tiers: Tiers = "4x3x2".parse().unwrap();
-    let request = PlanRequest { tiers: Some(tiers), ..allreduce(&[4; 6]) };
+    let request = shaped("4x3x2", None, Topology::of_sizes(&[4; 6]));
     let bytes = LEN * 4;
     let between_hosts = 2 * 2 * bytes / 3;
     let between_racks = 2 * (bytes / 3) / 2;
     assert_eq!(prove(named("tiers"), &request).host_bytes, [between_hosts + between_racks; 6]);
+}
+
+fn shaped(shape: &str, ways: Option<&[Way]>, topology: Topology) -> PlanRequest {
+    let wiring = Wiring::new(&shape.parse().unwrap(), &topology, ways).unwrap();
+    let layout = Layout::Whole { len: LEN };
+    PlanRequest { tiers: Some(wiring), ..request(CollectiveOp::Allreduce, layout, topology) }
+}
+
+/// Three hosts of four ranks, and what leaves the fullest of them: the better the shape fits the hosts, the less.
+#[test]
+fn the_bytes_of_a_host_follow_from_the_shape_and_not_from_the_numbers_of_the_ranks() {
+    let dealt = |h: u32| (0..4).map(|i| Rank(3 * i + h)).collect();
+    let dealt = Topology::new((0..3).map(dealt).collect()).unwrap();
+    let table = [
+        ("4x3", (4, 3)),
+        ("2x2x3", (4, 3)),
+        ("2x6", (5, 3)),
+        ("12", (11, 6)),
+        ("6x2", (4, 1)),
+        ("3x4", (25, 6)),
+    ];
+    for (shape, (times, of)) in table {
+        for topology in [Topology::of_sizes(&[4, 4, 4]), dealt.clone()] {
+            for links_only in [false, true] {
+                let request = PlanRequest { links_only, ..shaped(shape, None, topology.clone()) };
+                let fullest = prove(named("tiers"), &request).host_bytes.into_iter().max().unwrap();
+                assert_eq!(fullest * of, times * LEN * 4, "GRID-1: {shape} links_only={links_only}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pipelined_tiers_send_what_tiers_send() {
+    for ways in [[Way::Arena, Way::Ring, Way::Ring], [Way::Ring, Way::Direct, Way::Halving]] {
+        let request =
+            PlanRequest { segment_bytes: 4096, ..shaped("2x3x2", Some(&ways), Topology::of_sizes(&[2; 6])) };
+        let (plain, pipelined) = (prove(named("tiers"), &request), prove(named("tiers-pipelined"), &request));
+        // Segments need not divide by the groups: an element each.
+        for (a, b) in plain.tier_bytes.iter().zip(&pipelined.tier_bytes) {
+            assert!(a.abs_diff(*b) <= 16 * 12 * 4 * 4, "{plain:?} {pipelined:?}");
+        }
+    }
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use super::{
     super::{
-        Algorithm, Memory, PlanRequest,
+        Algorithm, Memory, PlanRequest, Wiring,
         step::{CollectiveOp, Fold, Layout, Plan, Span, Step},
         verify::verify,
     },
     plans, request,
 };
-use phalanx_core::{Rank, Topology};
+use phalanx_core::{Rank, Topology, Way};
 
 /// One request for every operation and kind of world, with slots so small that pipelines wrap.
 fn samples() -> Vec<PlanRequest> {
@@ -38,6 +38,13 @@ fn samples() -> Vec<PlanRequest> {
                 samples.push(sizes);
             }
         }
+    }
+    let topology = Topology::of_sizes(&[2, 2, 2]);
+    let ways = [Way::Arena, Way::Direct, Way::Halving];
+    for (shape, n) in [("2x3", 2), ("3x1x2", 3)] {
+        let wiring = Wiring::new(&shape.parse().unwrap(), &topology, Some(&ways[..n])).unwrap();
+        let base = request(CollectiveOp::Allreduce, Layout::Whole { len: 41 }, topology.clone());
+        samples.push(PlanRequest { tiers: Some(wiring), slot_bytes: 48, segment_bytes: 12, ..base });
     }
     samples
 }

@@ -2,12 +2,12 @@
 
 use super::{
     super::{
-        Algorithm, Memory, PlanRequest,
+        Algorithm, Memory, PlanRequest, Wiring,
         step::{CollectiveOp, Layout},
     },
     prove, request,
 };
-use phalanx_core::{Rank, Tiers, Topology};
+use phalanx_core::{Rank, Tiers, Topology, Way};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -101,18 +101,79 @@ fn allreduce_is_right_in_every_small_world() {
     assert_eq!(proved, all);
 }
 
+/// Every shape of one to four tiers that holds this many ranks; a tier of one only in shapes of up to three tiers.
+fn shapes(n: u32, n_more: usize) -> Vec<Vec<u32>> {
+    let mut all = vec![vec![n]];
+    if n_more > 0 {
+        for first in (1..=n).filter(|d| n.is_multiple_of(*d) && (*d > 1 || n_more == 2)) {
+            all.extend(shapes(n / first, n_more - 1).into_iter().map(|rest| [vec![first], rest].concat()));
+        }
+    }
+    all
+}
+
+/// Whether hosts are even or not, in order or dealt.
+fn hosts_for(dims: &[u32]) -> Vec<Topology> {
+    let n = dims.iter().product::<u32>();
+    let n_hosts = n / dims[0];
+    let dealt = |h: u32| (0..dims[0]).map(|i| Rank(i * n_hosts + h)).collect();
+    let mut all = vec![
+        Topology::of_sizes(&vec![dims[0]; n_hosts as usize]),
+        Topology::new((0..n_hosts).map(dealt).collect()).expect("every rank is on one host"),
+    ];
+    if n > 2 {
+        all.push(Topology::of_sizes(&[n / 3, n - n / 3]));
+    }
+    all
+}
+
 #[test]
-fn allreduce_is_right_along_every_shape() {
-    let shapes =
-        ["4", "1x4", "4x3", "2x2x2", "3x1x4", "2x3x2", "2x2x2x2", "1x1x5", "5x1", "4x1x1x4", "3x5", "7x2"];
-    for shape in shapes {
+fn allreduce_is_right_along_every_shape_up_to_16_ranks_with_every_way() {
+    let names = ["tiers", "tiers-pipelined"].map(super::named);
+    let mut n_proofs = 0;
+    for n in 2..=16 {
+        let all: BTreeSet<Vec<u32>> = shapes(n, 3).into_iter().collect();
+        for (i, dims) in all.iter().enumerate() {
+            let tiers = Tiers::new(dims).expect("one to four tiers");
+            for (j, topology) in hosts_for(dims).into_iter().enumerate() {
+                let base = request(CollectiveOp::Allreduce, Layout::Whole { len: 0 }, topology);
+                // Each tier in turn has each way, the others the ways that follow.
+                for first in 0..Way::ALL.len() {
+                    let ways: Vec<Way> = (0..dims.len()).map(|t| Way::ALL[(first + t) % 4]).collect();
+                    let wiring = Wiring::new(&tiers, &base.topology, Some(&ways)).expect("it fits");
+                    let len = [u64::from(n) + 1, 97, 1][(i + j + first) % 3];
+                    let request = PlanRequest {
+                        tiers: Some(wiring),
+                        layout: Layout::Whole { len },
+                        in_place: (i + first) % 2 == 0,
+                        links_only: (j + first) % 3 == 2,
+                        slot_bytes: 32,
+                        segment_bytes: 8,
+                        ..base.clone()
+                    };
+                    for algorithm in names.into_iter().filter(|a| a.supports(&request)) {
+                        prove(algorithm, &request);
+                        n_proofs += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(n_proofs > 2000, "{n_proofs}");
+}
+
+#[test]
+fn allreduce_is_right_along_some_shapes_with_every_algorithm() {
+    for (shape, ways) in
+        [("4x3", None), ("2x2x2", Some("arena,arena,halving")), ("2x3x2", None), ("3x5", None)]
+    {
         let tiers: Tiers = shape.parse().unwrap();
-        let n = tiers.n_ranks();
-        let hosts = vec![tiers.dims()[0]; (n / tiers.dims()[0]) as usize];
-        for topology in [Topology::of_sizes(&hosts), Topology::one_host(n), Topology::of_sizes(&[1, n - 1])] {
-            for len in lens(n) {
+        let ways = ways.map(|w| Way::list(w).unwrap());
+        for topology in hosts_for(tiers.dims()).into_iter().chain([Topology::one_host(tiers.n_ranks())]) {
+            for len in lens(tiers.n_ranks()) {
                 let request = request(CollectiveOp::Allreduce, Layout::Whole { len }, topology.clone());
-                prove_all(&PlanRequest { tiers: Some(tiers.clone()), ..request });
+                let wiring = Wiring::new(&tiers, &topology, ways.as_deref()).unwrap();
+                prove_all(&PlanRequest { tiers: Some(wiring), ..request });
             }
         }
     }

@@ -85,7 +85,7 @@ struct Open {
 struct Simulation<'a> {
     cost: &'a CostModel,
     elem_bytes: f64,
-    hosts: Hosts,
+    hosts: Hosts<'a>,
     runners: Vec<Runner<'a>>,
     turns: Turns<'a>,
     queue: Queue,

@@ -1,6 +1,6 @@
 use super::{
     super::{
-        Memory,
+        Memory, Wiring,
         step::{CollectiveOp, Layout},
     },
     *,
@@ -56,14 +56,14 @@ fn flat_algorithms_cost_what_the_textbook_says() {
 
 #[test]
 fn ranks_of_a_host_share_its_network() {
-    // Two hosts of four ranks that pair up: four messages queue for each host.
+    // Two hosts of four ranks, which halve inside before they meet: four messages queue for each host.
     let bytes = 1 << 20;
     let paired = Topology::new((0..2).map(|h| (0..4).map(|i| Rank(2 * i + h)).collect()).collect()).unwrap();
     let request = PlanRequest { topology: Arc::new(paired), links_only: true, ..request(&[4, 4], bytes) };
     let halving = simulate(&request, "halving".parse().unwrap(), &cost());
-    let far_us = 2.0 * (10.0 + 4.0 * (bytes as f64 / 2.0) / 1e3);
+    let far_us = 2.0 * (10.0 + 4.0 * (bytes as f64 / 8.0) / 1e3);
     assert!(halving.time_us > far_us, "{} <= {far_us}", halving.time_us);
-    assert_eq!(halving.tier_bytes, [8 * 2 * (bytes / 8 + bytes / 4), 8 * bytes]);
+    assert_eq!(halving.tier_bytes, [8 * 2 * (bytes / 2 + bytes / 4), 8 * 2 * bytes / 8]);
 }
 
 #[test]
@@ -80,8 +80,9 @@ fn tiers_beat_a_flat_ring_where_hosts_hold_several_ranks() {
 
 #[test]
 fn the_tier_of_two_ranks_is_the_highest_in_which_they_differ() {
-    let tiers = "2x2x2".parse().unwrap();
-    let request = PlanRequest { tiers: Some(tiers), ..request(&[2; 4], 4096) };
+    let request = request(&[2; 4], 4096);
+    let wiring = Wiring::new(&"2x2x2".parse().unwrap(), &request.topology, None).unwrap();
+    let request = PlanRequest { tiers: Some(wiring), ..request };
     let hosts = Hosts::new(&request);
     assert_eq!([1, 2, 3, 4, 7].map(|r| hosts.tier(Rank::ZERO, Rank(r))), [0, 1, 1, 2, 2]);
     assert_eq!(hosts.tier(Rank(5), Rank(4)), 0);

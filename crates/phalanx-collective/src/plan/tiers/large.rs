@@ -7,100 +7,62 @@
 //! different hosts have different borders: between hosts the vector is cut at all of them, and every piece between two borders, which
 //! has one owner on each host, is a track of the ring.
 
-use super::super::{
-    Draft, Extent, PlanRequest,
-    arena::staged::{self, Gather, Target},
-    draft::contribute,
-    ring::{Ring, Track},
-    step::{Buf, CollectiveOp},
+use super::{
+    super::{
+        Draft, Extent, PlanRequest,
+        draft::contribute,
+        ring::{Ring, Track},
+        step::CollectiveOp,
+    },
+    climb::{inner_share, inside_arena, legs, shaped},
 };
-use phalanx_core::{Rank, Tiers};
+use phalanx_core::Rank;
 
 pub fn supports(request: &PlanRequest) -> bool {
     request.op == CollectiveOp::Allreduce && request.n_ranks() > 1
 }
 
 pub fn draft(request: &PlanRequest, me: Rank) -> Draft<'_> {
+    if request.tiers.is_some() { along_tiers(request, me) } else { over_hosts(request, me) }
+}
+
+/// Each leg divides what the one below left.
+fn along_tiers(request: &PlanRequest, me: Rank) -> Draft<'_> {
     let whole = Extent::new(0, request.layout.len());
-    let inner = Inner::new(request, me);
-    let range = whole.part(inner.n, inner.place);
-    let rings = match &request.tiers {
-        Some(tiers) => shaped_rings(tiers, me, range),
-        None => host_ring(request, me, range, whole).into_iter().collect(),
-    };
-    let n_rings = rings.len();
-    let (up, down) = (rings.clone(), rings);
-    let climb = up.into_iter().enumerate().flat_map(move |(i, ring)| ring.reduce_scatter(i + 1 == n_rings));
-    let descend = down.into_iter().rev().flat_map(Ring::all_gather);
-    match inner.tier {
-        Tier0::Alone => Draft::over_links(0, contribute(request, 0, whole.len).chain(climb).chain(descend)),
-        Tier0::Links(ring) => {
-            let gather = ring.clone().all_gather();
-            let scatter = contribute(request, 0, whole.len).chain(ring.reduce_scatter(n_rings == 0));
-            Draft::over_links(0, scatter.chain(climb).chain(descend).chain(gather))
-        }
-        Tier0::Arena => {
-            let (n, place) = (inner.n, inner.place);
-            let group = request.topology.neighbours(me);
-            let chunks: Vec<Extent> = (0..n).map(|i| whole.part(n, i)).collect();
-            let lanes = staged::lanes(request, &chunks);
-            let target = Target { base: range.at, last: n_rings == 0 };
-            let scatter = staged::reduce_scatter(lanes, chunks.clone(), place, target);
-            let back = staged::single(request, &[whole.part(n, 0).len]);
-            let who = Gather { first: lanes.n_turns(), lanes: back, group, place, reads: true };
-            let gather = staged::gather(who, Some((Buf::Out, range)), chunks);
-            let steps = scatter.chain(climb).chain(descend).chain(gather);
-            Draft::in_arena(group, lanes.n_turns() + back.n_turns(), 0, steps)
-        }
+    let mut range = inner_share(request, me, whole);
+    let legs: Vec<_> = legs(request, me)
+        .into_iter()
+        .map(|leg| {
+            let divided = range;
+            range = leg.share(range);
+            (leg, divided)
+        })
+        .collect();
+    let n_legs = legs.len();
+    let down = legs.clone().into_iter().rev().flat_map(|(leg, range)| leg.all_gather(range));
+    let up = legs.into_iter().enumerate();
+    let up = up.flat_map(move |(i, (leg, range))| leg.reduce_scatter(range, i + 1 == n_legs));
+    shaped(request, me, up.chain(down), n_legs == 0)
+}
+
+/// Two tiers, the hosts and the ring between them.
+fn over_hosts(request: &PlanRequest, me: Rank) -> Draft<'_> {
+    let whole = Extent::new(0, request.layout.len());
+    let group = request.topology.neighbours(me);
+    let (n, place) = (group.len() as u32, request.topology.local_of(me));
+    let outer = host_ring(request, me, whole.part(n, place), whole);
+    let is_last = outer.is_none();
+    let up = outer.clone().into_iter().flat_map(|ring| ring.reduce_scatter(true));
+    let between = up.chain(outer.into_iter().flat_map(Ring::all_gather));
+    if n == 1 {
+        return Draft::over_links(0, contribute(request, 0, whole.len).chain(between));
     }
-}
-
-/// This rank in its innermost group.
-struct Inner {
-    n: u32,
-    place: u32,
-    tier: Tier0,
-}
-
-/// How the innermost group talks.
-enum Tier0 {
-    Alone,
-    Arena,
-    Links(Ring),
-}
-
-impl Inner {
-    fn new(request: &PlanRequest, me: Rank) -> Inner {
-        let neighbours = request.topology.neighbours(me);
-        let group = match &request.tiers {
-            Some(tiers) => tiers.group(me, 0),
-            None => neighbours.to_vec(),
-        };
-        let n = group.len() as u32;
-        let place = group.iter().position(|&r| r == me).expect("a rank is in its own group") as u32;
-        let tier = if n == 1 {
-            Tier0::Alone
-        } else if request.has_arena() && group == neighbours {
-            Tier0::Arena
-        } else {
-            let whole = Extent::new(0, request.layout.len());
-            Tier0::Links(Ring::among(place, n, whole, |i| group[i as usize]))
-        };
-        Inner { n, place, tier }
+    if request.has_arena() {
+        return inside_arena(request, me, between, is_last);
     }
-}
-
-/// One ring for each tier above 0 that holds more than one group; each divides what the one below left.
-fn shaped_rings(tiers: &Tiers, me: Rank, mut range: Extent) -> Vec<Ring> {
-    let place = tiers.coordinates(me);
-    let mut rings = Vec::new();
-    for (tier, &n) in tiers.dims().iter().enumerate().skip(1).filter(|&(_, &n)| n > 1) {
-        let peers = tiers.group(me, tier);
-        let ring = Ring::among(place[tier], n, range, |i| peers[i as usize]);
-        range = ring.share(&ring.tracks[0]);
-        rings.push(ring);
-    }
-    rings
+    let inner = Ring::among(place, n, whole, |i| group[i as usize]);
+    let scatter = contribute(request, 0, whole.len).chain(inner.clone().reduce_scatter(is_last));
+    Draft::over_links(0, scatter.chain(between).chain(inner.all_gather()))
 }
 
 /// The ring between hosts, one track for each piece of `range` that has one owner on every host.

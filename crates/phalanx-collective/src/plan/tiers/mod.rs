@@ -3,8 +3,12 @@
 //! Inside a host the arena is used where there is one; between hosts data goes over links, in as few messages as possible.
 
 pub mod large;
+pub mod pipelined;
 pub mod rooted;
 pub mod small;
+
+mod climb;
+mod way;
 
 use super::PlanRequest;
 use phalanx_core::Rank;

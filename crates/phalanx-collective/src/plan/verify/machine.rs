@@ -56,6 +56,7 @@ pub(super) struct Machine<'a> {
     runners: Vec<Runner<'a>>,
     pub races: Races,
     host_bytes: Vec<u64>,
+    tier_bytes: Vec<u64>,
 }
 
 /// What the ranks are left with.
@@ -82,7 +83,8 @@ impl<'a> Machine<'a> {
         let is_needed = plans.iter().any(|plan| plan.steps.iter().any(is_direct));
         let races = Races::new(is_needed, plans.len());
         let host_bytes = vec![0; request.topology.n_hosts() as usize];
-        Machine { request, runners: runners.collect(), races, host_bytes }
+        let tier_bytes = vec![0; request.n_tiers()];
+        Machine { request, runners: runners.collect(), races, host_bytes, tier_bytes }
     }
 
     /// Lets every rank go as far as it can until all have ended.
@@ -114,6 +116,7 @@ impl<'a> Machine<'a> {
         let report = PlanCost {
             sent_bytes: self.runners.iter().map(|r| r.sent_bytes).collect(),
             host_bytes: self.host_bytes,
+            tier_bytes: self.tier_bytes,
             n_steps: self.runners.iter().map(|r| r.plan.steps.len()).collect(),
         };
         Outcome {
@@ -291,9 +294,10 @@ impl<'a> Machine<'a> {
             };
         }
         let bytes = send.src.len * u64::from(self.request.elem_bytes);
-        let topology = &self.request.topology;
-        if topology.host_of(a) != topology.host_of(b) {
-            self.host_bytes[topology.host_of(a) as usize] += bytes;
+        let tier = self.request.tier_between(a, b);
+        self.tier_bytes[tier] += bytes;
+        if tier > 0 {
+            self.host_bytes[self.request.topology.host_of(a) as usize] += bytes;
         }
         let heard = self.runners[a.index()].heard;
         self.runners[a.index()].sent_bytes += bytes;

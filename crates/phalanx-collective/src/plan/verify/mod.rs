@@ -33,6 +33,8 @@ pub struct PlanCost {
     pub sent_bytes: Vec<u64>,
     /// Bytes that leave each host.
     pub host_bytes: Vec<u64>,
+    /// Bytes that all ranks send along each tier.
+    pub tier_bytes: Vec<u64>,
     /// Steps of each rank.
     pub n_steps: Vec<usize>,
 }
