@@ -5,6 +5,7 @@ mod bytes;
 mod cache;
 mod call;
 mod communicator;
+pub mod ddl;
 pub mod engine;
 mod error;
 mod invoke;

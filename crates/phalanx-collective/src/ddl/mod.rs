@@ -1,0 +1,322 @@
+//! IBM DDL's functions over the engine: Init, Bcast, AllReduce, AllReduceN, along the tiers that its option string names.
+//!
+//! Tensors go by name, so ranks may call in any order; what differs between ranks is an error on all of them, not a deadlock.
+//!
+//! ```
+//! use phalanx_collective::ddl::{Ddl, Manner};
+//! use phalanx_core::ReduceOp;
+//!
+//! // A world of one, unless a launcher says otherwise; for 12 ranks on 3 hosts: Ddl::init(Some(4), "-mode n:4x3").
+//! let mut ddl = Ddl::init(None, "")?;
+//! let mut weights = vec![1.0f32; 8];
+//! ddl.bcast("weights", &mut weights)?;
+//! ddl.allreduce("gradients", &mut weights, ReduceOp::Average, Manner::default())?;
+//! ddl.finalize()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod check;
+mod options;
+mod report;
+mod setup;
+
+pub use check::{CheckError, Tolerance};
+pub use options::{DdlOptions, Letter, Mode, OptionsError};
+pub use report::{Iterations, TierLine, TierReport};
+pub use setup::{Told, settle};
+
+use crate::{
+    ArenaVec, Communicator, Error, Meter, bytes,
+    engine::{Engine, EngineError, EngineTensor, Request},
+    plan::Wiring,
+};
+use check::{DumpHead, GATHERED, RECORD};
+use phalanx_core::{DType, Element, Grid, OpError, Rank, ReduceOp, Way, topology::TopologyError};
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+#[derive(thiserror::Error)]
+pub enum DdlError {
+    #[error("{origin}: {why}")]
+    Options { origin: &'static str, why: OptionsError },
+    #[error(transparent)]
+    Shape(#[from] TopologyError),
+    #[error(
+        "num_gpu is {given}, but the host of rank {rank} has {have} ranks: start as many ranks a host as you pass, or leave it out"
+    )]
+    WrongLocal { rank: Rank, given: u32, have: u32 },
+    #[error("{what} is not built: {instead}")]
+    NotYet { what: &'static str, instead: &'static str },
+    #[error("DDL has already been initialized.")]
+    AlreadyInitialized,
+    #[error("rank {rank} cannot start with its options; its own error says why")]
+    OtherRank { rank: Rank },
+    #[error("ranks 0 and {rank} were started with different options: all ranks give the same ones")]
+    Disagree { rank: Rank },
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error(transparent)]
+    Op(#[from] OpError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    World(#[from] Error),
+}
+
+/// As `Display`: a program whose `main` returns this error prints the `Debug` form, and people read it.
+impl fmt::Debug for DdlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How an allreduce is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Manner {
+    /// Compare the result with a baseline, and fail on all ranks where it is too far off.
+    pub check: Option<Tolerance>,
+}
+
+/// Gives a communicator the shape that its options ask for. Every rank calls it before its engine starts; options that differ are an error on
+/// all of them, and the communicator stays usable.
+pub fn wire(communicator: &mut Communicator, told: &Told<'_>) -> Result<(DdlOptions, Wiring), DdlError> {
+    let config = communicator.world().config().clone();
+    let settled = settle(told, &config, communicator.topology(), communicator.rank());
+    let mut hasher = DefaultHasher::new();
+    if let Ok((options, wiring)) = &settled {
+        (options.dump_iter, wiring.grid.tiers().dims(), Way::show(&wiring.ways)).hash(&mut hasher);
+    }
+    let mine = [i64::from(settled.is_err()), hasher.finish() as i64];
+    let n = communicator.size() as usize;
+    let mut all = vec![0i64; 2 * n];
+    communicator.allgather(&mine, &mut all, &vec![2; n])?;
+    let settled = settled?;
+    if let Some(rank) = all.chunks(2).position(|row| row[0] != 0) {
+        return Err(DdlError::OtherRank { rank: Rank::at(rank) });
+    }
+    if let Some(rank) = all.chunks(2).position(|row| row[1] != all[1]) {
+        return Err(DdlError::Disagree { rank: Rank::at(rank) });
+    }
+    communicator.rewire(settled.1.clone())?;
+    Ok(settled)
+}
+
+/// One process has one DDL, as in DDL itself: its second Init is an error. Relaxed would do; it guards nothing else.
+static INITIALIZED: AtomicBool = AtomicBool::new(false);
+
+/// This process as a learner.
+#[derive(Debug)]
+pub struct Ddl {
+    engine: Option<Engine>,
+    options: DdlOptions,
+    wiring: Wiring,
+    meter: Arc<Meter>,
+    iterations: Iterations,
+    local_rank: u32,
+}
+
+impl Ddl {
+    /// Joins the world. `n_local` is the number of ranks that each host should have; `options` DDL's string, as in `-mode n:4x3 -dump_iter 100`.
+    /// Without options `DDL_OPTIONS` is read; without a mode there is a single ring.
+    pub fn init(n_local: Option<u32>, options: &str) -> Result<Ddl, DdlError> {
+        if INITIALIZED.swap(true, Ordering::SeqCst) {
+            return Err(DdlError::AlreadyInitialized);
+        }
+        let from_env = std::env::var("DDL_OPTIONS").ok();
+        let told = Told { n_local, options, from_env: from_env.as_deref() };
+        let started = Ddl::start(&told);
+        if started.is_err() {
+            INITIALIZED.store(false, Ordering::SeqCst);
+        }
+        started
+    }
+
+    fn start(told: &Told<'_>) -> Result<Ddl, DdlError> {
+        let mut communicator = Communicator::from_env()?;
+        let (options, wiring) = wire(&mut communicator, told)?;
+        let (meter, local_rank) = (communicator.meter(), communicator.local_rank());
+        meter.take_times(options.dump_iter > 0);
+        let iterations = Iterations::new(options.dump_iter);
+        let engine = Some(Engine::start(communicator)?);
+        Ok(Ddl { engine, options, wiring, meter, iterations, local_rank })
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("it is taken when this ends")
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.engine().rank()
+    }
+
+    pub fn size(&self) -> u32 {
+        self.engine().size()
+    }
+
+    pub fn local_rank(&self) -> u32 {
+        self.local_rank
+    }
+
+    /// The device that belongs to this rank: its place on the host.
+    pub fn device(&self) -> u32 {
+        self.local_rank
+    }
+
+    /// Which rank is where.
+    pub fn grid(&self) -> &Grid {
+        &self.wiring.grid
+    }
+
+    pub fn options(&self) -> &DdlOptions {
+        &self.options
+    }
+
+    /// Zeros that the ranks of this host can reach.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<ArenaVec<T>, DdlError> {
+        Ok(ArenaVec::zeros(self.engine().world(), len)?)
+    }
+
+    /// Gives every rank the data of rank 0.
+    pub fn bcast<T: Element>(&mut self, name: &str, data: &mut [T]) -> Result<(), DdlError> {
+        let request = Request::broadcast(EngineTensor::new(data.to_vec()), Rank::ZERO);
+        let result = self.engine().submit(request.name(format!("ddl.bcast.{name}")))?.wait()?;
+        copy_back(result.tensors, &mut [data]);
+        Ok(())
+    }
+
+    /// Reduces over all ranks, along the tiers.
+    pub fn allreduce<T: Element>(
+        &mut self,
+        name: &str,
+        data: &mut [T],
+        op: ReduceOp,
+        manner: Manner,
+    ) -> Result<(), DdlError> {
+        self.reduce(name, &mut [data], op, manner, false)
+    }
+
+    /// Reduces several vectors at once: all of them, or none.
+    pub fn allreduce_n<T: Element>(
+        &mut self,
+        name: &str,
+        data: &mut [&mut [T]],
+        op: ReduceOp,
+        manner: Manner,
+    ) -> Result<(), DdlError> {
+        self.reduce(name, data, op, manner, true)
+    }
+
+    fn reduce<T: Element>(
+        &mut self,
+        name: &str,
+        data: &mut [&mut [T]],
+        op: ReduceOp,
+        manner: Manner,
+        grouped: bool,
+    ) -> Result<(), DdlError> {
+        let inputs: Option<Vec<Vec<T>>> = manner.check.map(|_| data.iter().map(|d| d.to_vec()).collect());
+        let mut tensors: Vec<EngineTensor> = data.iter().map(|d| EngineTensor::new(d.to_vec())).collect();
+        let request = match tensors.pop() {
+            Some(tensor) if !grouped => Request::allreduce(tensor),
+            last => Request::grouped_allreduce(tensors.into_iter().chain(last).collect()),
+        };
+        let began = self.iterations.begin(name);
+        let result =
+            self.engine().submit(request.name(format!("ddl.allreduce.{name}")).op(op).awaited())?.wait()?;
+        copy_back(result.tensors, data);
+        if let (Some(tolerance), Some(inputs)) = (manner.check, inputs) {
+            let many = inputs.len() > 1;
+            for (i, (input, output)) in inputs.into_iter().zip(data.iter()).enumerate() {
+                let name = if many { format!("{name}[{i}]") } else { name.to_string() };
+                self.compare(&name, input, bytes::of(&**output), (T::DTYPE, op), tolerance)?;
+            }
+        }
+        if self.iterations.end(began) {
+            self.dump()?;
+        }
+        Ok(())
+    }
+
+    fn gather<T: Element>(&self, name: String, data: Vec<T>) -> Result<EngineTensor, DdlError> {
+        let answer = self.engine().submit(Request::allgather(EngineTensor::new(data)).name(name))?.wait()?;
+        Ok(answer.tensor().expect("an allgather gives one tensor"))
+    }
+
+    /// CHECK-2.
+    fn compare<T: Element>(
+        &self,
+        name: &str,
+        input: Vec<T>,
+        result: &[u8],
+        (dtype, op): (DType, ReduceOp),
+        tolerance: Tolerance,
+    ) -> Result<(), DdlError> {
+        let gathered = self.gather(format!("ddl.check.{name}"), input)?;
+        let faults = check::judge(dtype, op, result, gathered.bytes(), tolerance);
+        let records = self.gather(format!("ddl.verdict.{name}"), check::record(&faults).to_vec())?;
+        let records = records.into_vec::<f64>().expect("records are numbers");
+        debug_assert_eq!(records.len(), RECORD * self.size() as usize);
+        let Some(error) = check::verdict(name, &records) else { return Ok(()) };
+        let text = error.to_string();
+        let head = DumpHead {
+            rank: self.rank().0,
+            tensor: name,
+            dtype: dtype.name(),
+            op: op.name(),
+            tiers: &self.wiring.grid.tiers().to_string(),
+            ways: &Way::show(&self.wiring.ways),
+            baseline: GATHERED,
+            rtol: tolerance.rtol,
+            error: &text,
+        };
+        if let Err(why) = check::dump(&head, &faults) {
+            phalanx_net::voice::warn(&format!("ddl.dump{:03} cannot be written: {why}", head.rank));
+        }
+        Err(error.into())
+    }
+
+    /// Bytes, messages and times of each tier so far, on this rank.
+    pub fn report(&self) -> TierReport {
+        TierReport::new(&self.wiring, &self.meter.read())
+    }
+
+    /// Rank 0 says where the time of the last iterations went, and who came last.
+    fn dump(&mut self) -> Result<(), DdlError> {
+        let report = self.report();
+        let all = self.gather("ddl.dump".into(), report.words(&self.iterations))?;
+        let all = all.into_vec::<f64>().expect("words are numbers");
+        if self.rank() == Rank::ZERO {
+            phalanx_net::voice::warn(&report.shown(&self.iterations, &all));
+        }
+        self.iterations.reset();
+        Ok(())
+    }
+
+    /// Leaves the world in order.
+    pub fn finalize(mut self) -> Result<(), DdlError> {
+        if let Some(engine) = self.engine.take() {
+            engine.shutdown()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ddl {
+    fn drop(&mut self) {
+        // The engine first: the next Init joins the world anew.
+        drop(self.engine.take());
+        INITIALIZED.store(false, Ordering::SeqCst);
+    }
+}
+
+fn copy_back<T: Element>(tensors: Vec<EngineTensor>, data: &mut [&mut [T]]) {
+    for (tensor, into) in tensors.into_iter().zip(data) {
+        into.copy_from_slice(tensor.as_slice().expect("it was submitted with this type"));
+    }
+}

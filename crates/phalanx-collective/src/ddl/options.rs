@@ -1,0 +1,226 @@
+//! DDL's option string: what is written there, and what is wrong with it.
+//!
+//! ```text
+//! options := { "-mode" letter ":" shape | "-dump_iter" N | "-dev_sync" 0..2 | "-rebind_iter" N | "-dbg_level" 0..2 }
+//! ```
+
+use phalanx_core::{Tiers, Way, topology::TopologyError};
+use std::{fmt, str::FromStr};
+
+/// An option string, read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DdlOptions {
+    /// Without one: a single ring of all ranks.
+    pub mode: Option<Mode>,
+    /// Every so many iterations rank 0 says where the time went; 0: never.
+    pub dump_iter: u32,
+    /// Whether a device is waited for before (1), or before and after (2) a call. Only devices of torch have something to wait for.
+    pub dev_sync: u8,
+    /// Every so many iterations slow ranks are looked for; 0: never.
+    pub rebind_iter: u32,
+    pub dbg_level: u8,
+}
+
+/// How to reduce, and along which shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mode {
+    pub letter: Letter,
+    pub tiers: Tiers,
+}
+
+/// DDL's letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Letter {
+    /// The best way of each tier: the arena for all tiers inside a host, then direct where few ranks meet, else rings.
+    B,
+    /// The arena for the first tier, then rings.
+    N,
+    /// Rings over links, in every tier.
+    R,
+    /// Halving where a tier is a power of two, else a ring: our reading of "RCS".
+    C,
+    /// MPI's reduce_scatter and allgatherv.
+    M,
+    /// Tries the ways of each tier and keeps the best.
+    P,
+}
+
+impl Letter {
+    pub const ALL: [Letter; 6] = [Letter::B, Letter::N, Letter::R, Letter::C, Letter::M, Letter::P];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Letter::B => "b",
+            Letter::N => "n",
+            Letter::R => "r",
+            Letter::C => "c",
+            Letter::M => "m",
+            Letter::P => "p",
+        }
+    }
+}
+
+impl Mode {
+    /// One way a tier; none for letters that are more than ways.
+    pub fn ways(&self) -> Option<Vec<Way>> {
+        let tiers = self.tiers.dims().iter().enumerate();
+        let way = |(tier, &n): (usize, &u32)| match self.letter {
+            // Where the tiers below are not the whole host, `Wiring` takes a ring instead of the arena.
+            Letter::B if tier < 2 => Way::Arena,
+            Letter::B if n == 2 => Way::Direct,
+            Letter::N if tier == 0 => Way::Arena,
+            Letter::C => Way::Halving,
+            _ => Way::Ring,
+        };
+        (!matches!(self.letter, Letter::M | Letter::P)).then(|| tiers.map(way).collect())
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.letter.name(), self.tiers)
+    }
+}
+
+/// What is wrong with an option string.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    #[error("{flag:?} is not an option of DDL; known: -mode -dump_iter -dev_sync -rebind_iter -dbg_level")]
+    UnknownFlag { flag: String },
+    #[error("{flag} is given twice")]
+    Twice { flag: String },
+    #[error("{flag} needs a value: write {example}")]
+    NoValue { flag: String, example: &'static str },
+    #[error("{flag} {value:?} cannot be used: write {example}")]
+    BadValue { flag: String, value: String, example: &'static str },
+    #[error("-mode {value:?} has no shape: write a letter, a colon and a shape, as in -mode n:4x3")]
+    NoShape { value: String },
+    #[error(
+        "-mode {value:?}: {letter:?} is not a mode; b best way of each tier, n arena and rings, r rings, c halving, m MPI, p explore"
+    )]
+    UnknownLetter { value: String, letter: String },
+    #[error("-mode {value:?}: {why}")]
+    BadShape { value: String, why: TopologyError },
+}
+
+impl FromStr for DdlOptions {
+    type Err = OptionsError;
+
+    fn from_str(text: &str) -> Result<DdlOptions, OptionsError> {
+        let mut options = DdlOptions::default();
+        let mut seen = Vec::new();
+        let mut words = text.split_whitespace();
+        while let Some(flag) = words.next() {
+            let Some(&(_, example)) = FLAGS.iter().find(|(name, _)| *name == flag) else {
+                return Err(OptionsError::UnknownFlag { flag: flag.into() });
+            };
+            if seen.contains(&flag) {
+                return Err(OptionsError::Twice { flag: flag.into() });
+            }
+            seen.push(flag);
+            let value = words.next().filter(|word| !word.starts_with('-'));
+            let value = value.ok_or(OptionsError::NoValue { flag: flag.into(), example })?;
+            let number = |most: u32| {
+                let bad = OptionsError::BadValue { flag: flag.into(), value: value.into(), example };
+                value.parse::<u32>().ok().filter(|n| *n <= most).ok_or(bad)
+            };
+            match flag {
+                "-mode" => options.mode = Some(mode(value)?),
+                "-dump_iter" => options.dump_iter = number(u32::MAX)?,
+                "-rebind_iter" => options.rebind_iter = number(u32::MAX)?,
+                "-dev_sync" => options.dev_sync = number(2)? as u8,
+                _ => options.dbg_level = number(2)? as u8,
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Each option and an example of it.
+const FLAGS: [(&str, &str); 5] = [
+    ("-mode", "-mode n:4x3"),
+    ("-dump_iter", "-dump_iter 100"),
+    ("-dev_sync", "-dev_sync 0, 1 or 2"),
+    ("-rebind_iter", "-rebind_iter 100"),
+    ("-dbg_level", "-dbg_level 0, 1 or 2"),
+];
+
+fn mode(value: &str) -> Result<Mode, OptionsError> {
+    let Some((letter, shape)) = value.split_once(':') else {
+        return Err(OptionsError::NoShape { value: value.into() });
+    };
+    let known = Letter::ALL.into_iter().find(|l| l.name() == letter);
+    let letter =
+        known.ok_or_else(|| OptionsError::UnknownLetter { value: value.into(), letter: letter.into() })?;
+    let tiers = shape.parse().map_err(|why| OptionsError::BadShape { value: value.into(), why })?;
+    Ok(Mode { letter, tiers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_of_the_manual_are_read() {
+        let options: DdlOptions = "-mode b:4x8x2 -dump_iter 100".parse().unwrap();
+        let mode = options.mode.clone().unwrap();
+        assert_eq!((mode.to_string().as_str(), options.dump_iter), ("b:4x8x2", 100));
+        let all: DdlOptions = "-dbg_level 2 -rebind_iter 7 -dev_sync 1 -mode p:12".parse().unwrap();
+        assert_eq!((all.dbg_level, all.rebind_iter, all.dev_sync), (2, 7, 1));
+        assert_eq!("  ".parse(), Ok(DdlOptions::default()));
+    }
+
+    #[test]
+    fn every_letter_has_its_ways() {
+        let ways = |text: &str| {
+            let options: DdlOptions = format!("-mode {text}").parse().unwrap();
+            options.mode.unwrap().ways().map(|ways| Way::show(&ways))
+        };
+        assert_eq!(ways("n:4x3").as_deref(), Some("arena,ring"));
+        assert_eq!(ways("r:4x3").as_deref(), Some("ring,ring"));
+        assert_eq!(ways("c:4x8x2").as_deref(), Some("halving,halving,halving"));
+        assert_eq!(ways("b:2x2x3x2").as_deref(), Some("arena,arena,ring,direct"));
+        assert_eq!([ways("m:4x3"), ways("p:4x3")], [None, None]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_write() {
+        for (text, says) in [
+            (
+                "-mode q:4x3",
+                "-mode \"q:4x3\": \"q\" is not a mode; b best way of each tier, n arena and rings, r rings, c halving, m MPI, p explore",
+            ),
+            (
+                "-mode 4x3",
+                "-mode \"4x3\" has no shape: write a letter, a colon and a shape, as in -mode n:4x3",
+            ),
+            (
+                "-mode n:4x",
+                "-mode \"n:4x\": \"4x\" is not a shape like 8, 4x3 or 4x8x2 (one to four positive numbers joined by x)",
+            ),
+            (
+                "-mode n:0",
+                "-mode \"n:0\": \"0\" is not a shape like 8, 4x3 or 4x8x2 (one to four positive numbers joined by x)",
+            ),
+            (
+                "-mode n:2x2x2x2x2",
+                "-mode \"n:2x2x2x2x2\": \"2x2x2x2x2\" is not a shape like 8, 4x3 or 4x8x2 (one to four positive numbers joined by x)",
+            ),
+            ("-mode", "-mode needs a value: write -mode n:4x3"),
+            ("-mode -dump_iter 3", "-mode needs a value: write -mode n:4x3"),
+            ("-dump_iter ten", "-dump_iter \"ten\" cannot be used: write -dump_iter 100"),
+            ("-dev_sync 3", "-dev_sync \"3\" cannot be used: write -dev_sync 0, 1 or 2"),
+            (
+                "-dump 3",
+                "\"-dump\" is not an option of DDL; known: -mode -dump_iter -dev_sync -rebind_iter -dbg_level",
+            ),
+            (
+                "n:4x3",
+                "\"n:4x3\" is not an option of DDL; known: -mode -dump_iter -dev_sync -rebind_iter -dbg_level",
+            ),
+            ("-mode n:4 -mode r:4", "-mode is given twice"),
+        ] {
+            assert_eq!(text.parse::<DdlOptions>().unwrap_err().to_string(), says, "{text}");
+        }
+    }
+}

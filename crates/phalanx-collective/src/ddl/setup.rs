@@ -1,0 +1,100 @@
+//! Which shape a world gets: the caller's options, then the environment's, then the hosts.
+
+use super::{
+    DdlError,
+    options::{DdlOptions, Letter},
+};
+use crate::plan::Wiring;
+use phalanx_core::{Config, Rank, Tiers, Topology, Way};
+
+/// What `Ddl::init` was told.
+#[derive(Clone, Debug, Default)]
+pub struct Told<'a> {
+    /// Ranks of this host that the caller expects.
+    pub n_local: Option<u32>,
+    /// The caller's option string; empty: none.
+    pub options: &'a str,
+    /// `DDL_OPTIONS` of the environment, used where the caller has no options.
+    pub from_env: Option<&'a str>,
+}
+
+/// The options that count, and the wiring they ask for.
+pub fn settle(
+    told: &Told<'_>,
+    config: &Config,
+    topology: &Topology,
+    me: Rank,
+) -> Result<(DdlOptions, Wiring), DdlError> {
+    let given = !told.options.trim().is_empty();
+    let (text, origin) =
+        if given { (told.options, "options") } else { (told.from_env.unwrap_or(""), "DDL_OPTIONS") };
+    let options: DdlOptions = text.parse().map_err(|why| DdlError::Options { origin, why })?;
+    let have = topology.neighbours(me).len() as u32;
+    if let Some(given) = told.n_local.filter(|n| *n != have) {
+        return Err(DdlError::WrongLocal { rank: me, given, have });
+    }
+    if options.rebind_iter > 0 {
+        return Err(DdlError::NotYet {
+            what: "-rebind_iter",
+            instead: "leave it out, and bind ranks with `phalanx run --bind`",
+        });
+    }
+    let wiring = match (&options.mode, &config.tiers) {
+        // The caller's own mode; the environment's shape comes before the environment's options.
+        (Some(mode), tiers) if given || tiers.is_none() => {
+            let ways = mode.ways().ok_or(match mode.letter {
+                Letter::M => DdlError::NotYet { what: "-mode m", instead: "write -mode r for rings" },
+                _ => DdlError::NotYet {
+                    what: "-mode p",
+                    instead: "write -mode b, or try the ways with PHALANX_WAYS",
+                },
+            })?;
+            Wiring::new(&mode.tiers, topology, Some(&ways))?
+        }
+        (_, Some(tiers)) => Wiring::new(tiers, topology, config.ways.as_deref())?,
+        // DDL without a mode is a single ring, whatever the hosts.
+        (_, None) => Wiring::new(&Tiers::new(&[topology.n_ranks()])?, topology, Some(&[Way::Ring]))?,
+    };
+    Ok((options, wiring))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(told: &Told<'_>, config: &Config) -> Result<String, String> {
+        let topology = Topology::of_sizes(&[4, 4, 4]);
+        let (_, wiring) = settle(told, config, &topology, Rank(5)).map_err(|e| e.to_string())?;
+        Ok(format!("{} {}", wiring.grid.tiers(), Way::show(&wiring.ways)))
+    }
+
+    #[test]
+    fn the_caller_comes_before_the_environment_and_its_options() {
+        let mut config = Config::default();
+        let told = Told { n_local: Some(4), options: "-mode n:4x3", from_env: Some("-mode r:12") };
+        let env = Told { options: "", ..told.clone() };
+        assert_eq!(shape(&told, &config).as_deref(), Ok("4x3 arena,ring"));
+        assert_eq!(shape(&env, &config).as_deref(), Ok("12 ring"));
+        assert_eq!(shape(&Told::default(), &config).as_deref(), Ok("12 ring"), "no mode: one ring");
+        config.set("PHALANX_TIERS", "2x6").unwrap();
+        config.set("PHALANX_WAYS", "ring,direct").unwrap();
+        assert_eq!(shape(&env, &config).as_deref(), Ok("2x6 ring,direct"));
+        assert_eq!(shape(&told, &config).as_deref(), Ok("4x3 arena,ring"));
+    }
+
+    #[test]
+    fn what_does_not_fit_the_world_is_said_with_both_numbers() {
+        let config = Config::default();
+        let says =
+            |n_local, options: &str| shape(&Told { n_local, options, from_env: None }, &config).unwrap_err();
+        assert_eq!(says(None, "-mode n:4x4"), "shape 4x4 holds 16 ranks, but the world has 12");
+        assert_eq!(
+            says(Some(3), "-mode n:4x3"),
+            "num_gpu is 3, but the host of rank 5 has 4 ranks: start as many ranks a host as you pass, or leave it out"
+        );
+        assert!(says(None, "-mode m:4x3").starts_with("-mode m is not built"));
+        assert!(says(None, "-mode p:4x3").starts_with("-mode p is not built"));
+        assert!(says(None, "-mode n:4x3 -rebind_iter 5").starts_with("-rebind_iter is not built"));
+        assert!(says(None, "-mode z:4x3").starts_with("options: -mode \"z:4x3\""));
+    }
+}
