@@ -1,7 +1,7 @@
 //! Whether a result is what the sum of all inputs in `f64` says, and the report if it is not.
 //!
-//! - CHECK-1: a result passes where `|a - b| <= atol + rtol * |b|`; zeros therefore pass. NaN and infinities pass only where both sides have the same.
-//! - CHECK-2: all ranks judge together: if one finds a fault, all raise it, with the same rank, index and values.
+//! - JUDGE-1: a result passes where `|a - b| <= atol + rtol * |b|`; zeros therefore pass. NaN and infinities pass only where both sides have the same.
+//! - JUDGE-2: all ranks judge together: if one finds a fault, all raise it, with the same rank, index and values.
 
 use phalanx_core::{DType, Rank, ReduceOp};
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub const GATHERED: &str = "all inputs gathered and reduced as f64 in rank order
 
 /// One element that is too far off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Fault {
+pub struct OffElement {
     pub index: u64,
     pub value: f64,
     pub baseline: f64,
@@ -45,7 +45,13 @@ pub struct Fault {
 }
 
 /// The elements that do not pass, worst first, at most 100 of them. `gathered` has the inputs of all ranks, one behind the other.
-pub fn judge(dtype: DType, op: ReduceOp, result: &[u8], gathered: &[u8], tolerance: Tolerance) -> Vec<Fault> {
+pub fn judge(
+    dtype: DType,
+    op: ReduceOp,
+    result: &[u8],
+    gathered: &[u8],
+    tolerance: Tolerance,
+) -> Vec<OffElement> {
     let (n, bytes) = (result.len() / dtype.size(), result.len());
     if n == 0 {
         return Vec::new();
@@ -60,14 +66,14 @@ pub fn judge(dtype: DType, op: ReduceOp, result: &[u8], gathered: &[u8], toleran
         // NaN is reported even where the baseline has it, too: it is what people look for.
         _ => a == b,
     };
-    let mut faults: Vec<Fault> = (0..n)
+    let mut faults: Vec<OffElement> = (0..n)
         .filter_map(|i| {
             let (value, baseline) = (number(dtype, result, i), baselines[i]);
             let nan_from = (0..n_ranks).find(|&r| !input(r, i).is_finite()).map(|r| r as u32);
-            (!passes(value, baseline)).then_some(Fault { index: i as u64, value, baseline, nan_from })
+            (!passes(value, baseline)).then_some(OffElement { index: i as u64, value, baseline, nan_from })
         })
         .collect();
-    let off = |f: &Fault| {
+    let off = |f: &OffElement| {
         let off = (f.value - f.baseline).abs();
         if off.is_nan() { f64::INFINITY } else { off }
     };
@@ -138,13 +144,13 @@ fn number(dtype: DType, bytes: &[u8], i: usize) -> f64 {
 pub const RECORD: usize = 5;
 
 /// What a rank tells the others of its worst fault.
-pub fn record(faults: &[Fault]) -> [f64; RECORD] {
+pub fn record(faults: &[OffElement]) -> [f64; RECORD] {
     faults.first().map_or([0.0; RECORD], |f| {
         [1.0, f.index as f64, f.value, f.baseline, f.nan_from.map_or(-1.0, f64::from)]
     })
 }
 
-/// The fault that all ranks raise: that of the lowest rank that has one (CHECK-2).
+/// The fault that all ranks raise: that of the lowest rank that has one (JUDGE-2).
 pub fn verdict(tensor: &str, records: &[f64]) -> Option<CheckError> {
     let (rank, worst) = records.chunks(RECORD).enumerate().find(|(_, record)| record[0] != 0.0)?;
     Some(CheckError {
@@ -173,7 +179,7 @@ pub struct DumpHead<'a> {
 }
 
 /// Writes `ddl.dumpRRR` in the working directory: a line for the call and one for each of this rank's faults.
-pub fn dump(head: &DumpHead<'_>, faults: &[Fault]) -> std::io::Result<PathBuf> {
+pub fn dump(head: &DumpHead<'_>, faults: &[OffElement]) -> std::io::Result<PathBuf> {
     let path = PathBuf::from(format!("ddl.dump{:03}", head.rank));
     let mut file = File::create(&path)?;
     writeln!(file, "{}", serde_json::to_string(head)?)?;
@@ -203,7 +209,7 @@ mod tests {
         values.iter().flat_map(|v| v.to_ne_bytes()).collect()
     }
 
-    fn of_f32(result: &[f32], inputs: &[f32], rtol: f64) -> Vec<Fault> {
+    fn of_f32(result: &[f32], inputs: &[f32], rtol: f64) -> Vec<OffElement> {
         let tolerance = Tolerance { rtol, atol: None };
         judge(DType::F32, ReduceOp::Sum, &bytes(result), &bytes(inputs), tolerance)
     }
@@ -212,7 +218,7 @@ mod tests {
     fn what_is_near_passes_and_zeros_do_not_trip() {
         let inputs = [1.0, 2.0, 0.0, 3.0, 4.0, 0.0];
         assert_eq!(of_f32(&[4.0, 6.0, 0.0], &inputs, 0.0), []);
-        assert_eq!(of_f32(&[4.3, 6.0, 0.0], &inputs, 0.17), [], "CHECK-1");
+        assert_eq!(of_f32(&[4.3, 6.0, 0.0], &inputs, 0.17), [], "JUDGE-1");
         let faults = of_f32(&[4.0, 9.0, 1.0], &inputs, 0.17);
         assert_eq!(faults.iter().map(|f| f.index).collect::<Vec<_>>(), [1, 2], "worst first");
         assert_eq!((faults[0].value, faults[0].baseline), (9.0, 6.0));
@@ -227,7 +233,7 @@ mod tests {
             error.to_string(),
             "w: element 0 is NaN on rank 1, but the baseline (all inputs gathered and reduced as f64 in rank order) is NaN; \
              the input of rank 1 was not a finite number",
-            "CHECK-2"
+            "JUDGE-2"
         );
     }
 

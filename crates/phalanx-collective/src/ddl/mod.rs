@@ -21,9 +21,9 @@ mod report;
 mod setup;
 
 pub use check::{CheckError, Tolerance};
-pub use options::{DdlOptions, Letter, Mode, OptionsError};
+pub use options::{DdlOptions, Mode, ModeLetter, OptionsError};
 pub use report::{Iterations, TierLine, TierReport};
-pub use setup::{Told, settle};
+pub use setup::{DdlWish, settle};
 
 use crate::{
     ArenaVec, Communicator, Error, Meter, bytes,
@@ -85,7 +85,7 @@ pub struct Manner {
 
 /// Gives a communicator the shape that its options ask for. Every rank calls it before its engine starts; options that differ are an error on
 /// all of them, and the communicator stays usable.
-pub fn wire(communicator: &mut Communicator, told: &Told<'_>) -> Result<(DdlOptions, Wiring), DdlError> {
+pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlOptions, Wiring), DdlError> {
     let config = communicator.world().config().clone();
     let settled = settle(told, &config, communicator.topology(), communicator.rank());
     let mut hasher = DefaultHasher::new();
@@ -129,7 +129,7 @@ impl Ddl {
             return Err(DdlError::AlreadyInitialized);
         }
         let from_env = std::env::var("DDL_OPTIONS").ok();
-        let told = Told { n_local, options, from_env: from_env.as_deref() };
+        let told = DdlWish { n_local, options, from_env: from_env.as_deref() };
         let started = Ddl::start(&told);
         if started.is_err() {
             INITIALIZED.store(false, Ordering::SeqCst);
@@ -137,7 +137,7 @@ impl Ddl {
         started
     }
 
-    fn start(told: &Told<'_>) -> Result<Ddl, DdlError> {
+    fn start(told: &DdlWish<'_>) -> Result<Ddl, DdlError> {
         let mut communicator = Communicator::from_env()?;
         let (options, wiring) = wire(&mut communicator, told)?;
         let (meter, local_rank) = (communicator.meter(), communicator.local_rank());
@@ -248,7 +248,7 @@ impl Ddl {
         Ok(answer.tensor().expect("an allgather gives one tensor"))
     }
 
-    /// CHECK-2.
+    /// JUDGE-2.
     fn compare<T: Element>(
         &self,
         name: &str,

@@ -12,11 +12,11 @@ use std::{fmt, str::FromStr};
 pub struct DdlOptions {
     /// Without one: a single ring of all ranks.
     pub mode: Option<Mode>,
-    /// Every so many iterations rank 0 says where the time went; 0: never.
+    /// Every N iterations rank 0 says where the time went; 0: never.
     pub dump_iter: u32,
     /// Whether a device is waited for before (1), or before and after (2) a call. Only devices of torch have something to wait for.
     pub dev_sync: u8,
-    /// Every so many iterations slow ranks are looked for; 0: never.
+    /// Every N iterations slow ranks are looked for; 0: never.
     pub rebind_iter: u32,
     pub dbg_level: u8,
 }
@@ -24,13 +24,13 @@ pub struct DdlOptions {
 /// How to reduce, and along which shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mode {
-    pub letter: Letter,
+    pub letter: ModeLetter,
     pub tiers: Tiers,
 }
 
 /// DDL's letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Letter {
+pub enum ModeLetter {
     /// The best way of each tier: the arena for all tiers inside a host, then direct where few ranks meet, else rings.
     B,
     /// The arena for the first tier, then rings.
@@ -45,17 +45,18 @@ pub enum Letter {
     P,
 }
 
-impl Letter {
-    pub const ALL: [Letter; 6] = [Letter::B, Letter::N, Letter::R, Letter::C, Letter::M, Letter::P];
+impl ModeLetter {
+    pub const ALL: [ModeLetter; 6] =
+        [ModeLetter::B, ModeLetter::N, ModeLetter::R, ModeLetter::C, ModeLetter::M, ModeLetter::P];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Letter::B => "b",
-            Letter::N => "n",
-            Letter::R => "r",
-            Letter::C => "c",
-            Letter::M => "m",
-            Letter::P => "p",
+            ModeLetter::B => "b",
+            ModeLetter::N => "n",
+            ModeLetter::R => "r",
+            ModeLetter::C => "c",
+            ModeLetter::M => "m",
+            ModeLetter::P => "p",
         }
     }
 }
@@ -66,13 +67,13 @@ impl Mode {
         let tiers = self.tiers.dims().iter().enumerate();
         let way = |(tier, &n): (usize, &u32)| match self.letter {
             // Where the tiers below are not the whole host, `Wiring` takes a ring instead of the arena.
-            Letter::B if tier < 2 => Way::Arena,
-            Letter::B if n == 2 => Way::Direct,
-            Letter::N if tier == 0 => Way::Arena,
-            Letter::C => Way::Halving,
+            ModeLetter::B if tier < 2 => Way::Arena,
+            ModeLetter::B if n == 2 => Way::Direct,
+            ModeLetter::N if tier == 0 => Way::Arena,
+            ModeLetter::C => Way::Halving,
             _ => Way::Ring,
         };
-        (!matches!(self.letter, Letter::M | Letter::P)).then(|| tiers.map(way).collect())
+        (!matches!(self.letter, ModeLetter::M | ModeLetter::P)).then(|| tiers.map(way).collect())
     }
 }
 
@@ -149,7 +150,7 @@ fn mode(value: &str) -> Result<Mode, OptionsError> {
     let Some((letter, shape)) = value.split_once(':') else {
         return Err(OptionsError::NoShape { value: value.into() });
     };
-    let known = Letter::ALL.into_iter().find(|l| l.name() == letter);
+    let known = ModeLetter::ALL.into_iter().find(|l| l.name() == letter);
     let letter =
         known.ok_or_else(|| OptionsError::UnknownLetter { value: value.into(), letter: letter.into() })?;
     let tiers = shape.parse().map_err(|why| OptionsError::BadShape { value: value.into(), why })?;

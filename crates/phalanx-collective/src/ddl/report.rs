@@ -83,7 +83,7 @@ pub struct Iterations {
 }
 
 impl Iterations {
-    /// Due every so many iterations; 0: never.
+    /// Due after every N iterations; 0: never.
     pub fn new(every: u32) -> Iterations {
         let (first, in_calls) = (None, Duration::ZERO);
         Iterations { every, first, n: 0, since: Instant::now(), in_calls, is_due: false }

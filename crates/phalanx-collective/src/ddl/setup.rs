@@ -2,14 +2,14 @@
 
 use super::{
     DdlError,
-    options::{DdlOptions, Letter},
+    options::{DdlOptions, ModeLetter},
 };
 use crate::plan::Wiring;
 use phalanx_core::{Config, Rank, Tiers, Topology, Way};
 
 /// What `Ddl::init` was told.
 #[derive(Clone, Debug, Default)]
-pub struct Told<'a> {
+pub struct DdlWish<'a> {
     /// Ranks of this host that the caller expects.
     pub n_local: Option<u32>,
     /// The caller's option string; empty: none.
@@ -20,7 +20,7 @@ pub struct Told<'a> {
 
 /// The options that count, and the wiring they ask for.
 pub fn settle(
-    told: &Told<'_>,
+    told: &DdlWish<'_>,
     config: &Config,
     topology: &Topology,
     me: Rank,
@@ -43,7 +43,7 @@ pub fn settle(
         // The caller's own mode; the environment's shape comes before the environment's options.
         (Some(mode), tiers) if given || tiers.is_none() => {
             let ways = mode.ways().ok_or(match mode.letter {
-                Letter::M => DdlError::NotYet { what: "-mode m", instead: "write -mode r for rings" },
+                ModeLetter::M => DdlError::NotYet { what: "-mode m", instead: "write -mode r for rings" },
                 _ => DdlError::NotYet {
                     what: "-mode p",
                     instead: "write -mode b, or try the ways with PHALANX_WAYS",
@@ -62,7 +62,7 @@ pub fn settle(
 mod tests {
     use super::*;
 
-    fn shape(told: &Told<'_>, config: &Config) -> Result<String, String> {
+    fn shape(told: &DdlWish<'_>, config: &Config) -> Result<String, String> {
         let topology = Topology::of_sizes(&[4, 4, 4]);
         let (_, wiring) = settle(told, config, &topology, Rank(5)).map_err(|e| e.to_string())?;
         Ok(format!("{} {}", wiring.grid.tiers(), Way::show(&wiring.ways)))
@@ -71,11 +71,11 @@ mod tests {
     #[test]
     fn the_caller_comes_before_the_environment_and_its_options() {
         let mut config = Config::default();
-        let told = Told { n_local: Some(4), options: "-mode n:4x3", from_env: Some("-mode r:12") };
-        let env = Told { options: "", ..told.clone() };
+        let told = DdlWish { n_local: Some(4), options: "-mode n:4x3", from_env: Some("-mode r:12") };
+        let env = DdlWish { options: "", ..told.clone() };
         assert_eq!(shape(&told, &config).as_deref(), Ok("4x3 arena,ring"));
         assert_eq!(shape(&env, &config).as_deref(), Ok("12 ring"));
-        assert_eq!(shape(&Told::default(), &config).as_deref(), Ok("12 ring"), "no mode: one ring");
+        assert_eq!(shape(&DdlWish::default(), &config).as_deref(), Ok("12 ring"), "no mode: one ring");
         config.set("PHALANX_TIERS", "2x6").unwrap();
         config.set("PHALANX_WAYS", "ring,direct").unwrap();
         assert_eq!(shape(&env, &config).as_deref(), Ok("2x6 ring,direct"));
@@ -85,8 +85,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_the_world_is_said_with_both_numbers() {
         let config = Config::default();
-        let says =
-            |n_local, options: &str| shape(&Told { n_local, options, from_env: None }, &config).unwrap_err();
+        let says = |n_local, options: &str| {
+            shape(&DdlWish { n_local, options, from_env: None }, &config).unwrap_err()
+        };
         assert_eq!(says(None, "-mode n:4x4"), "shape 4x4 holds 16 ranks, but the world has 12");
         assert_eq!(
             says(Some(3), "-mode n:4x3"),

@@ -127,6 +127,7 @@ fn hosts_for(dims: &[u32]) -> Vec<Topology> {
     all
 }
 
+/// WAY-1: ways of different tiers are mixed.
 #[test]
 fn allreduce_is_right_along_every_shape_up_to_16_ranks_with_every_way() {
     let names = ["tiers", "tiers-pipelined"].map(super::named);
