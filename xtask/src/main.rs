@@ -8,6 +8,7 @@ mod demo;
 mod dist;
 mod engines;
 mod examples;
+mod frameworks;
 mod lint;
 mod process;
 mod profile;
@@ -24,7 +25,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   check          format, tidy, lints and unit tests, cheapest first; stops at the first failure
-  test           everything that must hold: check, integration tests, examples, doc tests, the Python package
+  test           everything that must hold: check, integration tests, examples, doc tests, the Python package;
+                 --with tensorflow,jax installs these first; where they are, their tests run anyway
   tidy           what a machine can check of the conventions; --fix renews the generated pages of docs/
   demo           two processes train LeNet on handwritten digits, and get the bits that one process gets
   demo gradients four ranks reduce the gradients of a ResNet-50 on this machine
@@ -50,7 +52,7 @@ fn main() -> ExitCode {
     };
     let done = match command.as_str() {
         "check" => check::run(&shell),
-        "test" => test::run(&shell),
+        "test" => test::run(&shell, &rest),
         "tidy" => tidy_with(&shell, &rest),
         "demo" => demo::run(&shell, &rest),
         "bench" => bench::run(&shell, &rest),

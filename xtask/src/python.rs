@@ -4,7 +4,7 @@
 
 use crate::{
     lint,
-    process::{Output, Shell},
+    process::{Done, Output, Shell},
     profile::Profile,
     stage::Verdict,
 };
@@ -221,11 +221,51 @@ pub fn test(shell: &Shell, environment: &Environment) -> Verdict {
         Ok(done) => done,
         Err(why) => return Verdict::failed(why),
     };
+    counted(done)
+}
+
+/// What pytest has said, as a verdict; the text ends with a line that counts the tests.
+pub fn counted(done: Done) -> Verdict {
     let [passed, failed, errors, skipped] = counts(&done.text);
     let failed = failed + errors;
     let failure = done.check().err().map(|why| format!("{failed} Python tests failed: {why}"));
     let counted = format!("\ntest result: {passed} passed; {failed} failed; {skipped} skipped\n");
     Verdict { failure, text: done.text + &counted, is_shown: true, ..Verdict::default() }
+}
+
+/// An environment of this clone beside the first one, with packages that would not fit into that, and with the wheel that was built for it.
+/// `None` if the packages are not there and must not be installed.
+pub fn beside(
+    shell: &Shell,
+    environment: &Environment,
+    name: &str,
+    packages: &[&str],
+    size: &str,
+    may_install: bool,
+) -> Result<Option<Environment>, String> {
+    let mut ask = shell.command(&environment.shared);
+    ask.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
+    let version = shell.must(&mut ask, Output::Kept, Duration::from_secs(60))?.stdout.trim().to_string();
+    let shared =
+        cache_dir().ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join(format!("{name}-{version}"));
+    let packages_of = |at: &Path| at.join(format!("lib/python{version}/site-packages"));
+    if may_install {
+        install(shell, &shared, packages, size)?;
+    } else if !packages_of(&shared).join(name).is_dir() {
+        return Ok(None);
+    }
+    let own = shell.target().join(name);
+    let python = own.join("bin/python");
+    if !python.exists() {
+        run(shell, "python3", &["-m", "venv", "--without-pip", &own.to_string_lossy()], INSTALL_LIMIT)?;
+    }
+    let paths =
+        format!("{}\n{}\n", packages_of(&shared).display(), shell.root.join("python/horovod/src").display());
+    fs::write(packages_of(&own).join("shared.pth"), paths)
+        .map_err(|e| format!("cannot write into {}: {e}", own.display()))?;
+    let own = Environment { python, shared: environment.shared.clone(), has_torch: false };
+    install_wheel(shell, &own, &shell.target().join("wheels"))?;
+    Ok(Some(own))
 }
 
 /// The numbers of pytest's last line: "2 failed, 10 passed, 1 skipped in 3.21s".

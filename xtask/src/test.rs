@@ -9,7 +9,7 @@ mod nextest;
 pub mod skips;
 
 use crate::{
-    examples, lint,
+    examples, frameworks, lint,
     process::{Output, Shell},
     profile::Profile,
     python::{self, Missing},
@@ -22,7 +22,8 @@ use std::{io::IsTerminal, process::Command, sync::Mutex, thread};
 /// All that the other stages run. The libraries are nobody's dependency: only `--all-targets` names them.
 const BUILD: &str = "build --workspace --all-targets --profile test";
 
-pub fn run(shell: &Shell) -> Result<(), String> {
+pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
+    let asked = frameworks::asked(flags)?;
     let has_nextest = shell.works(&mut shell.cargo("nextest --version"));
     notes(has_nextest, shell.works(shell.command("mpirun").arg("--version")));
     let lines = Mutex::new(Lines::default());
@@ -53,6 +54,10 @@ pub fn run(shell: &Shell) -> Result<(), String> {
             let (verdict, environment) = python_tests(shell);
             add("Python", verdict);
             if let Some(environment) = environment {
+                for framework in &frameworks::ALL {
+                    let is_asked = asked.contains(&framework.name);
+                    add(framework.name, frameworks::test(shell, &environment, framework, is_asked));
+                }
                 add("Python types", lint::run(shell, &environment));
             }
             examples.join().expect("stages end with a verdict");

@@ -6,6 +6,7 @@ same program meet without names.
 
 from __future__ import annotations
 
+import inspect
 import struct
 import warnings
 from collections.abc import Sequence
@@ -118,7 +119,7 @@ def _made() -> Any:
         }
         attributes = {k: mlir.i64_attr(v) for k, v in numbers.items()}
         attributes["tensor_name"] = ir.StringAttr.get(spec.name)
-        types = [mlir.aval_to_ir_type(a) for a in ctx.avals_out]
+        types = [_type_of(mlir, ctx, a) for a in ctx.avals_out]
 
         def row_major(avals: Any) -> list[list[int]]:
             return [list(reversed(range(a.ndim))) for a in avals]
@@ -150,6 +151,12 @@ def _made() -> Any:
     compiled: dict[Spec, Any] = {}
     primitive.def_impl(run)
     return primitive
+
+
+def _type_of(mlir: Any, ctx: Any, aval: Any) -> Any:
+    """The type of a value; versions of JAX ask for it with or without the context."""
+    takes = list(inspect.signature(mlir.aval_to_ir_type).parameters)
+    return mlir.aval_to_ir_type(aval) if len(takes) == 1 else mlir.aval_to_ir_type(ctx.module_context, aval)
 
 
 def _bits(number: float) -> int:

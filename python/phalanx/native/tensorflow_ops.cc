@@ -68,8 +68,8 @@ struct Seen {
   }
 };
 
-absl::Status StatusOf(const phalanx_result* result, const std::string& what) {
-  std::string text = what + ": " + std::string(result->message, result->n_message);
+absl::Status StatusOf(const phalanx_result* result) {
+  std::string text(result->message, result->n_message);
   switch (result->code) {
     case 1: return absl::InvalidArgumentError(text);
     case 2: return absl::FailedPreconditionError(text);
@@ -83,7 +83,6 @@ struct Pending {
   OpKernelContext* ctx;
   AsyncOpKernel::DoneCallback done;
   Kind kind;
-  std::string what;
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   CancellationManager* manager = nullptr;
@@ -119,7 +118,7 @@ void Answered(void* context, const phalanx_result* result) {
   std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
   if (pending->is_told->exchange(true)) return;  // Cancelled: only the buffers were still ours.
   if (pending->manager != nullptr) pending->manager->TryDeregisterCallback(pending->token);
-  absl::Status status = result->code == 0 ? pending->Take(result) : StatusOf(result, pending->what);
+  absl::Status status = result->code == 0 ? pending->Take(result) : StatusOf(result);
   if (!status.ok()) pending->ctx->SetStatus(status);
   AsyncOpKernel::DoneCallback done = std::move(pending->done);
   pending.reset();
@@ -149,7 +148,6 @@ class Collective : public AsyncOpKernel {
     auto pending = std::make_unique<Pending>();
     pending->ctx = ctx;
     pending->kind = static_cast<Kind>(kind_);
-    pending->what = tensor_name_.empty() ? "phalanx" : tensor_name_;
     std::vector<uint64_t> splits;
     int n = ctx->num_inputs();
     if (kind_ == kAlltoall) {

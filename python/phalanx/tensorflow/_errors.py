@@ -1,8 +1,8 @@
 """Errors of collectives that TensorFlow raises: as Phalanx's own exceptions, which are TensorFlow's, too.
 
 An operation can only give TensorFlow a code and a text. Text of ours ends with the number of the failure, by which the
-exception is found. TensorFlow makes exceptions in two places, one for eager code and functions, one for sessions; both
-are wrapped here, because a program's own calls of functions and sessions do not pass through this package.
+exception is found. TensorFlow makes exceptions in three places, for eager code, functions and sessions; they are wrapped
+here, because a program's own calls of functions and sessions do not pass through this package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx import _phalanx
+from phalanx import _phalanx, exceptions
 from phalanx.exceptions import PhalanxError
 
 _NUMBER = re.compile(r" ?\[phalanx failure (p?)([0-9]+)\]")
@@ -67,12 +67,16 @@ def _class_of(ours: type, theirs: type) -> type:
 
 
 def install() -> None:
-    """Wraps TensorFlow's two makers of exceptions, once. Without them errors have TensorFlow's classes and our text."""
+    """Wraps TensorFlow's makers of exceptions, once. Without them errors have TensorFlow's classes and our text."""
     try:
+        from tensorflow.python.autograph.pyct import error_utils
         from tensorflow.python.client import session
         from tensorflow.python.eager import core
+        from tensorflow.python.eager.polymorphic_function import atomic_function
 
         make, call = core._status_to_exception, session.BaseSession._do_call
+        leave = atomic_function.InterpolateRuntimeError.__exit__
+        known = error_utils.KNOWN_STRING_CONSTRUCTOR_ERRORS
     except (ImportError, AttributeError):
         return
     if hasattr(make, "_phalanx"):
@@ -81,6 +85,14 @@ def install() -> None:
     @functools.wraps(make)
     def status_to_exception(status: Any) -> Exception:
         return translated(make(status))
+
+    @functools.wraps(leave)
+    def exit(self: Any, typ: Any, error: Any, traceback: Any) -> Any:
+        done = leave(self, typ, error, traceback)
+        ours = translated(error) if isinstance(error, tf.errors.OpError) else error
+        if ours is not error:
+            raise ours from None
+        return done
 
     @functools.wraps(call)
     def do_call(self: Any, fn: Any, *args: Any) -> Any:
@@ -94,4 +106,11 @@ def install() -> None:
 
     status_to_exception._phalanx = True  # type: ignore[attr-defined]
     core._status_to_exception = status_to_exception
+    atomic_function.InterpolateRuntimeError.__exit__ = exit
     session.BaseSession._do_call = do_call
+    # What is wrong when a function is traced keeps its class, too.
+    error_utils.KNOWN_STRING_CONSTRUCTOR_ERRORS = (*known, *_ours())
+
+
+def _ours() -> list[type]:
+    return [c for c in vars(exceptions).values() if isinstance(c, type) and issubclass(c, PhalanxError)]

@@ -38,7 +38,12 @@ pub fn told(junit: &str) -> Skips {
 
 /// How many functions `python/tests` has that are tests; with parameters they are more.
 pub fn python_tests(root: &Path) -> u64 {
-    let files = fs::read_dir(root.join("python/tests")).into_iter().flatten().flatten();
+    tests_in(&root.join("python/tests"))
+}
+
+/// The same of any folder.
+pub fn tests_in(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
     texts.map(|text| text.lines().filter(|line| line.starts_with("def test_")).count() as u64).sum()
 }

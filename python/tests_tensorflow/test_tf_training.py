@@ -143,6 +143,7 @@ def session(kind: str, size: int, rank: int, passes: int = 1) -> list[Any]:
     made = {
         "sgd": lambda: tf1.train.MomentumOptimizer(0.1, 0.9),
         "adam": lambda: tf1.train.AdamOptimizer(0.01),
+        "plain": lambda: tf1.train.GradientDescentOptimizer(0.1),
     }
     with tf.Graph().as_default():
         rng = np.random.default_rng(rank if size > 1 else 0)
@@ -174,7 +175,7 @@ def in_session(kind: str, passes: int) -> list[Any]:
     return session(kind, hvd.size(), hvd.rank(), passes)
 
 
-@pytest.mark.parametrize(("kind", "passes"), [("sgd", 1), ("adam", 1), ("sgd", 2)])
+@pytest.mark.parametrize(("kind", "passes"), [("sgd", 1), ("adam", 1), ("plain", 2)])
 def test_sessions(kind: str, passes: int) -> None:
     assert_alike(run_ranks(2, in_session, kind, passes), session(kind, 1, 0))
 
