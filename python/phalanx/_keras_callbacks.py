@@ -136,7 +136,8 @@ class LearningRateSchedule:
             self.steps_per_epoch = (self.params or {}).get("steps")
             if not self.steps_per_epoch:
                 raise ValueError("the number of steps of an epoch is not known: pass steps_per_epoch")
-        if self.momentum_correction and getattr(self.model.optimizer, "momentum", 0.0):
+        momentum: Any = getattr(self.model.optimizer, "momentum", None)
+        if self.momentum_correction and momentum:
             warnings.warn(
                 "momentum_correction has no effect: the momentum is a constant of the compiled step; pass momentum_correction=False",
                 RuntimeWarning,

@@ -85,7 +85,7 @@ def _made() -> Any:
     library = native.attach(path)
     jax.ffi.register_ffi_target("phalanx_collective", jax.ffi.pycapsule(library.phalanx_collective), platform="cpu")
 
-    class Ordered(effects.Effect):
+    class Ordered(effects.Effect):  # type: ignore[misc]
         __str__ = lambda self: "Phalanx"  # noqa: E731
 
     effect = Ordered()

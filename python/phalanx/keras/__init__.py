@@ -18,6 +18,8 @@ from phalanx._build import (
     nccl_built,
     rocm_built,
 )
+from phalanx._keras_callbacks import broadcast_weights as _broadcast_weights
+from phalanx._keras_callbacks import weights_of as _weights_of
 from phalanx._world import (
     cross_rank,
     cross_size,
@@ -32,8 +34,6 @@ from phalanx._world import (
     size,
 )
 from phalanx.keras import callbacks, elastic
-from phalanx._keras_callbacks import broadcast_weights as _broadcast_weights
-from phalanx._keras_callbacks import weights_of as _weights_of
 from phalanx.keras._optimizer import DistributedOptimizer, load_model
 from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum

@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from phalanx import _world
 from phalanx import _keras_callbacks as _callbacks
+from phalanx import _world
 
 
 class BroadcastGlobalVariablesCallback(_callbacks.Broadcast, keras.callbacks.Callback):  # type: ignore[misc]

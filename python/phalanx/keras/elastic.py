@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from phalanx.elastic import ObjectState, run
 from phalanx import _keras_callbacks as _callbacks
+from phalanx.elastic import ObjectState, run
 
 
 class KerasState(ObjectState):

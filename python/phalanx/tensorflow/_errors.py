@@ -47,10 +47,11 @@ def translated(error: Exception) -> Exception:
     """The error as one of ours if a collective caused it; otherwise the error itself."""
     if isinstance(error, PhalanxError) or not isinstance(error, tf.errors.OpError):
         return error
-    ours = _found(str(error.message))
+    theirs: Any = error
+    ours = _found(str(theirs.message))
     if ours is None:
         return error
-    both = _class_of(type(ours), type(error))
+    both: Any = _class_of(type(ours), type(error))
     made: Exception = both.__new__(both)
     vars(made).update(vars(error))
     vars(made).update(vars(ours))

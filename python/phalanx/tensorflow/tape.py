@@ -55,7 +55,7 @@ def DistributedGradientTape(
         raise ValueError(f"expected a tf.GradientTape, not a {type(gradtape).__name__}")
     if isinstance(gradtape, _Tape):
         raise ValueError("this tape is a DistributedGradientTape already: its gradients would be reduced twice")
-    kind = type(gradtape.__class__.__name__, (_Tape, gradtape.__class__), {})
+    kind: Any = type(gradtape.__class__.__name__, (_Tape, gradtape.__class__), {})
     made = kind.__new__(kind)
     # One dictionary for both, so that either may record.
     made.__dict__ = gradtape.__dict__

@@ -15,10 +15,11 @@ from phalanx.tensorflow import *  # noqa: F403
 from phalanx.tensorflow import Compression
 from phalanx.tensorflow import __all__ as _names
 from phalanx.tensorflow import optimizer as _optimizer
-from phalanx.tensorflow.keras import callbacks, elastic
+from phalanx.tensorflow.keras import callbacks
+from phalanx.tensorflow.keras import elastic as elastic  # type: ignore[no-redef]
 
 
-def DistributedOptimizer(
+def DistributedOptimizer(  # type: ignore[no-redef]
     optimizer: Any,
     name: str | None = None,
     device_dense: str = "",

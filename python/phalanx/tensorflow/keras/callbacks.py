@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx import _world
 from phalanx import _keras_callbacks as _callbacks
+from phalanx import _world
 
-_Callback = tf.keras.callbacks.Callback
+_Callback: Any = tf.keras.callbacks.Callback
 
 
 class BroadcastGlobalVariablesCallback(_callbacks.Broadcast, _Callback):  # type: ignore[misc]

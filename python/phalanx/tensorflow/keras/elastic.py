@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-from phalanx.elastic import run
 from phalanx import _keras_callbacks as _callbacks
+from phalanx.elastic import run
 from phalanx.tensorflow.elastic import TensorFlowKerasState
 
-_Callback = tf.keras.callbacks.Callback
+_Callback: Any = tf.keras.callbacks.Callback
 
 
 class KerasState(TensorFlowKerasState):
