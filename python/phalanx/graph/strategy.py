@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import enum
 import os
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from phalanx import _phalanx
+from phalanx.graph._attributes import once
 from phalanx.graph.errors import StrategyError
 
 _NONE = type(None)
@@ -63,6 +64,8 @@ class _Strategy:
 
     _fields: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[dict[str, tuple[Any, str]]] = {}
+    # Accepted, and said once to have no effect, with the reason.
+    _idle: ClassVar[dict[str, tuple[Any, str]]] = {}
     # For the reference; a test looks that none is missing.
     _meanings: ClassVar[dict[str, str]] = {}
 
@@ -75,6 +78,13 @@ class _Strategy:
             only, why = self._fixed[name]
             if value != only:
                 raise StrategyError(f"{name} {why} and cannot be {value!r} here", var=name)
+            return
+        if name in self._idle:
+            default, why = self._idle[name]
+            if type(value) is not type(default):
+                raise TypeError(f"{type(self).__name__}.{name} wants {type(default).__name__}, got {value!r}")
+            if value != default:
+                once(f"{type(self).__name__}.{name} has no effect: {why}")
             return
         if name not in self._fields:
             raise AttributeError(f"{type(self).__name__} has no field {name!r}")
@@ -91,6 +101,8 @@ class _Strategy:
     def __getattr__(self, name: str) -> Any:
         if name in self._fixed:
             return self._fixed[name][0]
+        if name in self._idle:
+            return self._idle[name][0]
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
 
     def __repr__(self) -> str:
@@ -165,6 +177,26 @@ class BuildStrategy(_Strategy):
         "fuse_relu_depthwise_conv": (False, _CUDA),
         "enable_auto_fusion": (False, _CUDA),
         "cache_runtime_context": (False, "has nothing to cache: runs are planned once"),
+        "fuse_bn_add_act_ops": (False, _CUDA),
+        "fuse_gemm_epilogue": (False, _CUDA),
+        "allow_cuda_graph_capture": (False, _CUDA),
+        "nccl_comm_num": (1, _CUDA),
+        "bkcl_comm_num": (1, "is for XPUs only"),
+        "use_hierarchical_allreduce": (False, "is for NCCL: ranks of one host are always reduced first,"),
+        "hierarchical_allreduce_inter_nranks": (0, "is for NCCL: ranks of one host are always reduced first,"),
+        "use_mkldnn": (False, "chooses kernels of another library"),
+        "mkldnn_enabled_op_types": (set(), "chooses kernels of another library"),
+        "trainers_endpoints": ([], "is not needed: start ranks with `phalanx run`; it"),
+        "is_distribution": (False, "is for parameter servers"),
+        "enable_inference_pass": (False, "is for inference: use save_inference_model; it"),
+        "delete_dropout": (False, "is what clone(for_test=True) does; it"),
+        "enable_data_balance": (False, "is not needed: shares differ by one sample at most; it"),
+    }
+    _idle: ClassVar[dict[str, tuple[Any, str]]] = {
+        "fix_op_run_order": (False, "results have the same bits in any order"),
+        "enable_addto": (False, "gradients are added up where they are needed, in one order"),
+        "fuse_broadcast_ops": (False, "parameters are not sent between devices of a process"),
+        "enable_backward_optimizer_op_deps": (True, "updates always follow all gradients"),
     }
 
     _meanings: ClassVar[dict[str, str]] = {
@@ -185,6 +217,14 @@ class BuildStrategy(_Strategy):
         "debug_graphviz_path": "prefix of the files that show the graph after each pass; empty: none",
         "check_nan_inf": "whether every operation's results are checked for NaN and infinity",
     }
+
+    def _finalize_strategy_and_create_passes(self) -> BuildStrategy:
+        """Itself: :meth:`all_passes` and :meth:`remove_pass` are its own."""
+        return self
+
+    def append_pass(self, name: str) -> NoReturn:
+        """Refused: passes are chosen by fields."""
+        raise StrategyError(f"append_pass({name!r}): passes are chosen by the fields of the strategy", var=name)
 
     def all_passes(self) -> list[str]:
         """The passes that make the graph, in order, without those that were removed."""
