@@ -199,6 +199,7 @@ def test_programs_for_testing_leave_averages_alone() -> None:
 
 def _first(initializer: Any, shape: list[int], seed: int = 1) -> Any:
     with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope(seed=seed)):
+        fluid.default_startup_program().random_seed = seed
         layers.create_parameter(shape, "float32", "p", default_initializer=initializer)
         fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
         return np.array(fluid.global_scope()["p"])

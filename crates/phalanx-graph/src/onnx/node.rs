@@ -89,7 +89,11 @@ impl<'a> OnnxNode<'a> {
             all.iter().filter(|n| (0..=LARGEST).contains(*n)).map(|&n| n as usize).collect();
         sizes.try_into().map_err(|_| Fault::Attribute {
             name,
-            wanted: if N == 2 { "two sizes (images have height and width)" } else { "four sizes" },
+            wanted: match N {
+                1 => "one size",
+                2 => "two sizes (images have height and width, lines two ends)",
+                _ => "four sizes",
+            },
             got: format!("{:?}", &all[..all.len().min(8)]),
         })
     }

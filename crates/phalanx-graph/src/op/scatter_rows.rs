@@ -1,6 +1,6 @@
 //! Rows put into a tensor by number.
 
-use super::{Gather, Operator, check};
+use super::{Fill, Gather, Operator, check};
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Sig},
@@ -57,7 +57,8 @@ impl Operator for ScatterRows {
         let (ids, rows, dy) = (grad.x(1), grad.x(2), grad.dy(0));
         if grad.wants(0) {
             // What was in these places has no effect.
-            let zeros = grad.emit(super::Unary(super::Func::Scale { a: 0.0, b: 0.0 }), &[rows])?;
+            let Sig { dtype, shape, .. } = grad.sig(rows).clone();
+            let zeros = grad.emit(Fill { dtype, shape, value: 0.0 }, &[])?;
             grad.give(0, ScatterRows { add: true }, &[dy, ids, zeros])?;
         }
         grad.give(2, Gather, &[dy, ids])

@@ -1,6 +1,6 @@
 //! Functions of one element. To add one, give it a line in each of the three tables.
 
-use super::{Operator, check};
+use super::{Fill, Operator, check};
 use crate::{
     grad::Grad,
     ir::{GraphError, Misfit, Sig},
@@ -246,7 +246,10 @@ impl Operator for Unary {
 
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
         let (of, dy) = match self.0.derivative_from() {
-            From::Flat => return Ok(false),
+            From::Flat => {
+                let Sig { dtype, shape, .. } = grad.sig(grad.x(0)).clone();
+                return grad.give(0, Fill { dtype, shape, value: 0.0 }, &[]);
+            }
             From::Input => (grad.x(0), grad.dy(0)),
             From::Output => (grad.y(0), grad.dy(0)),
             From::Neither => (grad.dy(0), grad.dy(0)),

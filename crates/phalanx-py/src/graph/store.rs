@@ -6,7 +6,7 @@ use super::{
     tensor::{Given, give, take},
 };
 use crate::{gate, lent::LentTensor};
-use phalanx_graph::{Executor, Options, RunError, Store, Tensor};
+use phalanx_graph::{Executor, Init, Options, RunError, Store, Tensor, VarKind};
 use pyo3::prelude::*;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
@@ -116,6 +116,17 @@ impl GraphStore {
     }
 }
 
+/// Whether a variable has its value from elsewhere, so that it stays as it is.
+fn is_given(executor: &Executor, name: &str) -> bool {
+    let program = executor.program();
+    let kind = program.find(name).map(|id| &program.var(id).kind);
+    match kind {
+        Some(VarKind::Parameter(learn)) => learn.init == Init::Given,
+        Some(VarKind::State(init)) => *init == Init::Given,
+        _ => false,
+    }
+}
+
 fn begin(executor: &Executor, store: &mut Store, seed: u64) -> Result<(), RunError> {
     let mut fresh = Store::new(seed);
     executor.prepare(&mut fresh)?;
@@ -123,7 +134,7 @@ fn begin(executor: &Executor, store: &mut Store, seed: u64) -> Result<(), RunErr
     let names: Vec<String> = fresh.names().map(str::to_string).collect();
     let values: Vec<(String, Option<Tensor>)> =
         names.into_iter().map(|name| (name.clone(), fresh.get(&name))).collect();
-    for (name, value) in values {
+    for (name, value) in values.into_iter().filter(|(name, _)| !is_given(executor, name)) {
         if let Some(value) = value {
             store.set(&name, &value)?;
         }

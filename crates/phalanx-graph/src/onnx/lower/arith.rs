@@ -160,7 +160,7 @@ fn finish<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Arith, a: VarId, b: 
 }
 
 /// Both operands so that the second can be stretched over the first, and at which axis it begins.
-fn fitted<'a>(
+pub fn fitted<'a>(
     im: &mut Import<'a>,
     node: &OnnxNode<'a>,
     a: VarId,

@@ -2,15 +2,15 @@
 
 use super::super::{error::Fault, import::Import, node::OnnxNode};
 use crate::{
-    ir::Shape,
-    op::{Arith, Binary, Conv2d, Pool, Pool2d, Reduce, Reduction},
+    ir::{Dim, Shape},
+    op::{Arith, Binary, Conv2d, Pool, Pool2d, PoolWindows, Reduce, Reduction, Reshape, WindowRule},
 };
 
 pub fn conv<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
-    let groups = node.int("group", 1)?;
-    let Some(groups) = usize::try_from(groups).ok().filter(|g| (1..=1 << 20).contains(g)) else {
-        return Err(Fault::Attribute { name: "group", wanted: "at least 1", got: groups.to_string() });
-    };
+    let groups = groups(node)?;
+    if im.shape(node, 0)?.rank() == 3 {
+        return conv_of_lines(im, node, groups);
+    }
     let op = Conv2d {
         stride: node.sizes("strides", [1, 1])?,
         padding: padding(node)?,
@@ -27,39 +27,66 @@ pub fn conv<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     im.give(node, 0, Binary { op: Arith::Add, axis: 1 }, &[y, bias]).map(drop)
 }
 
+pub fn groups(node: &OnnxNode<'_>) -> Result<usize, Fault> {
+    let groups = node.int("group", 1)?;
+    match usize::try_from(groups).ok().filter(|g| (1..=1 << 20).contains(g)) {
+        Some(groups) => Ok(groups),
+        None => Err(Fault::Attribute { name: "group", wanted: "at least 1", got: groups.to_string() }),
+    }
+}
+
+/// Lines `[n, c, w]` are images of height 1.
+fn conv_of_lines<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, groups: usize) -> Result<(), Fault> {
+    let ([stride], [dilation], [left, right]) =
+        (node.sizes("strides", [1])?, node.sizes("dilations", [1])?, node.sizes("pads", [0, 0])?);
+    if left != right || !matches!(node.text("auto_pad", "NOTSET")?, "NOTSET" | "" | "VALID") {
+        let got = format!("{:?}", [left, right]);
+        return Err(Fault::Attribute { name: "pads", wanted: "the same on both sides", got });
+    }
+    let op = Conv2d { stride: [1, stride], padding: [0, left], dilation: [1, dilation], groups };
+    let (x, filters) = (im.var(node, 0)?, im.var(node, 1)?);
+    let tall = |im: &mut Import<'a>, var| {
+        let mut dims = im.program.sig(var).shape.dims().to_vec();
+        if dims.len() != 3 {
+            return Err(Fault::Input { slot: 1, wanted: "filters [o, c, k]", got: Shape(dims).to_string() });
+        }
+        dims.insert(2, Dim::Fixed(1));
+        im.emit(node, Reshape { shape: Shape(dims) }, &[var])
+    };
+    let (x, filters) = (tall(im, x)?, tall(im, filters)?);
+    let mut y = im.emit(node, op, &[x, filters])?;
+    if im.has(node, 2) {
+        let bias = im.var(node, 2)?;
+        y = im.emit(node, Binary { op: Arith::Add, axis: 1 }, &[y, bias])?;
+    }
+    let mut dims = im.program.sig(y).shape.dims().to_vec();
+    dims.remove(2);
+    im.give(node, 0, Reshape { shape: Shape(dims) }, &[y]).map(drop)
+}
+
 pub fn max_pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     im.only(node, 1)?;
     pool(im, node, Pool::Max)
 }
 
 pub fn average_pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
-    if node.flag("count_include_pad", false)? && padding(node)? != [0, 0] {
-        let wanted = "0 where there is padding (AvgPool2d(count_include_pad=False))";
-        return Err(Fault::Attribute { name: "count_include_pad", wanted, got: "1".into() });
-    }
     pool(im, node, Pool::Mean)
 }
 
 fn pool<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>, op: Pool) -> Result<(), Fault> {
-    let shape = im.shape(node, 0)?;
-    images(&shape)?;
+    images(&im.shape(node, 0)?)?;
     if node.sizes("dilations", [1, 1])? != [1, 1] {
         return Err(Fault::Attribute { name: "dilations", wanted: "1", got: "more".into() });
     }
     let (kernel, padding) = (node.sizes("kernel_shape", [0, 0])?, padding(node)?);
     let pool = Pool2d { op, kernel, stride: node.sizes("strides", [1, 1])?, padding };
-    if node.flag("ceil_mode", false)? {
-        let even = |side: usize| {
-            let n =
-                shape.dims()[2 + side].fixed()?.checked_add(2 * padding[side])?.checked_sub(kernel[side])?;
-            Some(n.checked_rem(pool.stride[side])? == 0)
-        };
-        if even(0) != Some(true) || even(1) != Some(true) {
-            let wanted = "0, unless the windows fit the image";
-            return Err(Fault::Attribute { name: "ceil_mode", wanted, got: "1".into() });
-        }
-    }
+    let counted = op == Pool::Mean && node.flag("count_include_pad", false)? && padding != [0, 0];
+    let ceil = node.flag("ceil_mode", false)?;
     let x = im.var(node, 0)?;
+    if ceil || counted {
+        let rule = WindowRule::Steps { kernel, stride: pool.stride, padding, ceil, counted };
+        return im.give(node, 0, PoolWindows { op, rule }, &[x]).map(drop);
+    }
     im.give(node, 0, pool, &[x]).map(drop)
 }
 
@@ -77,7 +104,7 @@ fn images(shape: &Shape) -> Result<(), Fault> {
 }
 
 /// Above and left; below and right must be the same.
-fn padding(node: &OnnxNode<'_>) -> Result<[usize; 2], Fault> {
+pub fn padding(node: &OnnxNode<'_>) -> Result<[usize; 2], Fault> {
     match node.text("auto_pad", "NOTSET")? {
         "NOTSET" | "" | "VALID" => {}
         got => {

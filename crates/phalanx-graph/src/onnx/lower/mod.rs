@@ -1,6 +1,8 @@
 //! How each ONNX operation is translated. To add one, write a function in a file here and a line in the table.
 
 mod arith;
+mod choose;
+mod grouped;
 mod image;
 mod layout;
 mod linear;
@@ -32,10 +34,13 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Constant", layout::constant),
     ("ConstantOfShape", layout::filled),
     ("Conv", image::conv),
+    ("ConvTranspose", grouped::conv_transpose),
     ("Cos", arith::map),
+    ("CumSum", choose::running_sum),
     ("Div", arith::div),
     ("Dropout", norm::dropout),
     ("Elu", arith::map),
+    ("Equal", choose::compare),
     ("Erf", arith::map),
     ("Exp", arith::map),
     ("Expand", layout::expand),
@@ -45,10 +50,17 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Gelu", arith::gelu),
     ("Gemm", linear::gemm),
     ("GlobalAveragePool", image::global_average_pool),
+    ("Greater", choose::compare),
+    ("GreaterOrEqual", choose::compare),
+    ("GroupNormalization", grouped::group),
     ("HardSigmoid", arith::map),
+    ("HardSwish", choose::hard_swish),
     ("Identity", layout::identity),
+    ("InstanceNormalization", grouped::instance),
     ("LayerNormalization", norm::layer),
     ("LeakyRelu", arith::map),
+    ("Less", choose::compare),
+    ("LessOrEqual", choose::compare),
     ("Log", arith::map),
     ("LogSoftmax", norm::log_softmax),
     ("MatMul", linear::matmul),
@@ -58,6 +70,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Mul", arith::mul),
     ("Neg", arith::map),
     ("NegativeLogLikelihoodLoss", loss::likelihood),
+    ("PRelu", choose::prelu),
     ("Pow", arith::pow),
     ("Reciprocal", arith::map),
     ("ReduceMax", reduce::max),
@@ -83,4 +96,5 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Tanh", arith::map),
     ("Transpose", layout::transpose),
     ("Unsqueeze", layout::unsqueeze),
+    ("Where", choose::select),
 ];
