@@ -86,9 +86,7 @@ def test_files_are_sorted_and_none_is_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     names = [str(tmp_path / name) for name in ("a.txt", "b.txt", "c[1].txt", "sub/d.txt")]
     assert list(list_files(tmp_path / "*.txt")) == names[:3]
-    assert list(list_files([tmp_path / "**/d.txt", tmp_path / "b.txt", tmp_path / "?.txt"])) == [
-        names[i] for i in (0, 1, 3)
-    ]
+    assert list(list_files([tmp_path / "**/d.txt", tmp_path / "b.txt", tmp_path / "?.txt"])) == [names[i] for i in (0, 1, 3)]
     assert list(list_files(tmp_path / "c[1].txt")) == [names[2]]
     with pytest.raises(FileNotFoundError, match="no file matches .*nothing"):
         list_files([names[0], "nothing*"])
@@ -137,9 +135,7 @@ def test_digits() -> None:
     assert (next(iter(digits))[0] == images[0]).all(), "elements are copies"
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [(8, "u1"), (9, "i1"), (0x0B, "i2"), (0x0C, "i4"), (0x0D, "f4"), (0x0E, "f8")]
-)
+@pytest.mark.parametrize(("code", "kind"), [(8, "u1"), (9, "i1"), (0x0B, "i2"), (0x0C, "i4"), (0x0D, "f4"), (0x0E, "f8")])
 def test_idx_files_of_all_types(code: int, kind: str, tmp_path: Path) -> None:
     values = np.arange(6).reshape(3, 2).astype(kind)
     head = struct.pack(">BBBBII", 0, 0, code, 2, 3, 2)
@@ -227,9 +223,7 @@ def test_shuffling_before_shards_needs_a_seed(tmp_path: Path) -> None:
         numbers.shuffle(10).shuffle(10, seed=1),
         TextLineDataset(from_list([tmp_path]).shuffle(2)),
     ):
-        with pytest.raises(
-            ValueError, match=r"write shard\(..\).shuffle\(buffer_size\), or shuffle\(buffer_size, seed=..\)"
-        ):
+        with pytest.raises(ValueError, match=r"write shard\(..\).shuffle\(buffer_size\), or shuffle\(buffer_size, seed=..\)"):
             shuffled.shard(2, 0)
     parts = [list(numbers.shuffle(50, seed=3).shard(2, i).shuffle(5)) for i in range(2)]
     assert sorted(parts[0] + parts[1]) == list(range(100))
@@ -263,10 +257,7 @@ def test_batches() -> None:
     assert first["x"].tolist() == [[0, 0], [1, 1]] and first["x"].dtype == np.float32
     assert first["n"][0] == [0, 1] and first["n"][1].tolist() == [0, 1]
     for wrong, why in [
-        (
-            [np.zeros(2), np.zeros(3)],
-            r"batch 0: the first element is float64\[2\], element 1 of the batch is float64\[3\]",
-        ),
+        ([np.zeros(2), np.zeros(3)], r"batch 0: the first element is float64\[2\], element 1 of the batch is float64\[3\]"),
         ([np.zeros(2), np.zeros(2, "f4")], "float32"),
         ([np.zeros(2), 3], "element 1 of the batch is int"),
         ([(1, 2), (1,)], "a tuple of 2 parts, others are not"),

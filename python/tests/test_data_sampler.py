@@ -18,7 +18,9 @@ def world(n: int, size: int, **options: Any) -> list[Sampler]:
 
 
 def test_ends() -> None:
-    pad, drop, uneven = ([list(s) for s in world(10, 4, ends=ends, seed=3)] for ends in ("pad", "drop", "uneven"))
+    pad, drop, uneven = (
+        [list(s) for s in world(10, 4, ends=ends, seed=3)] for ends in ("pad", "drop", "uneven")
+    )
     assert [len(s) for s in pad] == [3, 3, 3, 3] and set().union(*pad) == set(range(10))
     assert [len(s) for s in drop] == [2, 2, 2, 2] and len(set().union(*drop)) == 8
     assert [len(s) for s in uneven] == [3, 3, 2, 2] and sorted(chain(*uneven)) == list(range(10))

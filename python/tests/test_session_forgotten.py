@@ -114,9 +114,7 @@ def test_a_second_session_of_the_process_is_refused(tmp_path: Path) -> None:
     with model.session(checkpoint_dir=tmp_path) as session:
         session.run([], share(0))
         for options in ({"checkpoint_dir": tmp_path}, {"checkpoint_dir": f"{tmp_path}/."}):
-            with pytest.raises(
-                CheckpointError, match="is in use by another session, of this process: close that session"
-            ):
+            with pytest.raises(CheckpointError, match="is in use by another session, of this process: close that session"):
                 Model(seed=9).session(**options)
         assert evaluate_continuously(tmp_path, print, max_time_secs=0) == []
     assert steps(tmp_path) == [1]

@@ -174,9 +174,7 @@ def test_ranks_that_wait_for_samples_are_told_of_a_rank_that_left() -> None:
     # LOOP-5
     other, own = run_ranks(2, left_a_trainer, fresh=True, deadline_s=60)
     assert own == ("KeyError: 'a thought'", None)
-    assert (
-        other[1] == 1 and "rank 1 gave up: its program left the session after step 2: KeyError: 'a thought'" in other[0]
-    ), other
+    assert other[1] == 1 and "rank 1 gave up: its program left the session after step 2: KeyError: 'a thought'" in other[0], other
 
 
 def iterated(n: int) -> tuple[int, Any]:
@@ -203,10 +201,7 @@ def test_a_session_that_is_closed_says_so() -> None:
     model = Model()
     with model.session() as session:
         session.run([], share(0))
-    assert session.stopped is not None and (session.stopped.by, session.stopped.why) == (
-        "the program",
-        "the session was closed",
-    )
+    assert session.stopped is not None and (session.stopped.by, session.stopped.why) == ("the program", "the session was closed")
     with model.session(hooks=[StopAtStepHook(num_steps=1)]) as session:
         session.run([], share(0))
     assert session.stopped is not None and session.stopped.by == "StopAtStepHook"
@@ -248,9 +243,7 @@ def test_a_misspelt_number_is_told_with_the_known_ones_and_again_at_the_end(make
     first, last = lines
     text = "Hook looks at 'los', and the step has no number of that name: its numbers are loss, worst; the hook waits for a step"
     assert first.endswith(f"{text} that has it"), first
-    assert last.endswith(
-        "Hook looked at 'los', and no step had a number of that name: the numbers of a step were loss, worst"
-    ), last
+    assert last.endswith("Hook looked at 'los', and no step had a number of that name: the numbers of a step were loss, worst"), last
 
 
 @pytest.mark.parametrize("make", ["early", "logging", "nan"])
@@ -258,11 +251,7 @@ def test_a_number_that_some_steps_have_is_waited_for(make: str) -> None:
     hvd.init()
     n, lines, why = with_hook(make, "val_loss")
     assert len(lines) == 1 and "looks at 'val_loss'" in lines[0], lines
-    wanted = (
-        (4, "training stopped at step 4: NanTensorHook of rank 0: val_loss is NaN at step 4")
-        if make == "nan"
-        else (5, None)
-    )
+    wanted = (4, "training stopped at step 4: NanTensorHook of rank 0: val_loss is NaN at step 4") if make == "nan" else (5, None)
     assert (n, why) == wanted
 
 
@@ -317,10 +306,7 @@ def one_sided(folder: str, kind: str) -> str:
 
 def test_hooks_that_would_not_act_are_refused_on_all_ranks(tmp_path: Path) -> None:
     for kind, says in (
-        (
-            "saver",
-            "1 hooks of rank 1 has a CheckpointSaverHook(save_steps=1), and rank 0, which alone acts on it, has not",
-        ),
+        ("saver", "1 hooks of rank 1 has a CheckpointSaverHook(save_steps=1), and rank 0, which alone acts on it, has not"),
         ("logging", "1 hooks of rank 1 has a LoggingTensorHook, and rank 0, which alone acts on it, has not"),
         ("load on 1", "1 hooks has LoadCheckpoint 1 times on rank 1, 0 times on rank 0: all ranks take part in it"),
         ("load on 0", "1 hooks has LoadCheckpoint 0 times on rank 1, 1 times on rank 0: all ranks take part in it"),

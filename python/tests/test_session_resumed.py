@@ -64,9 +64,7 @@ def test_settings_that_differ_are_told_with_the_value_that_counts(tmp_path: Path
         "optimizer: lr was 0.1 when it was saved and is 0.5 now",
         "optimizer: weight_decay was 0 when it was saved and is 0.25 now",
     ]
-    assert all(
-        "the saved value counts: to change it, set param_groups after the session has begun" in line for line in lines
-    )
+    assert all("the saved value counts: to change it, set param_groups after the session has begun" in line for line in lines)
     assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["weight_decay"] == 0
     said, _ = trained(tmp_path, 4, adam(0.1))
     assert "optimizer:" not in said, said
@@ -99,9 +97,7 @@ def momentum(rate: float) -> Any:
     return lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=0.9)
 
 
-@pytest.mark.parametrize(
-    ("make", "schedule"), [(adam, plateau), (adam, one_cycle), (momentum, one_cycle), (momentum, cyclic)]
-)
+@pytest.mark.parametrize(("make", "schedule"), [(adam, plateau), (adam, one_cycle), (momentum, one_cycle), (momentum, cyclic)])
 def test_what_schedulers_change_is_not_another_setting(tmp_path: Path, make: Any, schedule: Any) -> None:
     _, optimizer = trained(tmp_path, 3, make(0.1), schedule)
     changed = dict(optimizer.param_groups[0])
@@ -125,9 +121,7 @@ def test_a_rate_that_the_program_sets_is_not_another_setting(tmp_path: Path) -> 
 def test_settings_that_cannot_be_compared_do_not_keep_a_session_from_going_on(tmp_path: Path) -> None:
     def odd(parameters: Any) -> Any:
         made = torch.optim.SGD(parameters, lr=torch.tensor(0.1), weight_decay=0.0)
-        made.param_groups[0].update(
-            nan=float("nan"), inner=[{"x": (1, torch.tensor([0.1, 0.2]))}], big=10**400, rates=np.ones(3).tolist()
-        )
+        made.param_groups[0].update(nan=float("nan"), inner=[{"x": (1, torch.tensor([0.1, 0.2]))}], big=10**400, rates=np.ones(3).tolist())
         return made
 
     trained(tmp_path, 2, odd)
@@ -135,17 +129,13 @@ def test_settings_that_cannot_be_compared_do_not_keep_a_session_from_going_on(tm
     assert "optimizer:" not in said and "cannot be compared" not in said, said
     with heard() as lines:
         tell_settings("optimizer", [{"lr": "1"}], [{"lr": "2"}], {"param_groups": 3}, {})
-    assert len(lines) == 1 and "settings of optimizer cannot be compared with the saved ones: TypeError" in lines[0], (
-        lines
-    )
+    assert len(lines) == 1 and "settings of optimizer cannot be compared with the saved ones: TypeError" in lines[0], lines
 
 
 @pytest.mark.parametrize("other", [torch.optim.AdamW, torch.optim.SGD])
 def test_another_class_of_optimizer_is_refused_with_both_names(tmp_path: Path, other: Any) -> None:
     trained(tmp_path, 2, adam(0.1))
-    with pytest.raises(
-        CheckpointError, match=f"has optimizer as a Adam, and this session has a {other.__name__}: give the"
-    ):
+    with pytest.raises(CheckpointError, match=f"has optimizer as a Adam, and this session has a {other.__name__}: give the"):
         trained(tmp_path, 3, lambda parameters: other(parameters, lr=0.1))
     assert trained(tmp_path, 3, adam(0.1))[1].param_groups[0]["lr"] == 0.1
 
@@ -164,9 +154,7 @@ def test_objects_that_were_saved_and_are_not_given_again_are_named(tmp_path: Pat
         trained(tmp_path, 3, adam(0.1), Sampler(8))
     with pytest.raises(CheckpointError, match="has the state of optimizer, a Adam, which this session does not have"):
         hvd.Session(torch.nn.Linear(3, 1), state=[Sampler(8), Sampler(9)], checkpoint_dir=tmp_path)
-    with pytest.raises(
-        CheckpointError, match="state.0, a Sampler, does not take the state that was saved: ValueError: "
-    ):
+    with pytest.raises(CheckpointError, match="state.0, a Sampler, does not take the state that was saved: ValueError: "):
         trained(tmp_path, 3, adam(0.1), Sampler(10), Sampler(9))
     said, _ = trained(tmp_path, 3, adam(0.1), Sampler(8), Sampler(9), Sampler(10))
     assert "the checkpoint has no state.2, which begins anew" in said

@@ -19,6 +19,19 @@ _SPEED = "Paddle's word for another way to compute the same: nothing depends on 
 _NAME = "Paddle's name of an operation, which no result depends on"
 _GRAPH = "phalanx.graph"
 EXCEPTIONS: dict[str, str] = {
+    **{
+        f"{_GRAPH}.framework.memory_optimize({word})": "memory is planned anyway, and the function says so"
+        for word in ("skip_opt_set", "print_log", "level", "skip_grads")
+    },
+    f"{_GRAPH}.framework.release_memory(skip_opt_set)": "memory is planned anyway, and the function says so",
+    f"{_GRAPH}.layers.composed.case(name)": _NAME,
+    f"{_GRAPH}.layers.composed.switch_case(name)": _NAME,
+    f"{_GRAPH}.layers.composed.fill_constant_batch_size_like(force_cpu)": "all memory is the CPU's",
+    f"{_GRAPH}.layers.images.conv2d_transpose(use_cudnn)": _SPEED,
+    f"{_GRAPH}.layers.shaping.gather(overwrite)": "gradients of rows that were taken twice are always added",
+    f"{_GRAPH}.layers.shaping.reshape(inplace)": _SPEED,
+    f"{_GRAPH}.nets.img_conv_group(use_cudnn)": _SPEED,
+    f"{_GRAPH}.nets.simple_img_conv_pool(use_cudnn)": _SPEED,
     f"{_GRAPH}.io.DataLoader.from_generator(keep_order)": "order is always kept",
     f"{_GRAPH}.io.DataLoader.from_generator(use_double_buffer)": _SPEED,
     f"{_GRAPH}.io.PyReader.__init__(use_double_buffer)": _SPEED,
@@ -28,8 +41,6 @@ EXCEPTIONS: dict[str, str] = {
     f"{_GRAPH}.layers.control.while_loop(is_test)": _SPEED,
     f"{_GRAPH}.layers.loss.softmax_with_cross_entropy(numeric_stable_mode)": "it is always stable",
     f"{_GRAPH}.layers.network.batch_norm(in_place)": _SPEED,
-    f"{_GRAPH}.layers.network.conv2d(use_cudnn)": _SPEED,
-    f"{_GRAPH}.layers.network.pool2d(use_cudnn)": _SPEED,
     f"{_GRAPH}.layers.sequence.sequence_pool(is_test)": _SPEED,
     f"{_GRAPH}.layers.sequence.sequence_softmax(use_cudnn)": _SPEED,
     f"{_GRAPH}.program.Program.to_string(throw_on_error)": "every program can be written down",

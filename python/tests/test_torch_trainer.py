@@ -229,19 +229,13 @@ def begun(kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (
-            "epochs",
-            "MismatchError (0, 1): num_epochs is 3 on rank 0 and 5 on rank 1: give the trainers of all ranks the same arguments",
-        ),
+        ("epochs", "MismatchError (0, 1): num_epochs is 3 on rank 0 and 5 on rank 1: give the trainers of all ranks the same arguments"),
         ("iterations", "MismatchError (0, 1): max_iteration is 4 on rank 0 and 8 on rank 1"),
         ("validation", "MismatchError (0, 1): validation_dataset is 'a data set' on rank 0 and None on rank 1"),
         ("seed", "MismatchError (0, 1): shuffle_seed is 0 on rank 0 and 1 on rank 1"),
         ("steps", "MismatchError (0, 1): validate_step_size is 3 on rank 0 and 2 on rank 1"),
         ("sharded", "ValueError : training_dataset is sharded already (training_dataset.shard(2, 0) on rank 0, "),
-        (
-            "few",
-            "ValueError : max_iteration is 1, and a step of 2 ranks takes 2 batches, one of each: give it a number from 2",
-        ),
+        ("few", "ValueError : max_iteration is 1, and a step of 2 ranks takes 2 batches, one of each: give it a number from 2"),
     ],
 )
 def test_arguments_that_ranks_have_not_alike_are_refused_on_all(kind: str, says: str) -> None:

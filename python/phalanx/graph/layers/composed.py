@@ -452,7 +452,7 @@ def nce(
     wrong = shaping.slice(expected / whole, [1], [n_true], [n_true + k])
     cost = arithmetic.reduce_sum(arithmetic.log(shaping.concat([right, wrong], 1)), 1, keep_dim=True) * -1.0
     if sample_weight is None:
-        return cost
+        return cost if name is None else shaping.assign(cost, name=name)
     weight = sample_weight if len(sample_weight.shape) == 2 else shaping.unsqueeze(sample_weight, [1])
     return arithmetic.elementwise_mul(cost, weight, axis=0, name=name)
 
