@@ -12,8 +12,8 @@ pub use error::RunError;
 pub use executor::{Executor, Options};
 pub use hogwild::{Hogwild, NamedFeeds, ReaderError, Update, each};
 pub use parallel::{
-    Alone, Collective, CollectiveError, Data, Done, DryRun, Feed, Fetch, Fetched, Merge, Offer,
-    ParallelExecutor, Refusal, Setup, tree,
+    Alone, Collective, CollectiveError, Data, Done, DryRun, Feed, Fetch, Fetched, LocalServed, Merge, Offer,
+    ParallelExecutor, PushedRows, Refusal, Served, Setup, tree,
 };
-pub use store::Store;
+pub use store::{Store, first_values};
 pub use tensor::{Tensor, TensorError};

@@ -45,6 +45,8 @@ impl Graph {
                 NodeKind::Sum { .. } => ("sum", None),
                 NodeKind::Exchange { .. } => ("exchange", None),
                 NodeKind::Gather { .. } => ("gather", None),
+                NodeKind::Pull { .. } => ("pull", None),
+                NodeKind::Push { .. } => ("push", None),
                 NodeKind::Gate => ("gate", None),
             };
             let title = self.title(node);

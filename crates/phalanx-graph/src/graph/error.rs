@@ -1,6 +1,6 @@
 //! The errors of a graph, before anything runs.
 
-use super::strategy::Conflicts;
+use super::{serve::Unserved, strategy::Conflicts};
 use crate::ir::{GraphError, Site};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -37,6 +37,16 @@ pub enum BuildError {
         "the sparse gradient `{var}` ({site}) has rows that do not depend on the batch; make it dense with `rows_to_dense`"
     )]
     FixedRows { var: String, site: Site },
+    #[error("`{var}` cannot be on servers: {why}")]
+    Unserved { var: String, why: Unserved },
+    #[error(
+        "`{var}` is to be on servers (`BuildStrategy::served`), but no servers are given; set `Setup::served`"
+    )]
+    NoServers { var: String },
+    #[error(
+        "parameters on servers are the same for all replicas, but with NoReduce replicas learn alone; use AllReduce or Reduce"
+    )]
+    ServedAlone,
     #[error("there is no pass `{name}`; known passes: {known}")]
     UnknownPass { name: String, known: String },
     #[error("after the pass `{pass}`: {fault}")]

@@ -15,6 +15,7 @@ mod network_update;
 mod parts;
 mod pass;
 mod passes;
+mod serve;
 mod strategy;
 mod sync_norm;
 
@@ -22,6 +23,7 @@ pub use error::{BuildError, GraphFault};
 pub use network_update::Halves;
 pub use parts::{Held, Parts, Summed};
 pub use pass::{Pass, PassList};
+pub use serve::{ServedVar, Unserved, scale_rows, servable, serve};
 pub use strategy::{
     BuildStrategy, Circumstances, Conflict, Conflicts, Effective, ExecutionStrategy, GradientScale,
     ReduceStrategy, validate,
@@ -29,7 +31,10 @@ pub use strategy::{
 
 pub(crate) use passes::CHUNK_BYTES;
 
-use crate::ir::{OpId, Program, VarId};
+use crate::{
+    ir::{OpId, Program, VarId},
+    op::OpKind,
+};
 use std::collections::BTreeMap;
 
 /// Who has a buffer.
@@ -59,6 +64,10 @@ pub enum NodeKind {
     Exchange { vars: Vec<Summed> },
     /// Puts the rows of all replicas, and of all processes, one after another.
     Gather { var: VarId },
+    /// Fetches rows of a table on servers, for these copies of the network together.
+    Pull { op: OpId, copies: Vec<usize> },
+    /// Gives the gradients of all replicas to the servers; what comes back is everybody's.
+    Push { op: OpId },
     /// Nothing after it begins before everything before it has ended well.
     Gate,
 }
@@ -203,6 +212,30 @@ impl Graph {
                 touched.reads.extend(all(*var));
                 touched.writes.push(shared(*var));
             }
+            NodeKind::Pull { op: id, copies } => {
+                let op = self.program.op(*id);
+                let of = |var: VarId| copies.iter().map(move |&copy| self.buffer(Some(copy), *id, var));
+                touched.reads.extend(of(op.inputs[0]));
+                touched.writes.extend(of(op.outputs[0]));
+            }
+            NodeKind::Push { op: id } => {
+                let op = self.program.op(*id);
+                let (g, first) = (op.inputs[0], if self.parts.once { None } else { Some(0) });
+                match self.parts.pushed.contains(&g) {
+                    true => touched.reads.extend(all(g)),
+                    false => touched.reads.push(self.buffer(first, *id, g)),
+                }
+                touched.reads.push(self.buffer(first, *id, op.inputs[1]));
+                for &var in &op.outputs {
+                    match self.parts.held[var.index()] {
+                        Some(Held::Alike | Held::Apart) => {
+                            let replicas = (0..self.settings.replicas).map(Owner::Replica);
+                            touched.writes.extend(replicas.map(|owner| Buffer { owner, var }));
+                        }
+                        _ => touched.writes.push(shared(var)),
+                    }
+                }
+            }
             NodeKind::Gate => {}
         }
         touched
@@ -263,6 +296,14 @@ impl Graph {
             NodeKind::Sum { vars } => format!("sum {}", names(vars)),
             NodeKind::Exchange { vars } => format!("exchange {}", names(vars)),
             NodeKind::Gather { var } => format!("gather {}", name(*var)),
+            NodeKind::Pull { op, .. } | NodeKind::Push { op } => {
+                let op = self.program.op(*op);
+                match &op.kind {
+                    OpKind::PullRows(pull) => format!("pull {}", pull.table),
+                    OpKind::PushRows(push) => format!("push {}", push.table),
+                    _ => op.name().into(),
+                }
+            }
             NodeKind::Gate => "gate".into(),
         }
     }

@@ -44,6 +44,10 @@ pub struct Parts {
     pub summed: Vec<Summed>,
     /// Gradients that are rows: put one after another, not added.
     pub gathered: Vec<VarId>,
+    /// Rows that go to servers as they are, of each replica.
+    pub pushed: Vec<VarId>,
+    /// Dense gradients that go to servers: they are summed here, and exchanged there.
+    pub(crate) sent: Vec<VarId>,
     /// Whether the update runs once for all replicas of the process, not in each of them.
     pub once: bool,
 }
@@ -65,10 +69,12 @@ impl Parts {
         let held = held(program, &writers, &body, &tail, settings, once);
         let by_tail = writers.iter().map(|w| w.1).collect();
         let (summed, gathered) = (Vec::new(), Vec::new());
-        let mut parts = Parts { body, tail, is_tail, by_tail, held, summed, gathered, once };
+        let pushes = program.ops.iter().filter(|op| matches!(op.kind, OpKind::PushRows(_)));
+        let (sent, pushed) = pushes.map(|op| op.inputs[0]).partition(|&g| program.sig(g).is_dense());
+        let mut parts = Parts { body, tail, is_tail, by_tail, held, summed, gathered, pushed, sent, once };
         if settings.is_reduced() {
             parts.reduce(program);
-            parts.rows_follow_batch(program)?;
+            parts.rows_follow_batch(program, &settings.build.served)?;
             parts.reads_of_tail(program)?;
         }
         Ok(parts)
@@ -93,8 +99,12 @@ impl Parts {
     }
 
     /// Rows of several replicas together are those of their samples together.
-    fn rows_follow_batch(&self, program: &Program) -> Result<(), BuildError> {
-        for &g in &self.gathered {
+    fn rows_follow_batch(&self, program: &Program, served: &[String]) -> Result<(), BuildError> {
+        // Tables that will be served leave the program: their rows may be as many as they like.
+        let leaves = |g: VarId| {
+            program.grads.iter().any(|&(of, its)| its == g && served.contains(&program.var(of).name))
+        };
+        for &g in self.gathered.iter().filter(|&&g| !leaves(g)) {
             let var = program.var(g);
             if !var.sig.shape.dims().first().is_some_and(|d| d.is_batch()) {
                 return Err(BuildError::FixedRows { var: var.name.clone(), site: var.site.clone() });
@@ -106,7 +116,7 @@ impl Parts {
     fn reads_of_tail(&self, program: &Program) -> Result<(), BuildError> {
         let mut known = vec![false; program.vars.len()];
         self.summed.iter().for_each(|s| known[s.whole.index()] = true);
-        self.gathered.iter().for_each(|g| known[g.index()] = true);
+        self.gathered.iter().chain(&self.pushed).for_each(|g| known[g.index()] = true);
         for &id in &self.tail {
             let op = program.op(id);
             for &var in &op.inputs {

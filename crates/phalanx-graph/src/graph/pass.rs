@@ -47,7 +47,8 @@ impl Default for PassList {
 impl PassList {
     /// All passes. Those for something that the strategy does not ask for do nothing.
     pub fn standard() -> PassList {
-        let steps: [(&'static str, Apply); 7] = [
+        let steps: [(&'static str, Apply); 8] = [
+            ("serve_tables", passes::serve_tables),
             ("sync_batch_norm", passes::sync_batch_norm),
             ("fuse_elewise_add_act", passes::fuse_elewise_add_act),
             ("replicate", passes::replicate),

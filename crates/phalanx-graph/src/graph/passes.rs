@@ -1,6 +1,6 @@
 //! The passes that every graph goes through. Each changes the list of nodes and nothing else.
 
-use super::{BuildError, Graph, Node, NodeKind, Summed};
+use super::{BuildError, Graph, Node, NodeKind, ReduceStrategy, Summed};
 use crate::{
     ir::{OpId, VarId, VarKind},
     op::{Arith, Func, OpKind},
@@ -8,6 +8,19 @@ use crate::{
 
 /// Updates up to this size are worth putting together; larger ones are split instead.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+
+/// Parameters that live on servers leave the program.
+pub(super) fn serve_tables(graph: &mut Graph) -> Result<(), BuildError> {
+    let names = graph.settings.build.served.clone();
+    if names.is_empty() {
+        return Ok(());
+    }
+    if graph.settings.build.reduce_strategy == ReduceStrategy::NoReduce {
+        return Err(BuildError::ServedAlone);
+    }
+    let (program, _) = super::serve(&graph.program, &names)?;
+    graph.rewrite(program)
+}
 
 pub(super) fn sync_batch_norm(graph: &mut Graph) -> Result<(), BuildError> {
     match graph.settings.build.sync_batch_norm {
@@ -56,36 +69,59 @@ pub(super) fn fuse_elewise_add_act(graph: &mut Graph) -> Result<(), BuildError> 
 }
 
 /// Every replica gets its nodes: one replica's after the other's, so that on one thread each finds its own data in the
-/// cache; but up to each sum of statistics all of them first. What all replicas update alike is there once.
+/// cache; but up to each sum of statistics, and to each fetch from servers, all of them first. What all replicas update alike is there
+/// once.
 pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
     let one = std::mem::take(&mut graph.nodes);
     let is_sync =
         |ops: &[OpId]| ops.iter().any(|&op| matches!(graph.program.op(op).kind, OpKind::SyncSum(_)));
+    let pulled = |ops: &[OpId]| {
+        ops.iter().copied().find(|&op| matches!(graph.program.op(op).kind, OpKind::PullRows(_)))
+    };
+    let pushed = |ops: &[OpId]| {
+        ops.iter().copied().find(|&op| matches!(graph.program.op(op).kind, OpKind::PushRows(_)))
+    };
+    // Pieces of a share are in the same memory one after another: each fetches its own.
+    let together = graph.settings.build.accumulate == 1;
     let (mut body, mut tail, mut stretches) = (Vec::new(), Vec::new(), Vec::new());
     for node in one {
         let NodeKind::Compute { ops, .. } = node.kind else { continue };
         if graph.is_tail(&ops) {
             tail.push(ops);
         } else if graph.settings.is_reduced() && is_sync(&ops) {
-            stretches.push(std::mem::take(&mut body));
+            stretches.push((std::mem::take(&mut body), None));
+        } else if let Some(op) = pulled(&ops).filter(|_| together) {
+            stretches.push((std::mem::take(&mut body), Some(op)));
         } else {
             body.push(ops);
         }
     }
-    stretches.push(body);
-    let n = graph.settings.replicas;
-    let mut nodes = Vec::new();
-    let mut put = |replica: Option<usize>, all: &[Vec<OpId>]| {
-        nodes.extend(all.iter().map(|ops| Node::new(NodeKind::Compute { replica, ops: ops.clone() })));
+    stretches.push((body, None));
+    let (n, copies) = (graph.settings.replicas, graph.settings.copies());
+    let put = |replica: Option<usize>, all: &[Vec<OpId>]| {
+        let mut nodes = Vec::with_capacity(all.len());
+        for ops in all {
+            let kind = match (pulled(ops), pushed(ops)) {
+                (Some(op), _) => NodeKind::Pull { op, copies: replica.into_iter().collect() },
+                // What servers update is everybody's.
+                (_, Some(_)) if replica.is_some_and(|r| r > 0) => continue,
+                (_, Some(op)) => NodeKind::Push { op },
+                _ => NodeKind::Compute { replica, ops: ops.clone() },
+            };
+            nodes.push(Node::new(kind));
+        }
+        nodes
     };
-    for stretch in &stretches {
-        (0..graph.settings.copies()).for_each(|replica| put(Some(replica), stretch));
+    let mut all = Vec::new();
+    for (stretch, pull) in &stretches {
+        (0..copies).for_each(|replica| all.extend(put(Some(replica), stretch)));
+        all.extend(pull.map(|op| Node::new(NodeKind::Pull { op, copies: (0..copies).collect() })));
     }
     match graph.parts.once {
-        true => put(None, &tail),
-        false => (0..n).for_each(|replica| put(Some(replica), &tail)),
+        true => all.extend(put(None, &tail)),
+        false => (0..n).for_each(|replica| all.extend(put(Some(replica), &tail))),
     }
-    graph.nodes = nodes;
+    graph.nodes = all;
     Ok(())
 }
 
@@ -94,7 +130,7 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
 pub(super) fn collectives(graph: &mut Graph) -> Result<(), BuildError> {
     let first_tail = graph.nodes.iter().position(|node| match &node.kind {
         NodeKind::Compute { ops, .. } => graph.is_tail(ops),
-        _ => false,
+        kind => matches!(kind, NodeKind::Push { .. }),
     });
     let end = first_tail.unwrap_or(graph.nodes.len());
     let mut due: Vec<Vec<NodeKind>> = vec![Vec::new(); end];
@@ -110,7 +146,7 @@ pub(super) fn collectives(graph: &mut Graph) -> Result<(), BuildError> {
     for &summed in &graph.parts.summed {
         let Some(at) = last_touch(summed.local) else { continue };
         due[at].push(NodeKind::Sum { vars: vec![summed] });
-        if graph.settings.processes > 1 {
+        if graph.settings.processes > 1 && !graph.parts.sent.contains(&summed.whole) {
             due[at].push(NodeKind::Exchange { vars: vec![summed] });
         }
     }
@@ -176,7 +212,9 @@ pub(super) fn fuse_all_reduce(graph: &mut Graph) -> Result<(), BuildError> {
     let mut buckets: Vec<Vec<Summed>> = Vec::new();
     let mut room = 0;
     for &s in graph.parts.summed.iter().filter(|s| s.local == s.whole) {
-        let like = |b: &Vec<Summed>| graph.program.sig(b[0].whole).dtype == graph.program.sig(s.whole).dtype;
+        let is_sent = |s: Summed| graph.parts.sent.contains(&s.whole);
+        let dtype = |s: Summed| graph.program.sig(s.whole).dtype;
+        let like = |b: &Vec<Summed>| dtype(b[0]) == dtype(s) && is_sent(b[0]) == is_sent(s);
         match buckets.last_mut().filter(|b| like(b) && room >= bytes(&s)) {
             Some(bucket) => bucket.push(s),
             None => {

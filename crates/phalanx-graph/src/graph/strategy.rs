@@ -54,6 +54,9 @@ pub struct BuildStrategy {
     /// Replicas learn each from batches of its own, at its own pace, and nobody waits for the others: for
     /// [`crate::Hogwild`] only.
     pub async_mode: bool,
+    /// Parameters that live on servers (`Setup::served`), not in the store: tables whose gradients are rows leave the program,
+    /// others stay as copies that the servers update.
+    pub served: Vec<String>,
     /// How many processes train together; what the collective says if not given.
     pub num_trainers: Option<usize>,
     pub trainer_id: Option<usize>,
@@ -78,6 +81,7 @@ impl Default for BuildStrategy {
             enable_inplace: true,
             accumulate: 1,
             async_mode: false,
+            served: Vec::new(),
             num_trainers: None,
             trainer_id: None,
             debug_graphviz_path: None,

@@ -431,7 +431,7 @@ impl Program {
     }
 
     /// A program of these operations and the variables that stay, among which are all that the operations name.
-    pub(super) fn keeping(&self, mut ops: Vec<Op>, stays: &[bool]) -> Program {
+    pub(crate) fn keeping(&self, mut ops: Vec<Op>, stays: &[bool]) -> Program {
         let mut kept = Program { n_streams: self.n_streams, ..Program::new() };
         let mut place = vec![None; self.vars.len()];
         for (id, var) in self.vars().filter(|(id, _)| stays[id.index()]) {

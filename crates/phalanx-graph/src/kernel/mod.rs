@@ -30,6 +30,10 @@ pub enum KernelError {
     Index { input: usize, at: usize, value: i64, limit: usize },
     #[error("element {at} of the divisor is zero")]
     ZeroDivisor { at: usize },
+    #[error(
+        "table `{table}` is on servers, which only a ParallelExecutor with `Setup::served` asks; run it there, or run the program before its tables were served"
+    )]
+    Served { table: String },
     #[error("no kernel for {0}")]
     DType(DType),
     #[error("it has not ended after {most} rounds, its limit; allow more, or let its condition end it")]

@@ -36,6 +36,7 @@ mod scatter;
 mod scatter_rows;
 mod select;
 mod sequence;
+mod served;
 mod softmax;
 mod sort;
 mod sync_norm;
@@ -84,6 +85,7 @@ pub use scatter_rows::ScatterRows;
 pub use select::{Masked, Where};
 pub(crate) use sequence::MASKED;
 pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, SequencePool, SequencePoolGrad};
+pub use served::{PullRows, PushRows};
 pub use softmax::{BoundedSoftmax, Softmax, SoftmaxGrad};
 pub use sort::{PutAlong, Sort};
 pub use sync_norm::{
@@ -183,4 +185,5 @@ operators! {
     Where, Masked, CumSum, Sort, PutAlong, ScatterRows, GatherNd, GatherNdGrad, Whole, ReduceProd, ReduceProdGrad,
     PoolWindows, PoolWindowsGrad, EditDistance, HSigmoid, HSigmoidGrad, BatchNormFixedGrad,
     Adamax, Adadelta, DecayedAdagrad, Ftrl, LambDirection, LambRate, SignDecay,
+    PullRows, PushRows,
 }

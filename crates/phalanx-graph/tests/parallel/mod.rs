@@ -10,5 +10,6 @@ mod models;
 mod modes;
 mod processes;
 mod recomputing;
+mod served;
 mod sparse;
 mod statistics;

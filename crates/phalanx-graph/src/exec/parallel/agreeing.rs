@@ -70,10 +70,23 @@ impl ParallelExecutor {
         if self.run.accord.is_alone() || !self.graph.settings.is_reduced() {
             return error;
         }
+        // As long as others cannot have pushed, servers know nothing of this step, and it can be run again.
+        let n_exchanges = exchanges(&self.graph).len();
+        if let Some(served) = &self.run.served
+            && (self.run.places.is_past_gate() || n_exchanges == 0)
+        {
+            served.abort(&error.to_string());
+        }
         let run = self.run_mut();
         let is_known = run.places.is_misfit();
         run.accord.fail(error, is_known)
     }
+}
+
+/// How many calls to servers there are in each pass.
+pub(super) fn desks(graph: &Graph) -> usize {
+    let calls = |kind: &NodeKind| matches!(kind, NodeKind::Pull { .. } | NodeKind::Push { .. });
+    graph.nodes.iter().filter(|node| calls(&node.kind)).count()
 }
 
 /// What is exchanged between processes in each pass, in order.

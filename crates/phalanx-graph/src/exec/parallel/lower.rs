@@ -5,6 +5,8 @@
 //! - LOWER-1: every schedule is proved free of races before it runs (MEMPLAN-2).
 //! - LOWER-2: gradients of one bucket lie side by side; a replica without samples contributes zeros.
 
+mod serving;
+
 use super::{
     memory::{Own, bytes_of, plan_body, plan_tail},
     schedule::{Access, Drafting, Half, Region, Schedule, Task},
@@ -51,6 +53,10 @@ pub(super) struct Planned {
     pub schedule: Schedule,
     /// The task that takes each exchange between processes back.
     pub takes: Vec<u32>,
+    /// The tasks that store the answers of each call to servers.
+    pub answers: Vec<Vec<u32>>,
+    /// The task behind which the update begins.
+    pub gate: Option<u32>,
     /// Sizes of the arenas.
     pub arena_bytes: Vec<usize>,
     pub shared_bytes: usize,
@@ -66,6 +72,8 @@ impl Planned {
             calls: Vec::new(),
             schedule: Schedule::default(),
             takes: Vec::new(),
+            answers: Vec::new(),
+            gate: None,
             arena_bytes: Vec::new(),
             shared_bytes: 0,
         }
@@ -96,6 +104,8 @@ struct Lowering<'a> {
     calls: Vec<Called>,
     draft: Drafting,
     takes: Vec<u32>,
+    answers: Vec<Vec<u32>>,
+    gate: Option<u32>,
     /// The tasks of each node.
     tasks_of: Vec<Vec<u32>>,
     n_threads: usize,
@@ -142,6 +152,8 @@ impl<'a> Lowering<'a> {
             calls: Vec::new(),
             draft: Drafting::default(),
             takes: Vec::new(),
+            answers: Vec::new(),
+            gate: None,
             tasks_of: Vec::new(),
         }
     }
@@ -159,9 +171,11 @@ impl<'a> Lowering<'a> {
             NodeKind::Sum { vars } => self.sum(at, vars, &after),
             NodeKind::Exchange { vars } => self.exchange(at, vars, &after),
             NodeKind::Gather { var } => self.gather(at, *var, &after),
+            NodeKind::Pull { op, copies } => self.pull(at, *op, copies, &after),
+            NodeKind::Push { op } => self.push(at, *op, &after),
             NodeKind::Gate => {
                 let task = Task { replica: 0, calls: 0..0, home: 0, cost: 0, node: at, half: Half::None };
-                self.draft.gate(task);
+                self.gate = Some(self.draft.gate(task));
             }
         }
         self.tasks_of.push((before..self.draft.len() as u32).collect());
@@ -188,6 +202,8 @@ impl<'a> Lowering<'a> {
         let half = match calls.as_slice() {
             [Called { what: What::Bring(exchange), .. }] => Half::Bring(*exchange),
             [Called { what: What::Take(exchange), .. }] => Half::Take(*exchange),
+            [Called { what: What::Ask(_, desk, _), .. }] => Half::Ask(*desk),
+            [Called { what: What::Answer(..), .. }] => Half::Answer,
             _ => Half::None,
         };
         self.calls.extend(calls);
@@ -393,6 +409,8 @@ impl<'a> Lowering<'a> {
             calls: self.calls,
             schedule,
             takes: self.takes,
+            answers: self.answers,
+            gate: self.gate,
             arena_bytes,
             shared_bytes: self.shared.bytes,
         }
@@ -431,6 +449,12 @@ fn ops_of(graph: &Graph, replica: Option<usize>, tail: bool) -> Vec<OpId> {
             && graph.is_tail(ops) == tail
         {
             all.extend(ops);
+        }
+        if let NodeKind::Pull { op, copies } = &node.kind
+            && !tail
+            && replica.is_some_and(|replica| copies.contains(&replica))
+        {
+            all.push(*op);
         }
     }
     all

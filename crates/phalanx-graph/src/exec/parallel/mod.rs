@@ -14,6 +14,7 @@ mod agreeing;
 mod asking;
 mod binding;
 mod collective;
+mod desk;
 mod feed;
 mod fetch;
 mod lower;
@@ -22,6 +23,7 @@ mod outside;
 mod pool;
 mod ready;
 mod schedule;
+mod served;
 mod setup;
 mod shared;
 mod sync;
@@ -33,6 +35,7 @@ pub use accord::Refusal;
 pub use collective::{Alone, Collective, CollectiveError, Data, Done, Offer, tree};
 pub use feed::Feed;
 pub use fetch::{Fetch, Fetched, Merge};
+pub use served::{LocalServed, PushedRows, Served};
 pub use setup::Setup;
 
 use super::{RunError, Store, Tensor};
@@ -42,7 +45,7 @@ use crate::{
     kernel::{Env, MemorySpace, Operand, RawMemory},
 };
 use accord::{Accord, Standing};
-use agreeing::{digest_of, digest_of_program, exchanges};
+use agreeing::{desks, digest_of, digest_of_program, exchanges};
 use asking::{Asked, Known};
 use binding::Binding;
 use fetch::Merging;
@@ -92,7 +95,11 @@ impl ParallelExecutor {
         if settings.build.async_mode {
             return Err(BuildError::Asynchronous);
         }
+        let name = loss;
         let loss = check_loss(program, loss)?;
+        if let (Some(var), None) = (settings.build.served.first(), &setup.served) {
+            return Err(BuildError::NoServers { var: var.clone() });
+        }
         let n = program.ops.iter().filter(|op| op.role == Role::Loss).count();
         if n > 1 && settings.build.gradient_scale == GradientScale::Customized {
             return Err(BuildError::ScaledLosses { n });
@@ -104,6 +111,8 @@ impl ParallelExecutor {
             dump(graph, n_dumped, pass)
         })?;
         let program = Arc::new(graph.program.clone());
+        // Passes may have numbered variables anew.
+        let loss = loss.and(name).and_then(|name| program.find(name));
         let feeds = program.vars().filter(|(_, v)| v.kind == VarKind::Feed).map(|(id, _)| id).collect();
         let n = graph.settings.replicas;
         let threads = graph.settings.threads;
@@ -116,7 +125,8 @@ impl ParallelExecutor {
         let number =
             setup.number.unwrap_or_else(|| setup.collective.made_before(digest_of_program(&graph)) + 1);
         let accord = Accord::new(setup.collective, label, number, n_exchanges);
-        let mut run = Run::new(program.clone(), accord, n_exchanges, empty, threads);
+        let counts = (n_exchanges, desks(&graph));
+        let mut run = Run::new(program.clone(), accord, setup.served, counts, empty, threads);
         run.arenas = (0..n).map(|_| RawMemory::new(0)).collect();
         run.check_finite = graph.settings.build.check_nan_inf;
         let learns = !graph.parts.tail.is_empty() || program.ops.iter().any(|op| op.role == Role::Loss);

@@ -7,6 +7,7 @@ use super::{
     lower::Planned,
     ready::Ready,
     schedule::Half,
+    served::Served,
     trace::Slots,
     travel::{Landing, Places},
     work::Doing,
@@ -30,6 +31,7 @@ use std::{
 pub(super) struct Run {
     pub program: Arc<Program>,
     pub accord: Accord,
+    pub served: Option<Arc<dyn Served>>,
     pub plan: Arc<Planned>,
     pub arenas: Vec<RawMemory>,
     pub shared: RawMemory,
@@ -56,13 +58,15 @@ impl Run {
     pub(super) fn new(
         program: Arc<Program>,
         accord: Accord,
-        n_exchanges: usize,
+        served: Option<Arc<dyn Served>>,
+        (n_exchanges, n_desks): (usize, usize),
         plan: Arc<Planned>,
         n_threads: usize,
     ) -> Run {
         Run {
             program,
             accord,
+            served,
             plan,
             arenas: Vec::new(),
             shared: RawMemory::new(0),
@@ -71,7 +75,7 @@ impl Run {
             dry: false,
             trace: None,
             ready: Arc::new(Ready::new(n_threads)),
-            places: Arc::new(Places::new(n_exchanges)),
+            places: Arc::new(Places::new(n_exchanges, n_desks)),
             cancelled: AtomicBool::new(false),
             failure: Mutex::new(None),
             n_visited: AtomicUsize::new(0),
@@ -120,10 +124,15 @@ impl Run {
         self.n_visited.fetch_add(1, Ordering::Relaxed);
         let half = self.plan.schedule.tasks[task].half;
         if self.dry || self.cancelled.load(Ordering::Relaxed) {
-            if let Half::Bring(exchange) = half {
-                self.landing().arrive(exchange);
+            match half {
+                Half::Bring(exchange) => self.landing().arrive(exchange),
+                Half::Ask(desk) => drop(self.landing().visit(desk)),
+                _ => {}
             }
             return;
+        }
+        if self.plan.gate == Some(task as u32) {
+            self.places.pass_gate();
         }
         let begin = self.trace.as_ref().map(Slots::now);
         let replica = self.plan.schedule.tasks[task].replica;
@@ -132,6 +141,7 @@ impl Run {
         let doing = Doing {
             program: &self.program,
             accord: &self.accord,
+            served: self.served.as_ref(),
             landing: landing.as_ref(),
             replica: replica % self.arenas.len(),
             check_finite: self.check_finite,
@@ -287,7 +297,7 @@ impl Pool {
             return ready.outcome();
         }
         ready.begin();
-        let is_alone = self.threads.is_empty() && run.plan.takes.is_empty();
+        let is_alone = self.threads.is_empty() && run.plan.takes.is_empty() && run.plan.answers.is_empty();
         if is_alone || run.plan.schedule.tasks.is_empty() {
             run.in_order(&store);
         } else {

@@ -34,7 +34,7 @@ impl Access {
     }
 }
 
-/// Which half of an exchange between processes a task is, if any.
+/// Which half of an exchange between processes, or of a call to servers, a task is, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Half {
     None,
@@ -42,6 +42,10 @@ pub(super) enum Half {
     Bring(usize),
     /// Takes it back. It waits for the exchange to arrive, beside other tasks.
     Take(usize),
+    /// Asks servers, at the desk of this number.
+    Ask(usize),
+    /// Stores what they answer. It waits for that as well.
+    Answer,
 }
 
 /// What a worker takes and does as one piece.
@@ -168,7 +172,7 @@ impl Drafting {
                 next[t as usize] += 1;
             }
         }
-        let arrives = |task: &Task| u32::from(matches!(task.half, Half::Take(_)));
+        let arrives = |task: &Task| u32::from(matches!(task.half, Half::Take(_) | Half::Answer));
         let before = self.before.iter().zip(&self.tasks);
         let n_before: Vec<u32> = before.map(|(b, task)| b.len() as u32 + arrives(task)).collect();
         let roots = (0..n as u32).filter(|&t| n_before[t as usize] == 0).collect();

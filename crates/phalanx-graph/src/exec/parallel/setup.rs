@@ -1,6 +1,6 @@
 //! The setup of a parallel executor, and the values in effect on this machine.
 
-use super::{Alone, Collective};
+use super::{Alone, Collective, Served};
 use crate::graph::{
     BuildStrategy, Circumstances, Conflicts, Effective, ExecutionStrategy, PassList, validate,
 };
@@ -15,6 +15,8 @@ pub struct Setup {
     pub replicas: Option<usize>,
     /// Other processes that train the same program.
     pub collective: Arc<dyn Collective>,
+    /// Who has the parameters of `BuildStrategy::served`.
+    pub served: Option<Arc<dyn Served>>,
     pub passes: PassList,
     /// Where random numbers of the runs come from, instead of the store's seed.
     pub seed: Option<u64>,
@@ -29,6 +31,7 @@ impl Default for Setup {
             exec: ExecutionStrategy::default(),
             replicas: None,
             collective: Arc::new(Alone),
+            served: None,
             passes: PassList::standard(),
             seed: None,
             number: None,

@@ -13,12 +13,15 @@ pub(super) struct Shared {
     pub block: usize,
     /// For each gathered gradient: where each replica's rows lie, and where all of them.
     pub rows: Vec<(VarId, Vec<usize>, usize)>,
+    /// For each gradient that goes to servers as rows: where each replica's lie.
+    pub pushed: Vec<(VarId, Vec<usize>)>,
     pub bytes: usize,
 }
 
 impl Shared {
     pub(super) fn new(graph: &Graph, signature: &Signature) -> Shared {
-        let mut shared = Shared { offsets: Vec::new(), block: 0, rows: Vec::new(), bytes: 0 };
+        let mut shared =
+            Shared { offsets: Vec::new(), block: 0, rows: Vec::new(), pushed: Vec::new(), bytes: 0 };
         for node in &graph.nodes {
             let NodeKind::Sum { vars } = &node.kind else { continue };
             for &s in vars {
@@ -38,6 +41,16 @@ impl Shared {
             let all = room(signature.total);
             shared.rows.push((var, each, all));
         }
+        for &var in &graph.parts.pushed {
+            let sig = graph.program.sig(var);
+            let mut room = |n_samples: usize| {
+                let at = shared.bytes;
+                shared.bytes += sig.bytes(n_samples).next_multiple_of(ALIGN);
+                at
+            };
+            let each = signature.sizes.iter().map(|&n| room(n)).collect();
+            shared.pushed.push((var, each));
+        }
         shared
     }
 
@@ -51,7 +64,8 @@ impl Shared {
         let local = local.map(|(_, at)| replica * self.block + at);
         let whole = || self.offsets.iter().find(|(s, _)| s.whole == var).map(|(_, at)| *at);
         let rows = || self.rows.iter().find(|(v, ..)| *v == var).map(|(_, each, _)| each[replica]);
-        local.or_else(whole).or_else(rows)
+        let pushed = || self.pushed.iter().find(|(v, _)| *v == var).map(|(_, each)| each[replica]);
+        local.or_else(whole).or_else(rows).or_else(pushed)
     }
 
     /// The same for the update.

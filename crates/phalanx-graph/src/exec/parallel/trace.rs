@@ -55,6 +55,8 @@ impl Slots {
                     What::Take(_) => "take",
                     What::Copy => "copy",
                     What::Gather => "gather",
+                    What::Ask(..) => "ask",
+                    What::Answer(..) => "answer",
                 })
                 .collect();
             let event = Event::new(name, 'X', graph.settings.process as u64).on_thread(worker);

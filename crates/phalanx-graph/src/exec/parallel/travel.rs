@@ -5,6 +5,7 @@
 use super::{
     accord::Accord,
     collective::{CollectiveError, Data, Offer},
+    desk::Desk,
     lower::Planned,
     ready::Ready,
 };
@@ -22,17 +23,38 @@ pub(super) struct Places {
     each: Vec<Mutex<ExchangeState>>,
     /// Whether an exchange of this pass did not fit. Read when the run is over, which orders it: relaxed.
     is_misfit: AtomicBool,
+    /// One for each call to servers.
+    desks: Vec<Mutex<Desk>>,
+    /// Whether the update of this pass has begun. As above.
+    is_past_gate: AtomicBool,
 }
 
 impl Places {
-    pub(super) fn new(n: usize) -> Places {
+    pub(super) fn new(n: usize, n_desks: usize) -> Places {
         let each = (0..n).map(|_| Mutex::default()).collect();
-        Places { each, is_misfit: AtomicBool::new(false) }
+        let desks = (0..n_desks).map(|_| Mutex::default()).collect();
+        let (is_misfit, is_past_gate) = (AtomicBool::new(false), AtomicBool::new(false));
+        Places { each, is_misfit, desks, is_past_gate }
     }
 
     /// No exchange of a pass is on its way.
     pub(super) fn begin(&self) {
         self.is_misfit.store(false, Ordering::Relaxed);
+        self.is_past_gate.store(false, Ordering::Relaxed);
+        (0..self.desks.len()).for_each(|desk| self.desk(desk).begin());
+    }
+
+    pub(super) fn pass_gate(&self) {
+        self.is_past_gate.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_past_gate(&self) -> bool {
+        self.is_past_gate.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn desk(&self, desk: usize) -> MutexGuard<'_, Desk> {
+        // What it holds is whole at any time.
+        self.desks[desk].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_misfit(&self) -> bool {
@@ -63,7 +85,12 @@ pub(super) struct Landing {
 impl Landing {
     /// The exchange of this number is back, or was never on its way.
     pub(super) fn arrive(&self, exchange: usize) {
-        let (schedule, task) = (&self.plan.schedule, self.plan.takes[exchange] as usize);
+        self.arrive_at(self.plan.takes[exchange] as usize);
+    }
+
+    /// Something that this task waits for has come from outside.
+    pub(super) fn arrive_at(&self, task: usize) {
+        let schedule = &self.plan.schedule;
         if schedule.arrive(task) {
             self.ready.push(schedule.tasks[task].home, schedule.priority[task], task as u32);
         }

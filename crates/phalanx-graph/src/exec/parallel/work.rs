@@ -3,15 +3,20 @@
 use super::{
     accord::Accord,
     collective::tree,
+    served::Served,
     travel::{Landing, Lost},
 };
 use crate::{
     exec::RunError,
     ir::{OpId, Program},
     kernel::{Call, Env, Float, KernelError, MemoryView, OpStep, Real, fast, real},
+    op::{OpKind, PullRows, PushRows},
 };
 use phalanx_core::DType;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
@@ -28,6 +33,10 @@ pub(super) enum What {
     Bring(usize),
     /// Puts where it belongs what came back.
     Take(usize),
+    /// Asks servers for what an operation wants: which desk, and which of those who ask there.
+    Ask(OpId, usize, usize),
+    /// Puts where it belongs what they answered.
+    Answer(OpId, usize, usize),
 }
 
 /// The most blocks that a sum adds up.
@@ -45,6 +54,7 @@ pub(super) struct Called {
 pub(super) struct Doing<'a> {
     pub program: &'a Program,
     pub accord: &'a Accord,
+    pub served: Option<&'a Arc<dyn Served>>,
     /// For tasks that are half of an exchange.
     pub landing: Option<&'a Landing>,
     pub replica: usize,
@@ -77,6 +87,8 @@ impl Called {
                 Ok(())
             }
             What::Take(exchange) => Ok(doing.landing().take(*exchange, &mut call)?),
+            What::Ask(op, desk, slot) => Ok(ask(&mut call, doing, *op, (*desk, *slot))?),
+            What::Answer(op, desk, slot) => Ok(answer(&mut call, doing, *op, (*desk, *slot))?),
         }));
         match (ended, &self.what) {
             (Ok(Ok(())), What::Op(op)) if doing.check_finite => self.finite(*op, memory, env, doing),
@@ -94,7 +106,7 @@ impl Called {
     }
 
     fn failed(&self, what: &What, doing: Doing<'_>, why: Result<KernelError, String>) -> RunError {
-        let What::Op(id) = what else {
+        let (What::Op(id) | What::Ask(id, ..) | What::Answer(id, ..)) = what else {
             let why = why.map_or_else(|text| text, |kernel| kernel.to_string());
             return RunError::Collectively { what: format!("{what:?}").to_lowercase(), why };
         };
@@ -122,6 +134,34 @@ impl Called {
             }
         }
         Ok(())
+    }
+}
+
+/// Comes to a desk; the last one there calls the servers.
+fn ask(
+    call: &mut Call<'_>,
+    doing: Doing<'_>,
+    op: OpId,
+    (desk, slot): (usize, usize),
+) -> Result<(), KernelError> {
+    let visit = doing.landing().visit(desk);
+    match (&doing.program.op(op).kind, doing.served) {
+        (OpKind::PullRows(pull), Some(served)) => visit.pull(slot, call, pull, &**served),
+        (OpKind::PushRows(push), Some(served)) => {
+            visit.push(call, push, served);
+            Ok(())
+        }
+        (OpKind::PullRows(PullRows { table, .. }) | OpKind::PushRows(PushRows { table, .. }), None) => {
+            Err(KernelError::Served { table: table.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn answer(call: &mut Call<'_>, doing: Doing<'_>, op: OpId, at: (usize, usize)) -> Result<(), Lost> {
+    match &doing.program.op(op).kind {
+        OpKind::PullRows(pull) => doing.landing().put_rows(at, call, pull),
+        _ => doing.landing().put_whole(at.0, call),
     }
 }
 
@@ -196,7 +236,6 @@ mod tests {
         layers::Builder,
         op::Func,
     };
-    use std::sync::Arc;
 
     #[test]
     fn a_kernel_that_panics_is_an_error_with_its_name_and_place() {
@@ -210,8 +249,14 @@ mod tests {
         let arena = RawMemory::new(64);
         let env = Env { seed: 0, run: 0, first_sample: 0, loss_scale: 1.0, check_finite: false };
         let accord = Accord::new(Arc::new(Alone), "", 0, 0);
-        let doing =
-            Doing { program: &program, accord: &accord, landing: None, replica: 5, check_finite: false };
+        let doing = Doing {
+            program: &program,
+            accord: &accord,
+            served: None,
+            landing: None,
+            replica: 5,
+            check_finite: false,
+        };
         let error = called.perform(MemoryView::common(&arena, &arena, &[]), env, doing).unwrap_err();
         let RunError::Replica { replica: 5, error } = error else { panic!("{error}") };
         assert!(matches!(&*error, RunError::Panicked { op: "relu", .. }), "{error}");

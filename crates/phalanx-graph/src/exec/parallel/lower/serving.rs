@@ -1,0 +1,88 @@
+//! Calls to servers as tasks: some that ask, and some that store the answers.
+
+use super::{Called, Lowering, What, whole};
+use crate::{
+    ir::{Op, OpId, Storage, VarId},
+    kernel::{MemorySpace, Operand},
+};
+
+impl Lowering<'_> {
+    /// Each copy that has samples asks, and gets its part of the answer.
+    pub(super) fn pull(&mut self, node: usize, op: OpId, copies: &[usize], after: &[u32]) {
+        let desk = self.answers.len();
+        let busy: Vec<usize> = copies.iter().copied().filter(|&copy| self.bodies[copy].is_some()).collect();
+        let n = self.graph.settings.replicas;
+        let begun = self.draft.len() as u32;
+        for answers in [false, true] {
+            for (slot, &copy) in busy.iter().enumerate() {
+                let body = self.bodies[copy].as_ref().expect("it is busy");
+                let step = &body.steps()[self.body_at[copy][op.index()]];
+                let called = match answers {
+                    false => Called {
+                        what: What::Ask(op, desk, slot),
+                        step: whole(step.inputs().to_vec(), vec![]),
+                    },
+                    true => Called { what: What::Answer(op, desk, slot), step: step.clone() },
+                };
+                self.task(node, copy, copy % n, vec![called], after);
+            }
+        }
+        let asked = begun + busy.len() as u32;
+        self.answers.push((asked..self.draft.len() as u32).collect());
+    }
+
+    /// The gradients of all replicas together, and the rate. What comes back goes to every copy of the parameter.
+    pub(super) fn push(&mut self, node: usize, op: OpId, after: &[u32]) {
+        let (graph, desk) = (self.graph, self.answers.len());
+        let Op { inputs, outputs, .. } = graph.program.op(op);
+        let g = inputs[0];
+        let sig = graph.program.sig(g);
+        let stored = |var: VarId, replica: usize| {
+            let (sig, place) =
+                (graph.program.sig(var), MemorySpace::Store(self.places[replica][var.index()]));
+            let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
+            Operand { place, offset: 0, bytes, dtype: sig.dtype, dims, form: sig.form }
+        };
+        let mut from: Vec<Operand> = match sig.form {
+            Storage::Dense => {
+                let bytes = 0..sig.bytes(0);
+                let of_body = || self.bodies[0].as_ref().and_then(|body| body.operand(g).cloned());
+                let summed = self.shared.in_tail(g).map(|at| self.flat(g, at, bytes));
+                summed.or_else(of_body).into_iter().collect()
+            }
+            Storage::Rows { .. } => {
+                let (_, each) = self.shared.pushed.iter().find(|(v, _)| *v == g).expect("it has its place");
+                let busy = each.iter().zip(&self.signature.sizes).filter(|(_, n)| **n > 0);
+                let rows = |(&offset, &n): (&usize, &usize)| Operand {
+                    place: MemorySpace::Shared,
+                    offset,
+                    bytes: sig.bytes(n),
+                    dtype: sig.dtype,
+                    dims: sig.shape.at(n),
+                    form: sig.form,
+                };
+                busy.map(rows).collect()
+            }
+        };
+        from.push(stored(inputs[1], 0));
+        let mut to: Vec<Operand> = Vec::new();
+        for copy in outputs.iter().flat_map(|&p| (0..graph.settings.replicas).map(move |r| (p, r))) {
+            let operand = stored(copy.0, copy.1);
+            if !to.contains(&operand) {
+                to.push(operand);
+            }
+        }
+        let home = self.n_threads - 1;
+        let begun = self.draft.len() as u32;
+        self.task(
+            node,
+            0,
+            home,
+            vec![Called { what: What::Ask(op, desk, 0), step: whole(from, vec![]) }],
+            after,
+        );
+        self.answers.push(vec![self.draft.len() as u32]);
+        let answer = Called { what: What::Answer(op, desk, 0), step: whole(vec![], to) };
+        self.task(node, 0, home, vec![answer], &[begun]);
+    }
+}

@@ -1,0 +1,234 @@
+//! Parameters on servers: what programs learn with them, and what is refused.
+
+use super::models::on;
+use phalanx_core::DType;
+use phalanx_graph::{
+    Act, BATCH, BuildError, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, Init, Optimizer,
+    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor,
+    exec::{CollectiveError, Done, LocalServed, PushedRows, Served},
+    graph::{NodeKind, Unserved, servable, serve},
+    kernel::Stream,
+    layers::EmbeddingOptions,
+    op::Reduction,
+};
+use std::sync::Arc;
+
+/// Words and their successors: a table for three words, one row of padding; a second table for a fixed number of candidates.
+fn words(optimizer: &Optimizer) -> Program {
+    let mut b = Builder::new();
+    let a = b.feed("a", DType::I64, [BATCH, Dim::Fixed(3)]).unwrap();
+    let label = b.feed("label", DType::I64, [BATCH]).unwrap();
+    let candidates = b.feed("candidates", DType::I64, [5]).unwrap();
+    let options = EmbeddingOptions { sparse: true, padding: Some(19) };
+    let table = b.parameter("table", [20, 6], Init::Normal { mean: 0.0, std: 0.5 }).unwrap();
+    let out = b.parameter("out", [12, 4], Init::Xavier).unwrap();
+    let x = b.lookup(table, a, options).unwrap();
+    let x = b.reduce(Reduction::Sum, x, &[1], false).unwrap();
+    let x = b.fc(x, 4, Act::Tanh).unwrap();
+    let w = b.lookup(out, candidates, EmbeddingOptions { sparse: true, padding: None }).unwrap();
+    let w = b.transpose(w, &[1, 0]).unwrap();
+    let scores = b.matmul(x, w, false, false).unwrap();
+    let (losses, _) = b.softmax_with_cross_entropy(scores, label).unwrap();
+    let loss = b.mean(losses).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let mut program = b.finish().unwrap();
+    optimizer.minimize(&mut program, loss).unwrap();
+    program
+}
+
+fn batch(n: usize, step: u64) -> [Tensor; 3] {
+    let dice = Stream::new(5, step, 0);
+    let a: Vec<i64> = (0..3 * n).map(|i| (dice.bits(i as u64) % 20) as i64).collect();
+    let label: Vec<i64> = (0..n).map(|i| a[3 * i] % 5).collect();
+    let candidates: Vec<i64> = (0..5).map(|i| (dice.bits(900 + i) % 12) as i64).collect();
+    [
+        Tensor::new(&[n, 3], &a).unwrap(),
+        Tensor::new(&[n], &label).unwrap(),
+        Tensor::new(&[5], &candidates).unwrap(),
+    ]
+}
+
+fn step(exe: &mut ParallelExecutor, store: &mut Store, batch: &[Tensor; 3]) -> f64 {
+    let [a, label, candidates] = batch;
+    let feeds =
+        [("a", Feed::Split(a)), ("label", Feed::Split(label)), ("candidates", Feed::Replicate(candidates))];
+    exe.run(store, &feeds, &[Fetch::mean("loss")]).unwrap()[0].one().to_f64()[0]
+}
+
+fn close(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 2e-5 * b.abs().max(1.0))
+}
+
+const EVERY: [&str; 4] = ["fc.b", "fc.w", "out", "table"];
+
+/// Losses, and all parameters in the order of `EVERY`.
+fn alone(program: &Program) -> (Vec<f64>, Vec<Vec<f64>>) {
+    let mut exe = ParallelExecutor::new(program, Some("loss"), on(1)).unwrap();
+    let mut store = Store::new(9);
+    let losses = (0..20).map(|at| step(&mut exe, &mut store, &batch(14, at))).collect();
+    (losses, EVERY.map(|name| store.get(name).unwrap().to_f64()).to_vec())
+}
+
+#[test]
+fn programs_learn_with_servers_what_they_learn_without() {
+    let rules = [
+        Rule::Sgd,
+        Rule::Momentum { mu: 0.9, nesterov: true },
+        Rule::adam(),
+        Rule::Adagrad { epsilon: 1e-6 },
+        Rule::RmsProp { rho: 0.9, epsilon: 1e-6, mu: 0.5 },
+    ];
+    for rule in rules {
+        for (clip, decay) in [(None, None), (Some(Clip::Norm(0.3)), Some(0.01))] {
+            let program = words(&Optimizer { clip, decay, ..Optimizer::new(rule, 0.01) });
+            let wanted = alone(&program);
+            for served in [&["table", "out"][..], &EVERY[..], &["fc.w", "out"]] {
+                let names: Vec<String> = served.iter().map(|name| name.to_string()).collect();
+                for (replicas, accumulate) in [(1, 1), (2, 1), (3, 2)] {
+                    let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+                    let build =
+                        BuildStrategy { served: names.clone(), accumulate, ..BuildStrategy::default() };
+                    let setup = Setup { build, served: Some(servers.clone()), ..on(replicas) };
+                    let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+                    let mut store = Store::new(9);
+                    let losses: Vec<f64> =
+                        (0..20).map(|at| step(&mut exe, &mut store, &batch(14, at))).collect();
+                    let case = format!("{rule:?} {clip:?} {served:?} {replicas} x {accumulate}");
+                    assert!(close(&losses, &wanted.0), "{case}: {losses:?} {:?}", wanted.0);
+                    for (name, wanted) in EVERY.iter().zip(&wanted.1) {
+                        let copy = store.get(name).map(|value| value.to_f64());
+                        let got = servers.values(name, 0).or_else(|| copy.clone()).unwrap();
+                        assert!(close(&got, wanted), "{case}, {name}");
+                        let gone = served.contains(name) && ["table", "out"].contains(name);
+                        assert_eq!(copy.is_none(), gone, "{case}: a served table is not in the store");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_ask_together_and_push_behind_the_gate() {
+    let program = words(&Optimizer::new(Rule::Sgd, 0.1));
+    let names = ["table".to_string()];
+    let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+    let build = BuildStrategy { served: names.to_vec(), ..BuildStrategy::default() };
+    // `out` has a fixed number of rows: it is gathered for one replica only.
+    let setup = Setup { build, served: Some(servers), ..on(1) };
+    let exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+    let nodes = &exe.graph().nodes;
+    let at = |is: fn(&NodeKind) -> bool| nodes.iter().position(|node| is(&node.kind)).unwrap();
+    let pulls = nodes.iter().filter(|node| matches!(node.kind, NodeKind::Pull { .. }));
+    assert_eq!(pulls.count(), 1);
+    assert!(at(|kind| *kind == NodeKind::Gate) < at(|kind| matches!(kind, NodeKind::Push { .. })), "PARA-2");
+    assert!(exe.graph().to_json().contains("\"title\":\"pull table\""));
+}
+
+#[test]
+fn a_number_that_is_no_row_is_named_and_nothing_is_pushed() {
+    let program = words(&Optimizer::new(Rule::Sgd, 0.1));
+    let names = ["table".to_string(), "out".to_string()];
+    let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+    let build = BuildStrategy { served: names.to_vec(), ..BuildStrategy::default() };
+    let setup = Setup { build, served: Some(servers.clone()), ..on(3) };
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+    let mut store = Store::new(9);
+    let before = servers.values("table", 0);
+    let [_, label, candidates] = batch(6, 0);
+    let mut ids = vec![1i64; 18];
+    ids[16] = 20;
+    let bad = Tensor::new(&[6, 3], &ids).unwrap();
+    let feeds = [
+        ("a", Feed::Split(&bad)),
+        ("label", Feed::Split(&label)),
+        ("candidates", Feed::Replicate(&candidates)),
+    ];
+    let error = exe.run(&mut store, &feeds, &[]).unwrap_err().to_string();
+    assert!(error.contains("in replica 2") && error.contains("pull_rows"), "{error}");
+    assert!(error.contains("element 4: 20 is not in 0..20"), "{error}");
+    assert_eq!(servers.values("table", 0), before);
+    assert!(step(&mut exe, &mut store, &batch(6, 0)).is_finite());
+    assert_ne!(servers.values("table", 0), before);
+}
+
+/// Servers that are lost.
+#[derive(Debug)]
+struct Lost;
+
+impl Served for Lost {
+    fn pull(&self, _: &str, _: Vec<i64>, done: Done) {
+        std::thread::spawn(move || {
+            done(Err(CollectiveError::Failed { call: "a pull".into(), why: "rank 3 is lost".into() }))
+        });
+    }
+
+    // Nobody is told: the callback is just dropped.
+    fn push(&self, _: &str, _: PushedRows, _: Done) {}
+
+    fn abort(&self, _: &str) {}
+}
+
+/// DESK-1
+#[test]
+fn lost_servers_end_a_run_with_their_reason() {
+    let program = words(&Optimizer::new(Rule::Sgd, 0.1));
+    for (served, wanted) in [("table", "rank 3 is lost"), ("fc.w", "it was lost")] {
+        for replicas in [1, 3] {
+            let names = match served {
+                "table" => vec!["table".to_string(), "out".to_string()],
+                _ => vec!["fc.w".to_string(), "out".to_string()],
+            };
+            let build = BuildStrategy { served: names, ..BuildStrategy::default() };
+            let setup = Setup { build, served: Some(Arc::new(Lost)), ..on(replicas) };
+            let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+            let [a, label, candidates] = batch(6, 0);
+            let feeds = [
+                ("a", Feed::Split(&a)),
+                ("label", Feed::Split(&label)),
+                ("candidates", Feed::Replicate(&candidates)),
+            ];
+            let error = exe.run(&mut Store::new(9), &feeds, &[]).unwrap_err().to_string();
+            assert!(error.contains("is lost") || error.contains(wanted), "{error}");
+        }
+    }
+}
+
+/// SERVED-1
+#[test]
+fn what_servers_cannot_do_is_refused_with_the_reason() {
+    let plain = words(&Optimizer::new(Rule::Sgd, 0.1));
+    let of = |program: &Program, build: BuildStrategy, served: Option<Arc<dyn Served>>, replicas| {
+        let setup = Setup { build, served, ..on(replicas) };
+        ParallelExecutor::new(program, Some("loss"), setup).unwrap_err()
+    };
+    let build = |name: &str| BuildStrategy { served: vec![name.into()], ..BuildStrategy::default() };
+    let lost: Arc<dyn Served> = Arc::new(Lost);
+    assert_eq!(of(&plain, build("table"), None, 1), BuildError::NoServers { var: "table".into() });
+    let apart = BuildStrategy { reduce_strategy: ReduceStrategy::NoReduce, ..build("table") };
+    assert_eq!(of(&plain, apart, Some(lost.clone()), 2), BuildError::ServedAlone);
+    let unknown = of(&plain, build("tabel"), Some(lost.clone()), 1);
+    assert_eq!(unknown, BuildError::Unserved { var: "tabel".into(), why: Unserved::Unknown });
+    let global = Optimizer { clip: Some(Clip::GlobalNorm(1.0)), ..Optimizer::new(Rule::Sgd, 0.1) };
+    assert_eq!(servable(&words(&global), "table"), Err(Unserved::GlobalNorm));
+    let lars = Rule::Lars { mu: 0.9, coefficient: 0.001, decay: 0.0 };
+    let fails = servable(&words(&Optimizer::new(Rule::Sgd, 0.1)), "fc.q");
+    assert_eq!(fails, Err(Unserved::Unknown));
+    let mut b = Builder::new();
+    let ids = b.feed("ids", DType::I64, [BATCH]).unwrap();
+    let table = b.parameter("table", [8, 4], Init::Xavier).unwrap();
+    let x = b.lookup(table, ids, EmbeddingOptions { sparse: true, padding: None }).unwrap();
+    let back = b.transpose(table, &[1, 0]).unwrap();
+    let scores = b.matmul(x, back, false, false).unwrap();
+    let loss = b.mean(scores).unwrap();
+    let loss = b.named(loss, "loss").unwrap();
+    let forward = b.finish().unwrap();
+    let mut both = forward.clone();
+    Optimizer::new(Rule::Sgd, 0.1).minimize(&mut both, loss).unwrap();
+    // Used both ways: its gradient is dense, so it can be served as a whole, and its rows cannot.
+    assert!(!servable(&both, "table").unwrap().sparse);
+    assert_eq!(servable(&forward, "table"), Err(Unserved::NotLearned));
+    let mut program = forward;
+    Optimizer::new(lars, 0.1).minimize(&mut program, loss).unwrap();
+    assert_eq!(servable(&program, "table"), Err(Unserved::Lars));
+}
