@@ -42,9 +42,10 @@ pub struct TableCounters {
 /// The tables of a world, from one rank.
 #[derive(Debug)]
 pub struct Tables {
-    line: Line,
+    pub(crate) line: Line,
+    pub(crate) consistency: Consistency,
     /// The step that each table gets next.
-    next_push: Vec<u64>,
+    pub(crate) next_push: Vec<u64>,
 }
 
 impl Tables {
@@ -86,7 +87,7 @@ impl Tables {
         if office.is_none() && server.is_none() {
             line.wire = wires.into_values().next();
             std::mem::forget(failed);
-            return Ok(Tables { line, next_push });
+            return Ok(Tables { line, consistency, next_push });
         }
         let shard = server.map(|server| {
             Shard::new(ShardSetup {
@@ -106,7 +107,7 @@ impl Tables {
         let setup = StationSetup { world: world.clone(), specs, seats, office, shard, wires };
         line.station = Some(Station::start(setup)?);
         std::mem::forget(failed);
-        Ok(Tables { line, next_push })
+        Ok(Tables { line, consistency, next_push })
     }
 
     pub fn specs(&self) -> &[TableSpec] {

@@ -99,3 +99,56 @@ fn an_office_does_not_keep_all_that_evaluation_touches() {
     assert!((1..8).all(&mut pull));
     assert!(pull(0), "128 MiB of rows are not kept");
 }
+
+/// Any letter that passes the checks of `RowLetter`, in any order: no panic, and never more answers than letters have come.
+#[test]
+fn letters_in_any_order_are_answered_or_refused() {
+    use LetterKind::*;
+    const KINDS: [LetterKind; 14] = [
+        Hello, Pull, Pulled, Push, Read, HaveRead, Write, Written, Norm, NormIs, Release, Bye, Refused, Gone,
+    ];
+    for seed in 0..200u64 {
+        let mut state = seed * 2_654_435_761 + 99;
+        let mut dice = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        let specs = vec![spec("t")];
+        let mut server = shard();
+        let placement = Placement::greedy(&specs, 1);
+        let workers = vec![Rank(0), Rank(1)];
+        let mut office = Office::new(0, workers, specs.clone(), placement, Consistency::Sync, 0);
+        let mut n_answers = 0;
+        for _ in 0..100 {
+            let kind = KINDS[dice(14) as usize];
+            let mut ids: Vec<u32> = (0..dice(5)).map(|_| dice(40) as u32).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let values = match kind {
+                Push | Write => RowValues::zeros(ids.len() * WIDTH * 4),
+                _ => RowValues::default(),
+            };
+            if !matches!(kind, Pull | Read | Push | Write) {
+                ids.clear();
+            }
+            let step = [0, 1, 2, dice(5), u64::MAX - 1][dice(5) as usize];
+            let from = [0, 1, 2, u32::MAX][dice(4) as usize];
+            let number = [0.0, 1.0, f64::NAN, f64::INFINITY][dice(4) as usize];
+            let ticket = dice(6);
+            let rows = Rows { ids, values, ..Rows::default() };
+            let letter = RowLetter { from, ticket, number, rows, ..RowLetter::new(kind, 0, step) };
+            assert_eq!(letter.check(&specs).ok(), Some(()), "seed {seed}");
+            let mut out = Vec::new();
+            server.step(Port::Office(dice(2) as u32), letter.clone(), &mut out);
+            n_answers += out.len();
+            out.clear();
+            let port = match dice(3) {
+                0 => Port::Server(0),
+                n => Port::Worker(Rank(n as u32 - 1)),
+            };
+            office.step(port, letter, &mut out);
+        }
+        // A refusal may go to both offices.
+        assert!(n_answers <= 200, "seed {seed}: {n_answers}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Another number of partitions while a world trains, between two steps.
+//!
+//! Every worker takes an equal part of all rows and states, the tables are closed and opened anew at the same step, and every worker writes
+//! its part back. So for a moment every row is there twice, but on no rank more than its part.
+//! - RESHARD-1: rows, states and steps have the same bits before and after.
+
+use crate::{
+    error::PsError,
+    spec::TableSpec,
+    tables::{Consistency, Tables},
+};
+
+/// Rows of one part of a table that a worker holds while partitions move.
+struct Moved {
+    table: usize,
+    part: u8,
+    ids: Vec<u64>,
+    rows: Vec<u8>,
+}
+
+impl Tables {
+    /// Cuts every table into this many partitions, or as many as it has rows. All workers call it between the same two steps; they see the
+    /// same rows afterwards. Tables cannot be used any more if it fails.
+    pub fn reshard(&mut self, partitions: u32) -> Result<(), PsError> {
+        let world = self.line.world.clone();
+        let refused = |why: &str| Err(PsError::Spec { table: "of all names".into(), why: why.to_string() });
+        if partitions == 0 {
+            return refused("a table is cut into at least one partition");
+        }
+        if world.servers().len() > 0 {
+            return refused("ranks that only serve cannot cut tables anew; start the world without them");
+        }
+        if self.consistency != Consistency::Sync {
+            return refused("workers are not at the same step, so partitions cannot move: that needs sync");
+        }
+        let step = self.next_push.first().copied().unwrap_or_default();
+        if step == 0 {
+            return refused("nothing was pushed yet; open the tables with that many partitions instead");
+        }
+        if self.next_push.iter().any(|&next| next != step) {
+            return refused("tables are at different steps; push the step of every table first");
+        }
+        let (me, n) = (world.rank().index() as u64, u64::from(world.n_workers()));
+        let mut moved = Vec::new();
+        for (table, spec) in self.specs().to_vec().iter().enumerate() {
+            for part in 0..=spec.rule.n_states() as u8 {
+                let ids: Vec<u64> = (me..spec.height).step_by(n as usize).collect();
+                let mut rows = vec![0; ids.len() * spec.row_bytes()];
+                self.read(table, part, &ids, &mut rows)?;
+                moved.push(Moved { table, part, ids, rows });
+            }
+        }
+        let cut = |spec: &TableSpec| {
+            let most = u32::try_from(spec.height).unwrap_or(u32::MAX);
+            TableSpec { partitions: partitions.min(most), ..spec.clone() }
+        };
+        let specs = self.specs().iter().map(cut).collect();
+        // Every rank says goodbye to the old tables after it has read, so nobody's rows are gone too early.
+        self.line.end(Some(world.config().timeout))?;
+        // They begin a step earlier, which everybody ends without rows when its own are written: a pull of the present step then waits
+        // for all of them.
+        *self = Tables::open(&world, specs, self.consistency, step - 1)?;
+        for Moved { table, part, ids, rows } in moved {
+            self.write(table, part, &ids, &rows)?;
+        }
+        for table in 0..self.specs().len() {
+            self.push(table, step - 1, &[], &[], 0.0)?;
+        }
+        self.release(step - 1, 1.0)
+    }
+}
