@@ -24,6 +24,7 @@
 
 pub mod data;
 pub mod events;
+pub mod parallax;
 pub mod session;
 
 mod ranks;

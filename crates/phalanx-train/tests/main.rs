@@ -8,6 +8,7 @@ mod examples;
 mod hogwild;
 #[path = "../examples/material/packed.rs"]
 mod packed;
+mod parallax;
 #[path = "../examples/material/plot.rs"]
 mod plot;
 mod processes;

@@ -26,7 +26,7 @@ pub fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> 
 }
 
 /// The same, with the engine itself.
-fn engines<T: Send>(hosts: &[u32], run: impl Fn(Arc<Engine>) -> T + Sync) -> Vec<T> {
+pub fn engines<T: Send>(hosts: &[u32], run: impl Fn(Arc<Engine>) -> T + Sync) -> Vec<T> {
     let secret = Secret::random();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let hub = Hub::start(vec![listener], secret.clone(), hosts.len() as u32).expect("a hub starts");

@@ -15,7 +15,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-graph", &["phalanx-core"]),
     (
         "phalanx-train",
-        &["phalanx-core", "phalanx-checkpoint", "phalanx-net", "phalanx-collective", "phalanx-graph"],
+        &[
+            "phalanx-core",
+            "phalanx-checkpoint",
+            "phalanx-net",
+            "phalanx-collective",
+            "phalanx-graph",
+            "phalanx-ps",
+        ],
     ),
     ("phalanx", &["phalanx-core", "phalanx-net", "phalanx-collective", "phalanx-graph", "phalanx-train"]),
     (

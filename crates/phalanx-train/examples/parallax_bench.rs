@@ -1,0 +1,161 @@
+//! One worker of `cargo xtask bench parallax`: two tables, sampled candidates, two dense layers, and what a step takes. Rank 0 prints one line
+//! of JSON: the median of steps in milliseconds, what offices counted, and what the placement predicts.
+
+use clap::Parser;
+use phalanx_collective::{Communicator, engine::Engine};
+use phalanx_core::DType;
+use phalanx_graph::{
+    Act, BATCH, Builder, Feed, Init, Optimizer, Program, Rule, Tensor, kernel::Stream,
+    layers::EmbeddingOptions, op::Reduction,
+};
+use phalanx_train::parallax::{AllotmentStrategy, MeasuredRates, ParallaxConfig, ParallaxRun, parallel_run};
+use std::{collections::BTreeMap, error::Error, process::ExitCode, sync::Arc, time::Duration, time::Instant};
+
+#[derive(Parser)]
+struct Options {
+    /// allreduce, ps, hybrid, or auto
+    #[arg(long, default_value = "hybrid")]
+    strategy: String,
+    #[arg(long, default_value_t = 20)]
+    steps: usize,
+    /// Steps before those that count
+    #[arg(long, default_value_t = 3)]
+    warm: usize,
+    /// Rows of each table
+    #[arg(long, default_value_t = 100_000)]
+    rows: usize,
+    #[arg(long, default_value_t = 64)]
+    width: usize,
+    /// Row numbers in a step of a worker
+    #[arg(long, default_value_t = 1280)]
+    tokens: usize,
+    #[arg(long)]
+    partitions: Option<u32>,
+    /// Looks for partitions: the least number
+    #[arg(long)]
+    search: Option<u32>,
+    /// Nobody waits for the others
+    #[arg(long)]
+    asynchronous: bool,
+    /// Milliseconds that rank 0 sleeps in each step
+    #[arg(long, default_value_t = 0)]
+    straggle_ms: u64,
+    /// Milliseconds after which every worker stops, instead of a number of steps
+    #[arg(long)]
+    for_ms: Option<u64>,
+}
+
+/// Words, each with a target of its own: about 0.33 million dense numbers beside two tables.
+fn model(options: &Options) -> Result<Program, Box<dyn Error>> {
+    let mut b = Builder::new();
+    let seen = b.feed("seen", DType::I64, [BATCH])?;
+    let next = b.feed("next", DType::I64, [BATCH])?;
+    let rows = EmbeddingOptions { sparse: true, padding: None };
+    let table = b.parameter("input", [options.rows, options.width], Init::Normal { mean: 0.0, std: 0.1 })?;
+    let out = b.parameter("output", [options.rows, options.width], Init::Normal { mean: 0.0, std: 0.1 })?;
+    let x = b.lookup(table, seen, rows)?;
+    let x = b.fc(x, 2560, Act::Tanh)?;
+    let x = b.fc(x, options.width, Act::None)?;
+    let y = b.lookup(out, next, rows)?;
+    let product = b.mul(x, y)?;
+    let scores = b.reduce(Reduction::Sum, product, &[1], true)?;
+    let errors = b.mul(scores, scores)?;
+    let loss = b.mean(errors)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    Optimizer::new(Rule::Adagrad { epsilon: 1e-10 }, 0.05).minimize(&mut program, loss)?;
+    Ok(program)
+}
+
+/// Log-uniform numbers: small ones are frequent, as words are.
+fn words(dice: Stream, n: usize, height: usize) -> Vec<i64> {
+    let word = |i: usize| (((height as f64 + 1.0).ln() * dice.uniform(i as u64)).exp() as i64 - 1).max(0);
+    (0..n).map(|i| word(i).min(height as i64 - 1)).collect()
+}
+
+fn main() -> ExitCode {
+    match train() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("parallax_bench: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let engine = Arc::new(Engine::start(Communicator::from_env()?)?);
+    let program = model(&options)?;
+    let strategy = match options.strategy.as_str() {
+        "allreduce" => AllotmentStrategy::AllReduce,
+        "ps" => AllotmentStrategy::Ps,
+        "hybrid" => AllotmentStrategy::Hybrid,
+        // What a link of 200 Mbit/s and this memory do.
+        "auto" => AllotmentStrategy::Auto(MeasuredRates { wire: 2.5e7, memory: 5e9, rows: BTreeMap::new() }),
+        other => {
+            return Err(format!("there is no strategy {other}; use allreduce, ps, hybrid or auto").into());
+        }
+    };
+    let config = ParallaxConfig {
+        strategy,
+        average_sparse: true,
+        partitions: options.partitions,
+        search: options.search.map(|least| (least, 5, 5)),
+        sync: !options.asynchronous,
+        samples_per_worker: options.tokens,
+        ..ParallaxConfig::default()
+    };
+    parallel_run(&program, "loss", &engine, &config, |run, seat| {
+        worker(&options, run, seat.worker_id, &engine)
+    })?
+}
+
+fn worker(
+    options: &Options,
+    run: &mut ParallaxRun,
+    rank: usize,
+    engine: &Arc<Engine>,
+) -> Result<(), Box<dyn Error>> {
+    let mut took = Vec::new();
+    let mut n_steps = 0u64;
+    let begin = Instant::now();
+    let goes_on = |n: u64| match options.for_ms {
+        Some(ms) => begin.elapsed() < Duration::from_millis(ms),
+        None => n < (options.warm + options.steps) as u64,
+    };
+    while goes_on(n_steps) {
+        let dice = Stream::new(rank as u64, n_steps, 0);
+        let seen = Tensor::new(&[options.tokens], &words(dice, options.tokens, options.rows))?;
+        let next = Stream::new(1000 + rank as u64, n_steps, 0);
+        let next = Tensor::new(&[options.tokens], &words(next, options.tokens, options.rows))?;
+        let start = Instant::now();
+        if rank == 0 && options.straggle_ms > 0 {
+            std::thread::sleep(Duration::from_millis(options.straggle_ms));
+        }
+        run.step(&[("seen", Feed::Split(&seen)), ("next", Feed::Split(&next))], &[])?;
+        if n_steps >= options.warm as u64 {
+            took.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        n_steps += 1;
+    }
+    took.sort_by(f64::total_cmp);
+    let counters = run.counters()?;
+    let line = serde_json::json!({
+        "rank": rank,
+        "size": engine.size(),
+        "ms": took.get(took.len() / 2),
+        "steps": n_steps,
+        "predicted_bytes": run.allotment().bytes_per_host(),
+        "wanted_rows": counters.office.wanted_rows,
+        "pulled_rows": counters.office.pulled_rows,
+        "given_rows": counters.office.given_rows,
+        "pushed_rows": counters.office.pushed_rows,
+        "bytes_out": counters.bytes_out,
+        "bytes_in": counters.bytes_in,
+        "partitions": run.found_partitions(),
+        "explain": if rank == 0 { run.allotment().explain() } else { String::new() },
+    });
+    println!("{line}");
+    Ok(())
+}
