@@ -159,7 +159,7 @@ struct Lost;
 impl Served for Lost {
     fn pull(&self, _: &str, _: Vec<i64>, done: Done) {
         std::thread::spawn(move || {
-            done(Err(CollectiveError::Failed { call: "a pull".into(), why: "rank 3 is lost".into() }))
+            done(Err(CollectiveError::Failed { call: "a pull".into(), why: "rank 3 is lost".into() }));
         });
     }
 

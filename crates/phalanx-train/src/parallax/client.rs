@@ -29,8 +29,10 @@ enum Job {
     Push(usize, PushedRows, Done),
     Abort(String),
     /// Anything that somebody waits for.
-    Ask(Box<dyn FnOnce(&mut Option<Tables>) + Send>),
+    Ask(Asked),
 }
+
+type Asked = Box<dyn FnOnce(&mut Option<Tables>) + Send>;
 
 impl fmt::Debug for TableClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
