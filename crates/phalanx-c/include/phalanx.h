@@ -454,6 +454,62 @@ void horovod_process_set_ids(int *ids);
 // `ranks` has room for horovod_process_set_size(id) numbers.
 int horovod_process_set_ranks(int id, int *ranks);
 
+// Joins the world with the shape that the options name, as in "-mode n:4x3 -dump_iter 100", and starts the engine. NULL or an empty string:
+// DDL_OPTIONS of the environment; without a mode there is a single ring. Every rank gives the same. A second call is an error.
+//
+// The caller promises:
+// `options` is NULL or a string.
+int32_t ddl_init(const char *options);
+
+// This rank's number.
+int32_t ddl_rank(void);
+
+// The number of ranks.
+int32_t ddl_size(void);
+
+// This rank's place among the ranks of its host, and the number of the device that belongs to it.
+int32_t ddl_local_rank(void);
+
+// Zeroed memory, aligned to `align` bytes, a power of two, or 0 for any type; ddl_free() gives it back.
+//
+// The caller promises:
+// `memory` points to a pointer.
+int32_t ddl_malloc(void **memory, size_t align, size_t bytes);
+
+// Gives memory of ddl_malloc() back; NULL is nothing.
+//
+// The caller promises:
+// `memory` is NULL or comes from ddl_malloc(), and is not used any more.
+void ddl_free(void *memory);
+
+// Gives every rank the `n` elements of rank 0. `dtype` is a phalanx_dtype.
+//
+// The caller promises:
+// `buffer` holds `n` elements.
+int32_t ddl_bcast(void *buffer, size_t n, int32_t dtype);
+
+// Reduces `n` elements over all ranks, in place. `dtype` is a phalanx_dtype, `op` a phalanx_op. Ranks are matched in the order of their calls.
+//
+// The caller promises:
+// `buffer` holds `n` elements.
+int32_t ddl_allreduce(void *buffer,
+                      size_t n,
+                      int32_t dtype,
+                      int32_t op);
+
+// Reduces several vectors over all ranks, in place: all or none. `counts` has the elements of each.
+//
+// The caller promises:
+// `buffers` and `counts` have `n_buffers` entries, and each buffer its elements; no two share memory.
+int32_t ddl_allreduce_n(void *const *buffers,
+                        const size_t *counts,
+                        int32_t n_buffers,
+                        int32_t dtype,
+                        int32_t op);
+
+// Ends the engine, for all ranks, as phalanx_shutdown() does. ddl_init() may be called again.
+int32_t ddl_finalize(void);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

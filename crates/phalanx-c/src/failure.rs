@@ -3,6 +3,7 @@
 use crate::abi::Status;
 use phalanx_collective::{
     Error,
+    ddl::DdlError,
     engine::{EngineError, TimelineError},
 };
 
@@ -29,6 +30,16 @@ impl Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         Failure::new(status(&error), error.to_string())
+    }
+}
+
+impl From<DdlError> for Failure {
+    fn from(error: DdlError) -> Failure {
+        match error {
+            DdlError::Engine(error) => error.into(),
+            DdlError::World(error) => error.into(),
+            wrong => Failure::invalid(wrong.to_string()),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn horovod_init(
                     process_sets.push(set.map_err(|_| Failure::invalid("a process set of negative ranks"))?);
                     rest = after;
                 }
-                Ok(Wish { ranks: ranks.iter().map(|r| i64::from(*r)).collect(), process_sets })
+                Ok(Wish { ranks: ranks.iter().map(|r| i64::from(*r)).collect(), process_sets, ddl: None })
             };
             PROCESS.init(wish())?;
             Ok(true)

@@ -20,7 +20,7 @@ use std::{
 #[unsafe(no_mangle)]
 pub extern "C" fn phalanx_init() -> i32 {
     code(|| {
-        PROCESS.init(Ok(Wish { ranks: Vec::new(), process_sets: Vec::new() }))?;
+        PROCESS.init(Ok(Wish { ranks: Vec::new(), process_sets: Vec::new(), ddl: None }))?;
         Ok(Status::Ok as i32)
     })
 }

@@ -5,6 +5,7 @@
 use crate::{abi::Status, failure::Failure, guard, handles::Handles};
 use phalanx_collective::{
     Communicator,
+    ddl::{self, DdlOptions, DdlWish},
     engine::{Engine, EngineOptions},
 };
 use phalanx_core::{Config, Rank};
@@ -83,6 +84,8 @@ pub struct Wish {
     /// The ranks of the world; empty means all.
     pub ranks: Vec<i64>,
     pub process_sets: Vec<Vec<u32>>,
+    /// DDL's option string, where DDL's Init asks.
+    pub ddl: Option<String>,
 }
 
 impl Process {
@@ -192,9 +195,22 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// if ranks disagree, and takes it away if it is of no more use.
 fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Result<EngineRun, Failure> {
     let mut communicator = match place.take() {
-        Some(communicator) => communicator,
+        Some(mut communicator) => {
+            // What an earlier ddl_init() had asked for.
+            communicator.unwire();
+            communicator
+        }
         None => Communicator::from_env()?,
     };
+    if let Ok(Wish { ddl: Some(given), .. }) = &wish {
+        let from_env = std::env::var("DDL_OPTIONS").ok();
+        let told = DdlWish { n_local: None, options: given, from_env: from_env.as_deref() };
+        let shaped = ddl::wire(&mut communicator, &told);
+        if let Err(why) = shaped.map_err(Failure::from).and_then(|(options, _)| without_reports(&options)) {
+            *place = Some(communicator);
+            return Err(why);
+        }
+    }
     let options = wish.and_then(|wish| options(&communicator, wish));
     match agree(&mut communicator, &options)? {
         None => {}
@@ -205,6 +221,16 @@ fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Resul
     }
     let engine = Engine::start_with(communicator, options?)?;
     Ok(EngineRun { engine, dynamic: is_dynamic() })
+}
+
+/// Reports by iteration go by the names of tensors, which DDL's C functions do not have. The same on all ranks.
+fn without_reports(options: &DdlOptions) -> Result<(), Failure> {
+    if options.dump_iter > 0 {
+        return Err(Failure::invalid(
+            "-dump_iter is for Rust and Python, whose tensors have names: leave it out",
+        ));
+    }
+    Ok(())
 }
 
 /// The settings of the next engine. The environment is read anew: it may have changed since the last one.

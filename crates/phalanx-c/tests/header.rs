@@ -4,7 +4,7 @@ use cbindgen::{Builder, Config};
 use std::path::Path;
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 5] = ["abi", "membership", "submit", "results", "horovod"];
+const SOURCES: [&str; 6] = ["abi", "membership", "submit", "results", "horovod", "ddl"];
 
 #[test]
 fn the_header_is_up_to_date() {

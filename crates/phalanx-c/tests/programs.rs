@@ -208,3 +208,11 @@ fn the_header_is_cpp_too() {
         Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr)),
     }
 }
+
+#[test]
+fn the_functions_of_ddl_run_on_two_ranks_and_alone() {
+    let source = manifest().join("../../examples/c/ddl.c");
+    let Some(program) = compile(&source, "ddl") else { return };
+    assert_eq!(lines(&run(&program, 2)), ["2 ranks, sum and maximum are right"]);
+    assert_eq!(lines(&run(&program, 1)), ["1 ranks, sum and maximum are right"]);
+}
