@@ -29,6 +29,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print a manifest that starts a command as the ranks of one world in a Kubernetes cluster
     Kube(crate::kube::KubeArgs),
+    /// Write a rank file for Open MPI's mpirun: which rank runs on which host and cores
+    Rankfile(crate::rankfile::RankfileArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Start the ranks of one host for a launcher
@@ -80,6 +82,10 @@ pub struct RunArgs {
     /// Do not encrypt connections between hosts: for networks that only trusted machines reach. Same as PHALANX_ENCRYPT=never
     #[arg(long)]
     pub insecure_plaintext: bool,
+
+    /// Shape of the network, ranks of a host first, e.g. 4x3. Same as PHALANX_TIERS
+    #[arg(long, value_name = "SHAPE")]
+    pub tiers: Option<phalanx_core::Tiers>,
 
     /// Also write each rank's output to DIR/rank.N/stdout and stderr
     #[arg(long, value_name = "DIR")]

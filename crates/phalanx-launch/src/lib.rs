@@ -15,6 +15,7 @@ mod hosts;
 mod kube;
 mod limits;
 mod place;
+mod rankfile;
 mod rsh;
 mod run;
 mod simulate;
@@ -47,6 +48,7 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
         Command::Trace(args) => trace::main(args),
         Command::Ckpt(args) => ckpt::main(args),
         Command::Kube(args) => kube::main(args),
+        Command::Rankfile(args) => rankfile::main(args),
         Command::Completions(args) => completions::main(args),
         Command::Agent => agent::main(),
     }

@@ -281,7 +281,8 @@ fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
 pub fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
     let here = |name: &str| env::var_os(name).map(OsStringExt::into_vec);
     let plaintext = args.insecure_plaintext.then_some("PHALANX_ENCRYPT=never");
-    let specs = args.env.iter().map(String::as_str).chain(plaintext);
+    let tiers = args.tiers.as_ref().map(|tiers| format!("PHALANX_TIERS={tiers}"));
+    let specs = args.env.iter().map(String::as_str).chain(plaintext).chain(tiers.as_deref());
     let extra: Env = specs
         .map(|spec| {
             environment::extra(spec, here).map_err(|name| match name.is_empty() {
