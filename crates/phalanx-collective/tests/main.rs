@@ -14,6 +14,7 @@ mod roles;
 mod schedules;
 mod splits;
 mod support;
+mod tiers;
 
 /// What a process does that a test started as a rank; nothing in the tests' own.
 #[test]

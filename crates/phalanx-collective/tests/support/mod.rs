@@ -23,14 +23,23 @@ pub fn run_owners<T: Send + 'static>(
     settings: &[(&'static str, &str)],
     f: impl Fn(Communicator) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
-    let n_ranks: u32 = hosts.iter().sum();
+    let host_of = hosts.iter().enumerate().flat_map(|(h, &n)| std::iter::repeat_n(h, n as usize));
+    run_on(host_of.collect(), settings, f)
+}
+
+/// The same where rank r is on host `host_of[r]`.
+pub fn run_on<T: Send + 'static>(
+    host_of: Vec<usize>,
+    settings: &[(&'static str, &str)],
+    f: impl Fn(Communicator) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let n_ranks = host_of.len() as u32;
     let secret = Secret::random();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let hub = Hub::start(vec![listener], secret.clone(), n_ranks).expect("a hub starts");
     let f = Arc::new(f);
     let (done, results) = mpsc::channel();
-    let host_of = hosts.iter().enumerate().flat_map(|(h, &n)| std::iter::repeat_n(h, n as usize));
-    for (r, host) in host_of.enumerate() {
+    for (r, host) in host_of.into_iter().enumerate() {
         let mut config = Config::default();
         config.host_id = Some(format!("host{host}"));
         config.timeout = DEADLINE;
