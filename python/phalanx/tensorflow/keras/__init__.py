@@ -5,6 +5,7 @@ The same interface as ``horovod.tensorflow.keras``.
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,9 @@ from phalanx.tensorflow import Compression
 from phalanx.tensorflow import __all__ as _names
 from phalanx.tensorflow import optimizer as _optimizer
 from phalanx.tensorflow.keras import callbacks
-from phalanx.tensorflow.keras import elastic as elastic  # type: ignore[no-redef]
+
+# The star has brought another module of this name.
+elastic = _import_module("phalanx.tensorflow.keras.elastic")
 
 
 def DistributedOptimizer(  # type: ignore[no-redef]
