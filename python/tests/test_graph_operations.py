@@ -228,7 +228,7 @@ def test_a_layer_computes_what_pytorch_does(name: str, dtype: str) -> None:
     weights = random.standard_normal(tuple(theirs.shape)).astype(dtype)
     (theirs * torch.tensor(weights)).sum().backward()
     ran = _ours(case, arrays, weights, dtype)
-    near = {"rtol": 2e-4, "atol": 2e-5} if dtype == "float32" else {"rtol": 1e-9, "atol": 1e-11}
+    near: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5} if dtype == "float32" else {"rtol": 1e-9, "atol": 1e-11}
     np.testing.assert_allclose(ran.value.reshape(theirs.shape), theirs.detach().numpy(), **near)
     for x, mine in zip(inputs, ran.gradients, strict=True):
         np.testing.assert_allclose(mine.reshape(x.shape), x.grad.numpy(), **near)
@@ -308,7 +308,7 @@ def test_what_layers_cannot_do_says_what_to_write() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = fluid.data("x", [None, 4])
         image = fluid.data("image", [None, 3, 5, 5])
-        for wrong, says in [
+        refused: list[tuple[Callable[[], Any], str]] = [
             (lambda: layers.where(x > 0.0), r"where\(condition, x, y\)"),
             (lambda: layers.shape(x), "fill_constant_batch_size_like"),
             (lambda: layers.expand(x, [2, 1]), "batch .* cannot be repeated"),
@@ -322,7 +322,8 @@ def test_what_layers_cannot_do_says_what_to_write() -> None:
             (lambda: layers.nce(x, x, 5, sampler="custom_dist"), "uniform or log_uniform"),
             (lambda: layers.zeros_like(x, out=x), "in place"),
             (lambda: layers.conv2d(image, 3, 3, padding="SAMES"), "'SAME' and 'VALID'"),
-        ]:
+        ]
+        for wrong, says in refused:
             with pytest.raises(fluid.ProgramError, match=says):
                 wrong()
         for name, says in [

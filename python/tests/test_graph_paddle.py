@@ -85,8 +85,14 @@ def test_readers_are_put_together() -> None:
     assert len(list(reader.compose(ten, reader.firstn(ten, 2), check_alignment=False)())) == 2
     assert list(reader.xmap_readers(lambda a: a + 1, ten, 2, 4, order=True)()) == list(range(1, 11))
     assert sorted(reader.xmap_readers(lambda a: a + 1, ten, 2, 4)()) == list(range(1, 11))
-    counted = []
-    kept = reader.cache(lambda: (counted.append(n) or n for n in range(3)))
+    counted: list[int] = []
+
+    def three() -> Any:
+        for n in range(3):
+            counted.append(n)
+            yield n
+
+    kept = reader.cache(three)
     assert list(kept()) == list(kept()) == [0, 1, 2] == counted
     with pytest.raises(ZeroDivisionError):
         list(reader.xmap_readers(lambda a: 1 // a, ten, 2, 4)())
@@ -133,9 +139,10 @@ def test_a_profile_has_a_table_and_a_file(world: World, tmp_path: Path, capsys: 
     names = {event["name"] for event in json.loads((tmp_path / "profile").read_text())["traceEvents"]}
     assert "ParallelExecutor.run" in names and len(names) > 3
     assert "total ms" in capsys.readouterr().out
-    for wrong in (fluid.profiler.stop_profiler, lambda: fluid.profiler.start_profiler("GPU")):
-        with pytest.raises(fluid.StrategyError):
-            wrong()
+    with pytest.raises(fluid.StrategyError):
+        fluid.profiler.stop_profiler()
+    with pytest.raises(fluid.StrategyError):
+        fluid.profiler.start_profiler("GPU")
 
 
 def test_flags_act_or_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ RULES: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "ftrl": (lambda loss: fluid.optimizer.Ftrl(0.3, l1=0.1, l2=0.2).minimize(loss), ftrl),
     "ftrl with a power": (
         lambda loss: fluid.optimizer.Ftrl(0.3, l1=0.1, l2=0.2, lr_power=-0.4).minimize(loss),
-        lambda *args: ftrl(*args, power=-0.4),
+        lambda w, g, s, t: ftrl(w, g, s, t, -0.4),
     ),
     "lamb": (lambda loss: fluid.optimizer.Lamb(0.05, beta2=0.99).minimize(loss), lamb),
     "l1 decay": (
@@ -164,7 +164,9 @@ def test_averages_follow_the_parameters(devices: int) -> None:
             np.testing.assert_array_equal(fluid.global_scope()["w"], before)
 
     seen = _trained(minimize, devices, see)
-    ema, window, last = np.zeros_like(BEGIN), [], []
+    ema = np.zeros_like(BEGIN)
+    window: list[Any] = []
+    last: list[Any] = []
     for t, w in enumerate(seen, 1):
         ema = 0.8 * ema + 0.2 * w
         window = [*window, w]
