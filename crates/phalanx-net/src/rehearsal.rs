@@ -21,7 +21,7 @@ pub fn refusals(var: &dyn Fn(&str) -> Option<String>) -> Vec<NetError> {
     let has_secret = !matches!(secret, Ok(None));
     refusals.extend(secret.err());
     let told = || Ok::<_, NetError>(meeting::told(var)?.unwrap_or(Meeting::Alone));
-    // Without ranks the meeting point is for launchers; a rank's own troubles are found by whoever asks who it is.
+    // Without ranks the meeting point is for launchers; a rank's own troubles are found with who it is.
     let (meeting, is_rank) = match discover(var, 0) {
         Ok(identity) if identity.meeting != Meeting::Alone => (Ok(identity.meeting), true),
         Ok(_) => (told(), false),

@@ -174,7 +174,7 @@ impl Post {
         if !given.verify(&parts(name, announced), &proof) {
             return Err(BoardError::OtherSecret);
         }
-        // Whoever has the secret means no harm.
+        // A process that has the secret means no harm.
         Post::said(text).ok_or(BoardError::OtherBuild)
     }
 
