@@ -11,6 +11,7 @@ mod net;
 mod options;
 mod ours;
 mod page;
+mod parallax;
 mod peers;
 mod row;
 mod session;
@@ -30,6 +31,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         Some((first, rest)) if first == "torch" => return torch::run(shell, rest),
         Some((first, rest)) if first == "graph" => return graph::run(shell, rest),
         Some((first, rest)) if first == "engines" => return engines::run(shell, rest),
+        Some((first, rest)) if first == "parallax" => return parallax::run(shell, rest),
         Some((first, rest)) if first == "session" => return session::run(shell, rest),
         _ => {}
     }

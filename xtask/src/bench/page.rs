@@ -84,6 +84,19 @@ pub fn engines(
     page + &measured(machine, notes, tables)
 }
 
+/// The page of tables on servers.
+pub fn parallax(command: &str, machine: &[(&'static str, String)], tables: &[Table]) -> String {
+    let page = format!(
+        "# Tables on servers between hosts\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         Hosts are network namespaces joined by a bridge; tbf limits each host's link in both directions. Every worker trains the same model \
+         (`crates/phalanx-train/examples/parallax_bench.rs`): two tables of 64 numbers a row, 1,280 log-uniform row numbers of each in a step of a worker \
+         unless a table says otherwise, and 0.33 million dense numbers. Bytes are those of the hosts' interfaces, in and out, of a long run less a short one. \"Gathered\" is \
+         the allgather of raw rows. Formulas take the rows that were really asked for, with 4 bytes for each number of a row (8 where rows are gathered); they know nothing of \
+         headers and acknowledgements.\n\n"
+    );
+    page + &measured(machine, &[], tables)
+}
+
 /// Where it was measured, and what.
 fn measured(machine: &[(&'static str, String)], notes: &[String], tables: &[Table]) -> String {
     let mut page = "| measured on | |\n|---|---|\n".to_string();
