@@ -117,7 +117,7 @@ fn worker(
     rank: usize,
     size: usize,
 ) -> Result<(), Box<dyn Error>> {
-    if options.batch == 0 || options.batch % size != 0 {
+    if options.batch == 0 || !options.batch.is_multiple_of(size) {
         return Err(format!("--batch {} cannot be shared equally by {size} processes", options.batch).into());
     }
     let text = text::words(&options.text, options.words)?;
