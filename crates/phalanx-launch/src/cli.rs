@@ -192,6 +192,11 @@ pub struct HostArgs {
     #[arg(long = "hostfile", id = "hostfile", value_name = "FILE")]
     pub file: Option<PathBuf>,
 
+    /// File of Parallax with one host per line, first that of rank 0: `host: 0,1` (devices, one rank for each), `user@host:port`,
+    /// `[IPv6]`; # begins a comment
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["list", "hostfile"])]
+    pub resource_info: Option<PathBuf>,
+
     /// Number of ranks for each host that is named without a number [default: 1]
     #[arg(long, value_name = "N", value_parser = n_slots)]
     pub slots_per_host: Option<u32>,
@@ -234,9 +239,10 @@ impl Command {
 impl HostArgs {
     /// The arguments that give another command line the same hosts.
     pub fn words(&self) -> Vec<OsString> {
-        let flags: [(&str, Option<OsString>); 5] = [
+        let flags: [(&str, Option<OsString>); 6] = [
             ("--hosts", self.list.as_ref().map(OsString::from)),
             ("--hostfile", self.file.as_ref().map(OsString::from)),
+            ("--resource-info", self.resource_info.as_ref().map(OsString::from)),
             ("--slots-per-host", self.slots_per_host.map(|n| n.to_string().into())),
             ("--rsh", self.rsh.as_ref().map(OsString::from)),
             ("--remote-exe", self.remote_exe.as_ref().map(OsString::from)),
@@ -247,7 +253,7 @@ impl HostArgs {
 
     /// Whether other hosts than this machine were named.
     pub fn any(&self) -> bool {
-        self.list.is_some() || self.file.is_some()
+        self.list.is_some() || self.file.is_some() || self.resource_info.is_some()
     }
 }
 
@@ -462,6 +468,7 @@ mod tests {
         let words = "p run --hosts a:2,b --slots-per-host 3 --rsh r --remote-exe /p";
         assert_eq!(again, words.split(' ').collect::<Vec<_>>());
         assert_eq!(parse("p run --hostfile f cmd").unwrap().hosts.words(), ["--hostfile", "f"]);
+        assert_eq!(parse("p run --resource-info f cmd").unwrap().hosts.words(), ["--resource-info", "f"]);
         assert!(HostArgs::default().words().is_empty());
     }
 
@@ -483,6 +490,8 @@ mod tests {
         assert!(parse("p run -np two cmd").is_err());
         assert!(parse("p run -np 2").unwrap_err().to_string().contains("COMMAND"));
         assert!(parse("p run -H a --hostfile f cmd").is_err());
+        assert!(parse("p run -H a --resource-info f cmd").is_err());
+        assert!(parse("p run --hostfile a --resource-info f cmd").is_err());
         assert!(parse("p run --timeout -1 cmd").is_err());
         assert!(parse("p run --timeout 0 cmd").is_err());
         assert_eq!(parse("p run --timeout 1.5 cmd").unwrap().timeout, Some(Duration::from_millis(1500)));

@@ -20,6 +20,7 @@ pub mod log;
 pub mod lost;
 pub mod nodes;
 pub mod rehearsal;
+pub mod resources;
 pub mod secret;
 mod secret_source;
 pub mod socket;

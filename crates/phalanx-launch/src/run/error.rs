@@ -6,7 +6,7 @@ use crate::{
     wire::StartRefusal,
 };
 use phalanx_core::ConfigError;
-use phalanx_net::{nodes::NodeError, socket::AddressError};
+use phalanx_net::{nodes::NodeError, resources::ResourceError, socket::AddressError};
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +21,12 @@ pub enum LaunchError {
     Slurm(#[from] SlurmError),
     #[error("cannot read host file {}: {why}", path.display())]
     HostFile { path: PathBuf, why: io::Error },
+    #[error("cannot read resource file {}: {why}", path.display())]
+    ResourceFile { path: PathBuf, why: io::Error },
+    #[error(transparent)]
+    Resources(#[from] ResourceError),
+    #[error("{host}:{port} names a port, which only ssh is told; write the port into the template of --rsh")]
+    PortOfResource { host: String, port: u16 },
     #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
     Extra { name: String },
     #[error("-x {spec:?} names no variable; write -x NAME or -x NAME=VALUE")]
@@ -105,7 +111,11 @@ impl LaunchError {
             | LaunchError::NoName { .. }
             | LaunchError::NoHosts { .. }
             | LaunchError::Extra { .. } => 2,
-            LaunchError::HostFile { .. } | LaunchError::Interface(_) => 2,
+            LaunchError::HostFile { .. }
+            | LaunchError::ResourceFile { .. }
+            | LaunchError::Resources(_)
+            | LaunchError::PortOfResource { .. }
+            | LaunchError::Interface(_) => 2,
             LaunchError::LargeWorld { .. }
             | LaunchError::CrowdedHost { .. }
             | LaunchError::NoSuchRank { .. } => 2,

@@ -1,6 +1,6 @@
 //! Which hosts a command line means, and how they are reached: those that flags name, those of the Slurm allocation, or this machine.
 //!
-//! - REACH-1: flags win: `-H` and `--hostfile` over the allocation, `--rsh` over `srun`.
+//! - REACH-1: flags win: `-H`, `--hostfile` and `--resource-info` over the allocation, `--rsh` over `srun`.
 //!   A flag that says how to reach hosts needs hosts: without any it is refused.
 //! - REACH-2: hosts of the allocation are reached through `srun`, all of them, this machine too: so a signal that Slurm sends to the job's steps
 //!   reaches every rank. A job on this machine alone is started directly, as everywhere.
@@ -12,7 +12,8 @@ use crate::{
     rsh::{Rsh, RshError},
     slurm::{self, Allocation, SlurmError},
 };
-use std::{env, fs};
+use phalanx_net::resources::{self, ResourceHost, Resources};
+use std::{collections::BTreeMap, env, fs};
 
 /// Hosts with slots.
 #[derive(Debug)]
@@ -22,6 +23,15 @@ pub struct JobHosts {
     pub source: &'static str,
     /// The allocation in which all of them are.
     pub allocation: Option<Allocation>,
+    /// Hosts whose devices were named, and those devices: `0,1`.
+    pub devices: BTreeMap<String, String>,
+}
+
+/// What flags say of hosts.
+struct Named {
+    hosts: Vec<HostSlots>,
+    flag: &'static str,
+    devices: BTreeMap<String, String>,
 }
 
 impl JobHosts {
@@ -33,14 +43,14 @@ impl JobHosts {
 
     fn of(
         args: &HostArgs,
-        named: Option<(Vec<HostSlots>, &'static str)>,
+        named: Option<Named>,
         allocation: Result<Option<Allocation>, SlurmError>,
     ) -> Result<Option<JobHosts>, LaunchError> {
-        if let Some((hosts, source)) = named {
+        if let Some(Named { hosts, flag, devices }) = named {
             // What is wrong with an allocation is no matter to hosts that a flag names (REACH-1).
             let around = |a: &Allocation| hosts.iter().all(|host| a.has(&host.name));
             let allocation = allocation.ok().flatten().filter(around);
-            return Ok(Some(JobHosts { hosts, source, allocation }));
+            return Ok(Some(JobHosts { hosts, source: flag, allocation, devices }));
         }
         let allocation = allocation?;
         let ways = [("--rsh", args.rsh.is_some()), ("--remote-exe", args.remote_exe.is_some())];
@@ -50,7 +60,8 @@ impl JobHosts {
         Ok(allocation.map(|allocation| {
             let each = |host: &HostSlots| args.slots_per_host.unwrap_or(host.slots);
             let hosts = allocation.hosts.iter().map(|h| HostSlots { slots: each(h), ..h.clone() }).collect();
-            JobHosts { hosts, source: slurm::SOURCE, allocation: Some(allocation) }
+            let devices = BTreeMap::new();
+            JobHosts { hosts, source: slurm::SOURCE, allocation: Some(allocation), devices }
         }))
     }
 
@@ -81,14 +92,42 @@ impl JobHosts {
 }
 
 /// The hosts that flags name, and the flag.
-fn named(args: &HostArgs) -> Result<Option<(Vec<HostSlots>, &'static str)>, LaunchError> {
+fn named(args: &HostArgs) -> Result<Option<Named>, LaunchError> {
     let each = args.slots_per_host.unwrap_or(1);
+    let devices = BTreeMap::new();
     if let Some(list) = &args.list {
-        return Ok(Some((hosts::parse_list_with(list, each)?, "-H")));
+        return Ok(Some(Named { hosts: hosts::parse_list_with(list, each)?, flag: "-H", devices }));
+    }
+    if let Some(path) = &args.resource_info {
+        let read = |why| LaunchError::ResourceFile { path: path.clone(), why };
+        let text = fs::read_to_string(path).map_err(read)?;
+        return of_resources(args, &resources::parse(&text, &path.display().to_string())?).map(Some);
     }
     let Some(path) = &args.file else { return Ok(None) };
     let text = fs::read_to_string(path).map_err(|why| LaunchError::HostFile { path: path.clone(), why })?;
-    Ok(Some((hosts::parse_file(&text, &path.display().to_string(), each)?, "--hostfile")))
+    let hosts = hosts::parse_file(&text, &path.display().to_string(), each)?;
+    Ok(Some(Named { hosts, flag: "--hostfile", devices }))
+}
+
+/// A rank for each device; a line without devices is worth as many as a host without a number. `ssh` alone understands a port with the host.
+fn of_resources(args: &HostArgs, read: &Resources) -> Result<Named, LaunchError> {
+    let each = args.slots_per_host.unwrap_or(1);
+    let is_ssh = Rsh::new(args.rsh.as_deref())?.encrypts();
+    if let Some(host) = read.hosts.iter().find(|host| host.port.is_some() && !is_ssh) {
+        let (host, port) = (host.login(), host.port.unwrap_or_default());
+        return Err(LaunchError::PortOfResource { host, port });
+    }
+    let slots = |host: &ResourceHost| match host.devices.is_empty() {
+        true => host.n_ranks.saturating_mul(each),
+        false => host.n_ranks,
+    };
+    let slots = |host: &ResourceHost| HostSlots { name: host.destination(), slots: slots(host) };
+    let listed = |host: &ResourceHost| {
+        let numbers: Vec<String> = host.devices.iter().map(u32::to_string).collect();
+        (!numbers.is_empty()).then(|| (host.destination(), numbers.join(",")))
+    };
+    let devices = read.hosts.iter().filter_map(listed).collect();
+    Ok(Named { hosts: read.hosts.iter().map(slots).collect(), flag: "--resource-info", devices })
 }
 
 #[cfg(test)]
@@ -129,8 +168,8 @@ mod tests {
     #[test]
     fn a_flag_makes_a_wrong_allocation_harmless() {
         let wrong = || Err(SlurmError::Half { missing: "X" });
-        let hosts = Some((hosts::parse_list("a:2").unwrap(), "-H"));
-        assert!(JobHosts::of(&HostArgs::default(), hosts, wrong()).unwrap().is_some(), "REACH-1");
+        let named = named(&HostArgs { list: Some("a:2".into()), ..HostArgs::default() }).unwrap();
+        assert!(JobHosts::of(&HostArgs::default(), named, wrong()).unwrap().is_some(), "REACH-1");
         assert!(JobHosts::of(&HostArgs::default(), None, wrong()).is_err());
         assert!(JobHosts::of(&HostArgs::default(), None, Ok(None)).unwrap().is_none());
     }
@@ -144,5 +183,18 @@ mod tests {
             assert!(error.starts_with(&format!("{flag} leads to other hosts, and none is named")), "{error}");
             assert!(JobHosts::of(args, None, allocation()).is_ok(), "REACH-1: those of the allocation");
         }
+    }
+
+    #[test]
+    fn resources_are_hosts_with_a_rank_for_each_device() {
+        let read = resources::parse("a: 3,1\nme@b:2222\nlocalhost\nlocalhost", "f").unwrap();
+        let args = HostArgs { slots_per_host: Some(2), ..HostArgs::default() };
+        let named = of_resources(&args, &read).unwrap();
+        let slots: Vec<(&str, u32)> = named.hosts.iter().map(|h| (h.name.as_str(), h.slots)).collect();
+        assert_eq!(slots, [("a", 2), ("ssh://me@b:2222", 2), ("localhost", 4)]);
+        assert_eq!(named.devices, BTreeMap::from([("a".to_string(), "3,1".to_string())]));
+        let other = HostArgs { rsh: Some("my-shell".into()), ..HostArgs::default() };
+        let error = of_resources(&other, &read).err().unwrap().to_string();
+        assert!(error.contains("me@b:2222") && error.contains("--rsh"), "{error}");
     }
 }

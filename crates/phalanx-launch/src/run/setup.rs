@@ -141,7 +141,14 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
             cwd: cwd.as_os_str().as_bytes().to_vec(),
             argv: argv(args, &cwd, route, &exes),
             env: env.into_iter().chain([began.clone()]).chain(extra).collect(),
-            ranks: ranks(&plan, host, meeting.addresses(), args, &ports),
+            ranks: ranks(
+                &plan,
+                host,
+                meeting.addresses(),
+                args,
+                &ports,
+                devices(reach.as_ref(), &plan, host),
+            ),
             bind: args.bind,
         })));
         agents.push(agent);
@@ -326,12 +333,18 @@ fn travelling(cwd: &Path, by_srun: bool) -> Env {
     here.filter(|(name, _)| goes(name)).chain([pwd]).collect()
 }
 
+/// The devices of a host that the file of resources lists.
+fn devices<'a>(reach: Option<&'a JobHosts>, plan: &WorldPlan, host: usize) -> Option<&'a str> {
+    reach?.devices.get(&plan.hosts()[host].name).map(String::as_str)
+}
+
 fn ranks(
     plan: &WorldPlan,
     host: usize,
     meeting: &[SocketAddr],
     args: &RunArgs,
     ports: &[u16],
+    devices: Option<&str>,
 ) -> Vec<RankStart> {
     let of_cluster =
         |rank| args.tf_config.then(|| ("TF_CONFIG".to_string(), environment::tf_config(plan, rank, ports)));
@@ -344,6 +357,8 @@ fn ranks(
             env.extend(environment::of_rank_for_horovod(&place, &host.name));
         }
         env.extend(of_cluster(Rank(rank)));
+        // All devices of the host, in the order of the file: local rank i takes the i-th, as `set_device(local_rank())` does.
+        env.extend(devices.map(|devices| ("CUDA_VISIBLE_DEVICES".to_string(), devices.to_string())));
         RankStart { rank: Rank(rank), reads: args.stdin.is(rank), env }
     };
     let beside = evaluator.map(|rank| {

@@ -71,6 +71,7 @@ impl NodeFlags {
         let elsewhere = [
             ("-H", hosts.list.is_some()),
             ("--hostfile", hosts.file.is_some()),
+            ("--resource-info", hosts.resource_info.is_some()),
             ("--slots-per-host", hosts.slots_per_host.is_some()),
             ("--rsh", hosts.rsh.is_some()),
             ("--remote-exe", hosts.remote_exe.is_some()),
