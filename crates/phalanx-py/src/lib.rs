@@ -16,6 +16,7 @@ mod gate;
 mod graph;
 mod lent;
 mod native;
+mod offers;
 mod operation;
 mod sampler;
 mod session;
@@ -33,7 +34,7 @@ mod _phalanx {
     #[pymodule_export]
     use crate::{
         array::Array,
-        command::run_command,
+        command::{resources, run_command},
         digest::digests,
         events::EventFile,
         gate::_panic,

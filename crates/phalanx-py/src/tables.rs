@@ -4,6 +4,7 @@ use crate::{
     error::{self, Detail},
     gate,
     lent::{LentTensor, dtype},
+    offers::Offer,
     state,
 };
 use phalanx_core::{
@@ -11,9 +12,7 @@ use phalanx_core::{
     kernel::update::{Adagrad, Adam, Momentum},
 };
 use phalanx_net::World;
-use phalanx_ps::{
-    Consistency, PsError, RowReduction, Spread, TableClip, TableRule, TableSpec, TableUpdate, Tables,
-};
+use phalanx_ps::{PsError, RowReduction, Spread, TableClip, TableRule, TableSpec, TableUpdate, Tables};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     collections::BTreeMap,
@@ -31,7 +30,7 @@ pub struct ServedTables {
 }
 
 /// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread.
-type Described =
+pub type Described =
     (String, u64, usize, u8, (String, BTreeMap<String, f64>), String, Option<String>, u32, String);
 
 #[pymethods]
@@ -44,18 +43,13 @@ impl ServedTables {
         staleness: Option<i64>,
         step: u64,
     ) -> PyResult<ServedTables> {
-        let specs = tables.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
-        let consistency = match staleness {
-            None => Consistency::Sync,
-            Some(k) => u64::try_from(k).map_or(Consistency::Async, Consistency::Bounded),
-        };
+        let offer = Offer { tables, staleness, step };
+        let (specs, consistency) = (offer.specs()?, offer.consistency());
         let world: Arc<World> = state::engine(py)?.world().clone();
-        if world.servers().len() > 0 {
-            // Those ranks wait in create_server(): nobody there would open the tables.
-            let text = "this world has ranks that only serve, which tables of Python do not use; start it without --servers";
-            return Err(PyValueError::new_err(text));
-        }
-        let opened = gate::enter(py, "tables", move || Tables::open(&world, specs, consistency, step))?;
+        let opened = gate::enter(py, "tables", move || {
+            offer.send(&world)?;
+            Tables::open(&world, specs, consistency, step)
+        })?;
         let opened = opened.map_err(|why| of_tables(py, why))?;
         Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))), owner: std::process::id() })
     }
@@ -200,7 +194,7 @@ fn numbers(ids: &LentTensor) -> PyResult<Vec<u64>> {
     ids.0.bytes().as_chunks::<8>().0.iter().map(number).collect()
 }
 
-fn spec(described: Described) -> PyResult<TableSpec> {
+pub fn spec(described: Described) -> PyResult<TableSpec> {
     let (name, height, width, code, (rule, numbers), reduction, wire, partitions, spread) = described;
     let number = |key: &str| numbers.get(key).copied().unwrap_or_default();
     let update = match rule.as_str() {
@@ -263,7 +257,7 @@ fn spec(described: Described) -> PyResult<TableSpec> {
     })
 }
 
-fn of_tables(py: Python<'_>, why: PsError) -> PyErr {
+pub fn of_tables(py: Python<'_>, why: PsError) -> PyErr {
     let text = why.to_string();
     let tensor = |name: &str| ("tensor", Detail::Text(name.to_string()));
     match why {

@@ -1,15 +1,17 @@
 //! The tasks of a cluster for `phalanx.distributed`: converts, calls `phalanx_net::task`, converts.
 
-use crate::{error, gate};
+use crate::{error, gate, offers::Offers, tables::of_tables};
 use phalanx_collective::Error;
 use phalanx_net::{
-    World,
+    NetError, World,
+    frame::FrameError,
     task::{ServerRotation, TaskError, TaskHosts, TaskSpec, job_began},
 };
+use phalanx_ps::{PsError, Tables};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     os::unix::process::parent_id,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -134,21 +136,66 @@ impl Task {
         self.spec.to_string()
     }
 
-    /// Joins the world as a server, and returns when all workers have left it in order.
+    /// Joins the world as a server, serves the tables that rank 0 offers, and returns when all workers have left it in order.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         let spec = self.spec.clone();
-        let joined =
-            gate::enter(py, "serve", move || World::from_env_as(Some(&spec), phalanx_collective::BUILD))?;
-        let world = joined.map_err(|why| error::of_joining(py, &Error::from(why)))?;
-        let served =
-            gate::wait(py, None, |deadline| match world.serve_until_workers_left(Some(deadline), || true) {
-                Ok(false) => None,
-                Ok(true) => Some(Ok(())),
-                Err(why) => Some(Err(Error::from(why))),
-            });
-        gate::enter(py, "leave", move || drop(world))?;
-        served?.unwrap_or(Ok(())).map_err(|why| error::of_collective(py, &why))
+        let joined = gate::enter(py, "serve", move || {
+            let world = Arc::new(World::from_env_as(Some(&spec), phalanx_collective::BUILD)?);
+            let offers = Offers::of(&world)?;
+            Ok::<_, NetError>((world, offers))
+        })?;
+        let (world, mut offers) = joined.map_err(|why| error::of_joining(py, &Error::from(why)))?;
+        let mut opened = Vec::new();
+        let served = serve_offers(py, &world, &mut offers, &mut opened);
+        if served.is_err() {
+            // The others learn of the end of this process, or know more than it: its tables must not speak for it.
+            std::mem::forget(opened);
+            return served;
+        }
+        let ended = gate::enter(py, "leave", move || opened.into_iter().try_for_each(Tables::serve))?;
+        gate::enter(py, "leave", move || drop((offers, world)))?;
+        ended.map_err(|why| of_tables(py, why))
     }
+}
+
+/// Opens what is offered until all workers have left.
+fn serve_offers(
+    py: Python<'_>,
+    world: &Arc<World>,
+    offers: &mut Offers,
+    opened: &mut Vec<Tables>,
+) -> PyResult<()> {
+    loop {
+        let came =
+            gate::wait(py, None, |deadline| match world.serve_until_workers_left(Some(deadline), || true) {
+                Ok(false) => {
+                    offers.next().map(|offer| offer.map(Some)).map_err(ServeError::Offer).transpose()
+                }
+                Ok(true) => Some(Ok(None)),
+                Err(why) => Some(Err(ServeError::World(why))),
+            })?;
+        let offer = match came.unwrap_or(Ok(None)) {
+            Ok(None) => return Ok(()),
+            Ok(Some(offer)) => offer,
+            Err(ServeError::World(why)) => return Err(error::of_collective(py, &Error::from(why))),
+            Err(ServeError::Offer(why)) => {
+                let text = format!("rank 0 offered tables that cannot be read: {why}");
+                return Err(error::raise(py, "PhalanxError", &text, &[]));
+            }
+        };
+        let (specs, consistency, world) = (offer.specs()?, offer.consistency(), world.clone());
+        match gate::enter(py, "tables", move || Tables::open(&world, specs, consistency, offer.step))? {
+            Ok(tables) => opened.push(tables),
+            // Rank 0 has asked for something impossible, and is told the same.
+            Err(PsError::Spec { .. } | PsError::Twice(_)) => {}
+            Err(why) => return Err(of_tables(py, why)),
+        }
+    }
+}
+
+enum ServeError {
+    World(NetError),
+    Offer(FrameError),
 }
 
 /// Which server keeps which variable.
