@@ -64,6 +64,7 @@ def test_import_of_the_package_needs_neither_numpy_nor_torch() -> None:
         ("torch_mnist.py", "torch", "accuracy 9"),
         ("torch_synthetic_benchmark.py --model mlp --rounds 1 --steps 1 --warmup 1", "torch", "samples/s in all"),
         ("torch_sparse_embedding.py --steps 5 --words 500", "torch", "perplexity "),
+        ("parallax_words.py --steps 5 --words 500", "torch", "perplexity "),
         ("graph_lenet.py --epochs 1", "numpy", "unseen digits"),
     ],
 )

@@ -21,6 +21,7 @@ MODULES = [
     ("phalanx.torch.elastic", "Recovery from failures, with PyTorch"),
     ("phalanx.numpy", "NumPy"),
     ("phalanx.ray", "Ranks in a Ray cluster"),
+    ("phalanx.parallax", "Models on many workers, with Parallax's names"),
     ("phalanx.distributed", "Tasks of a cluster"),
     ("phalanx.graph", "Static programs, with Paddle's names"),
     ("phalanx.graph.layers", "Layers of static programs"),

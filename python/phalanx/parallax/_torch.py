@@ -1,0 +1,329 @@
+"""A model of torch and its optimizer as what a session trains."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx import _world
+from phalanx.distributed.hooks import CheckpointSaverHook
+from phalanx.parallax import partitions
+from phalanx.parallax._log import log
+from phalanx.parallax.config import ParallaxConfig, _wire_name
+from phalanx.parallax.session import GLOBAL_STEP, TRAIN_OP
+from phalanx.reductions import Average, Sum
+from phalanx.torch import served
+from phalanx.torch._wrapping import Uncopied
+from phalanx.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from phalanx.torch.optimizer import DistributedOptimizer
+from phalanx.torch.served import ServedTables, serve_tables
+from phalanx.torch.session import Session
+
+#: Parallax keeps all of them.
+_KEEP = 1_000_000
+
+
+class TorchTrained:
+    """A model, its optimizer, and how ranks train them together."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: ParallaxConfig, sync: bool
+    ) -> None:
+        _check(model, optimizer, config)
+        self._model, self._config = model, config
+        self._optimizer: Any = optimizer
+        self._worker = _world.rank()
+        self._step = 0
+        sparse = _looked_up(model, optimizer)
+        self.strategy, why = _strategy(model, optimizer, config, sync, bool(sparse))
+        self._explained = _Explained(model, sparse, self.strategy, why)
+        self._tables: ServedTables | None = None
+        if self.strategy == "PS" or (self.strategy == "HYBRID" and sparse):
+            self._tables = self._serve(sync)
+        rest = list(self._optimizer.param_groups)
+        if any(group["params"] for group in rest):
+            self._reduce(bool(sparse) and self._tables is None)
+        self._alike()
+        self._session = self._resumed()
+        self._exports()
+
+    def _serve(self, sync: bool) -> ServedTables:
+        config, ps = self._config, self._config._ps
+        wire = _wire_name(ps.wire_dtype)
+        found = serve_tables(
+            self._model,
+            self._optimizer,
+            op=Average if config.average_sparse else Sum,
+            staleness=ps.staleness if sync else -1,
+            wire_dtype=None if wire is None else getattr(torch, wire),
+            partitions=partitions.wanted(),
+            dense=self.strategy == "PS",
+        )
+        for table in found._dense():
+            table.keeps = ps.replicate_variables
+        if config.search_partitions and self._worker == 0:
+            log.info("search_partitions: tables cannot be cut anew while they are used yet; the minimum is used")
+        return found
+
+    def _reduce(self, has_rows: bool) -> None:
+        named = [(name, p) for name, p in self._model.named_parameters()]
+        if has_rows and not self._config.average_sparse:
+            # Before the step, and after the reduction, which averages everything.
+            self._optimizer.register_step_pre_hook(_sum_rows)
+        self._optimizer = DistributedOptimizer(self._optimizer, named_parameters=named)
+
+    def _alike(self) -> None:
+        """All workers begin with what worker 0 has; servers have theirs."""
+        if _world.size() == 1:
+            return
+        on_servers = set() if self._tables is None else {id(table.parameter) for table in self._tables._dense()}
+        own = {name: p.data for name, p in self._model.named_parameters() if id(p) not in on_servers}
+        own.update(dict(self._model.named_buffers()))
+        if own:
+            broadcast_parameters(own, root_rank=0)
+        if any(group["params"] for group in self._optimizer.param_groups):
+            broadcast_optimizer_state(self._optimizer, root_rank=0)
+
+    def _resumed(self) -> Session | None:
+        ckpt = self._config.ckpt_config
+        if ckpt.ckpt_dir is None:
+            return None
+        hooks = [
+            CheckpointSaverHook(ckpt.ckpt_dir, save_secs=secs, save_steps=steps, keep=_KEEP)
+            for steps, secs in ((ckpt.save_ckpt_steps, None), (None, ckpt.save_ckpt_secs))
+            if steps is not None or secs is not None
+        ]
+        return Session(
+            self._model,
+            self._optimizer,
+            [self._tables] if self._tables is not None else [],
+            checkpoint_dir=ckpt.ckpt_dir,
+            hooks=hooks,
+            save_checkpoint_secs=None,
+            log_step_count_steps=None,
+        )
+
+    def _exports(self) -> None:
+        folder = self._config.export_graph_path
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            Path(folder, f"worker-{self._worker}_metagraph").write_text(f"{self._model}\n{self.explain()}\n")
+
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self._step if self._session is None else self._session.global_step
+
+    def has_stopped(self) -> bool:
+        """Whether the session has."""
+        return self._session is not None and self._session.should_stop()
+
+    def run(self, names: Sequence[str], feeds: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        """One pass of the model, and a step if it is asked for."""
+        trains = TRAIN_OP in names
+        feed = feeds[0]
+        self._bound(feed)
+        if not trains:
+            if all(name == GLOBAL_STEP for name in names):
+                return {}
+            with torch.no_grad():
+                return self._named(names, _outputs(self._model(**feed)))
+        made = self._made(lambda: self._trains(feed))
+        return self._named(names, made)
+
+    def call(self, fn: Callable[..., Any], feeds: list[dict[str, Any]]) -> Any:
+        """One step of the user's own."""
+        return self._made(lambda: fn(**feeds[0]))
+
+    def _made(self, step: Callable[[], Any]) -> Any:
+        number = self.step + 1
+        profile = self._config.profile_config
+        if profile._wants(number, self._worker):
+            made, trace = _recorded(lambda: self._counted(step))
+            folder = Path(
+                os.fspath(profile.profile_dir or "."), socket.gethostname(), f"worker:{self._worker}", "run_meta"
+            )
+            folder.mkdir(parents=True, exist_ok=True)
+            trace(str(folder / f"run_meta_{number}"))
+            return made
+        return self._counted(step)
+
+    def _counted(self, step: Callable[[], Any]) -> Any:
+        if self._session is not None:
+            return self._session.run(step)
+        made = step()
+        self._step += 1
+        return made
+
+    def _trains(self, feed: dict[str, Any]) -> dict[str, Any]:
+        self._optimizer.zero_grad()
+        out = _outputs(self._model(**feed))
+        loss = out.get("loss")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise TypeError('"train_op" needs a loss: let the model return one number, or a dict with one under "loss"')
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in out.items()}
+
+    def _named(self, names: Sequence[str], out: Mapping[str, Any]) -> dict[str, list[Any]]:
+        values: dict[str, list[Any]] = {TRAIN_OP: [None]}
+        for name in names:
+            if name in (TRAIN_OP, GLOBAL_STEP):
+                continue
+            if name not in out:
+                raise KeyError(f"the model returns {', '.join(map(repr, out))}, and not {name!r}")
+            values[name] = [out[name]]
+        return values
+
+    def _bound(self, feed: dict[str, Any]) -> None:
+        try:
+            inspect.signature(self._model.forward).bind(**feed)
+        except TypeError as why:
+            wanted = ", ".join(inspect.signature(self._model.forward).parameters)
+            raise TypeError(
+                f"feed_dict has {', '.join(feed) or 'nothing'}, and forward() of the model takes {wanted}: {why}"
+            ) from None
+
+    def explain(self) -> str:
+        """Each parameter, where it is trained, and why."""
+        text = str(self._explained)
+        return text if self._tables is None else f"{text}\n{self._tables.explain()}"
+
+    def counters(self) -> dict[str, int]:
+        """Of the engine and of the tables."""
+        engine = {f"allreduce_{name}": n for name, n in _world.counters().items() if name in ("operations", "bytes")}
+        return engine if self._tables is None else {**engine, **self._tables.counters()}
+
+    def close(self) -> None:
+        """Ends it in order."""
+        if self._session is not None:
+            self._session.close()
+        if self._tables is not None:
+            self._tables.close()
+
+    def abandon(self, error: BaseException) -> None:
+        """The others learn of the exception."""
+        if self._session is not None:
+            self._session.__exit__(type(error), error, error.__traceback__)
+
+
+class _Explained:
+    """Where each parameter is trained, as text; it is written down before tables leave the model."""
+
+    def __init__(self, model: torch.nn.Module, sparse: set[int], strategy: str, why: str) -> None:
+        self._lines = [f"{strategy}: {why}"]
+        n = _world.size()
+        for name, p in model.named_parameters():
+            n_bytes = p.numel() * p.element_size()
+            if not p.requires_grad:
+                where = "is frozen: every worker has it"
+            elif id(p) in sparse:
+                row = n_bytes // max(1, p.shape[0])
+                at = "servers" if strategy != "MPI" else "every worker; rows by allgather"
+                where = f"has sparse gradients, rows of {row} bytes: {at}"
+            elif strategy == "PS":
+                where = f"has dense gradients: servers, {2 * n_bytes} bytes a step"
+            else:
+                where = f"has dense gradients: allreduce, {2 * n_bytes * (n - 1) // n} bytes a step and worker"
+            self._lines.append(f"  {name} {list(p.shape)} {where}")
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+
+def _check(model: Any, optimizer: Any, config: ParallaxConfig) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"single_gpu_graph is (module, optimizer), and its first is a {type(model).__name__}, not a torch.nn.Module"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"single_gpu_graph is (module, optimizer), and its second is a {type(optimizer).__name__}, not a torch.optim.Optimizer"
+        )
+    if isinstance(optimizer, Uncopied):
+        raise ValueError(
+            "the optimizer is distributed already: give parallel_run the optimizer of torch, which it wraps itself"
+        )
+    if hasattr(model, "_phalanx_served"):
+        raise ValueError(
+            "the tables of this model are served already: give parallel_run the model as it was made, once"
+        )
+    if config.sess_config is not None:
+        raise ValueError("sess_config is for programs; a model of torch has no session to configure: leave it out")
+    own = {id(p) for p in model.parameters()}
+    strange = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+    if strange:
+        raise ValueError(
+            f"the optimizer has {len(strange)} parameters that are not in the module: make it of module.parameters()"
+        )
+    if not any(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError("the module has nothing to learn: all parameters of the optimizer are frozen")
+
+
+def _looked_up(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[int]:
+    """Trained parameters whose gradients are sparse, by their identity; one that is used both ways has dense ones."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    looked_up: set[int] = set()
+    used: set[int] = set()
+    for module in model.modules():
+        rows = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+        for p in module._parameters.values():
+            if p is not None:
+                (looked_up if rows else used).add(id(p))
+    return (looked_up - used) & trained
+
+
+def _strategy(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, config: ParallaxConfig, sync: bool, has_rows: bool
+) -> tuple[str, str]:
+    """How it is trained, and why."""
+    option = config.run_option
+    if option in ("PS", "MPI"):
+        return option, "run_option says so"
+    if option is None and not sync:
+        return "PS", "sync=False is for servers"
+    if not has_rows:
+        return "MPI", "no gradient is sparse, so no server is needed"
+    if option == "HYBRID":
+        return "HYBRID", "run_option says so"
+    try:
+        # What servers cannot train is refused here, before anything is changed.
+        served._found(model, optimizer)
+    except ValueError as why:
+        if config._ps.staleness is not None:
+            raise
+        log.info("sparse gradients travel by allgather, not to servers: %s", why)
+        return "MPI", f"servers cannot train a table: {why}"
+    return "HYBRID", "some gradients are sparse: their tables are on servers, the rest is reduced"
+
+
+def _outputs(made: Any) -> dict[str, Any]:
+    if isinstance(made, Mapping):
+        return {str(name): value for name, value in made.items()}
+    if isinstance(made, torch.Tensor):
+        return {"loss": made}
+    raise TypeError(f"the model returns its loss, or a dict of what can be fetched, not a {type(made).__name__}")
+
+
+def _sum_rows(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Makes sums of averages, for gradients of rows."""
+    n = _world.size()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if n > 1 and p.grad is not None and p.grad.is_sparse:
+                p.grad = p.grad * n
+
+
+def _recorded(step: Callable[[], Any]) -> tuple[Any, Callable[[str], None]]:
+    with torch.profiler.profile() as recorder:
+        made = step()
+    return made, recorder.export_chrome_trace
+
+
+__all__ = ["TorchTrained"]

@@ -1,0 +1,458 @@
+"""Parallax's door: all strategies end where one process ends, and what cannot be is said in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import DEADLINE_S, run_ranks
+
+import phalanx.torch as hvd
+from phalanx import parallax
+from phalanx.torch.optimizer import _DistributedOptimizer
+
+WORDS, WIDTH, STEPS = 30, 3, 5
+
+
+class Net(torch.nn.Module):
+    def __init__(self, rows: bool = True, rest: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.words = torch.nn.Embedding(WORDS, WIDTH, sparse=rows, dtype=torch.float64)
+        self.out = torch.nn.Linear(WIDTH, 1, dtype=torch.float64) if rest else torch.nn.Flatten(0)
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        made = self.out(self.words(ids).sum(1))
+        return {"loss": made.square().mean(), "made": made}
+
+
+def optimizer_of(net: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
+    made = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[kind]
+    return made(net.parameters(), lr=0.1)
+
+
+def batch(step: int) -> torch.Tensor:
+    return torch.randint(0, WORDS, (8, 3), generator=torch.Generator().manual_seed(step))
+
+
+def alone(kind: str, n: int, average: bool) -> dict[str, torch.Tensor]:
+    """What one process computes: dense gradients are averages over workers, rows averages or sums."""
+    net = Net()
+    optimizer = optimizer_of(net, kind)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        net(batch(step))["loss"].backward()
+        if not average:
+            net.words.weight.grad *= n
+        optimizer.step()
+    return net.state_dict()
+
+
+def strategies(kinds: list[str]) -> list[tuple[str, str, bool, dict[str, torch.Tensor], str]]:
+    made = []
+    for kind in kinds:
+        for option in ("PS", "MPI", "HYBRID", None):
+            for average in (True, False):
+                net = Net()
+                if hvd.is_initialized() and hvd.rank() != 0:
+                    for p in net.parameters():
+                        torch.nn.init.zeros_(p)  # Worker 0's values count.
+                config = parallax.Config(run_option=option, average_sparse=average)
+                found = parallax.parallel_run((net, optimizer_of(net, kind)), parallax_config=config)
+                session, n, worker, replicas = found
+                for step in range(STEPS):
+                    session.run("train_op", feed_dict={"ids": [batch(step)[worker::n]] * replicas})
+                state = {name: value.clone() for name, value in net.state_dict().items()}
+                made.append((kind, str(option), average, state, session.explain()))
+                session.close()
+    return made
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_all_strategies_end_where_one_process_ends(n: int) -> None:
+    for results in run_ranks(n, strategies, ["sgd", "adagrad"]):
+        for kind, option, average, state, explained in results:
+            wanted = alone(kind, n, average)
+            for name, value in wanted.items():
+                torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-9, msg=f"{kind} {option} {average} {name}")
+            assert explained.startswith("HYBRID" if option == "None" else option)
+
+
+def placed() -> list[Any]:
+    told = []
+    for rows, rest in ((False, True), (True, False), (True, True)):
+        net = Net(rows, rest)
+        optimizer = optimizer_of(net, "sgd")
+        session, n, worker, _ = parallax.parallel_run((net, optimizer))
+        before = session.counters()["allreduce_operations"]
+        for step in range(2):
+            session.run(["train_op"], feed_dict={"ids": [batch(step)[worker::n]]})
+        trained = session._trained
+        told.append(
+            (
+                session.explain().splitlines()[0],
+                trained._tables is not None,
+                isinstance(trained._optimizer, _DistributedOptimizer),
+                session.counters()["allreduce_operations"] - before,
+            )
+        )
+        session.close()
+    return told
+
+
+def test_without_sparse_gradients_nothing_is_served_and_with_them_alone_nothing_is_reduced() -> None:
+    for dense, sparse, both in run_ranks(2, placed):
+        assert dense[0].startswith("MPI: no gradient is sparse") and dense[1:3] == (False, True)
+        assert sparse[0].startswith("HYBRID") and sparse[1:] == (True, False, 0)
+        assert both[0].startswith("HYBRID") and both[1:3] == (True, True) and both[3] > 0
+
+
+def uneven(kind: str) -> tuple[int, dict[str, torch.Tensor], float]:
+    net = Net()
+    session, _, worker, _ = parallax.parallel_run((net, optimizer_of(net, kind)))
+    for step in range(4 if worker == 0 else 2):
+        session.run("train_op", feed_dict={"ids": [batch(step)]})
+    last = hvd.join()
+    # As with Horovod, dense parameters stay on a rank that has joined; tables do not. All go on together.
+    hvd.broadcast_parameters(dict(net.out.named_parameters()), root_rank=last)
+    (loss,), _ = session.run(["loss", "train_op"], feed_dict={"ids": [batch(9)]})
+    state = net.state_dict()
+    session.close()
+    return last, state, float(loss)
+
+
+def test_a_rank_that_has_joined_pushes_no_rows() -> None:
+    (last, first, loss), (_, second, other) = run_ranks(2, uneven, "sgd")
+    assert last == 0 and loss == other
+    net = Net()
+    optimizer = optimizer_of(net, "sgd")
+    for step in [0, 1, 2, 3, 9]:
+        optimizer.zero_grad()
+        net(batch(step))["loss"].backward()
+        for p in net.parameters():
+            # Rows are summed, others averaged with zeros.
+            both = step in (0, 1, 9)
+            p.grad *= (2.0 if both else 1.0) if p is net.words.weight else (1.0 if both else 0.5)
+        optimizer.step()
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(first[name], value, rtol=1e-6, atol=1e-9)
+        assert torch.equal(first[name], second[name])
+
+
+def saved(folder: str, option: str, steps: list[int], n_partitions: int) -> tuple[int, dict[str, torch.Tensor]]:
+    parallax.get_partitioner(n_partitions)
+    net = Net()
+    config = parallax.Config(run_option=option)
+    config.ckpt_config = parallax.CheckPointConfig(folder, save_ckpt_steps=2, save_ckpt_secs=1000)
+    session, n, worker, _ = parallax.parallel_run((net, optimizer_of(net, "adagrad")), parallax_config=config)
+    with session:
+        first = session.global_step
+        for step in steps:
+            session.run("train_op", feed_dict={"ids": [batch(step)[worker::n]]})
+        state = {name: value.clone() for name, value in net.state_dict().items()}
+    return first, state
+
+
+@pytest.mark.parametrize("option", ["HYBRID", "PS"])
+def test_a_training_goes_on_with_other_partitions_and_the_same_bits(tmp_path: Path, option: str) -> None:
+    straight = run_ranks(2, saved, str(tmp_path / "a"), option, [0, 1, 2, 3], 4)
+    run_ranks(2, saved, str(tmp_path / "b"), option, [0, 1], 4)
+    again = run_ranks(2, saved, str(tmp_path / "b"), option, [2, 3], 7)
+    for (_, wanted), (first, state) in zip(straight, again, strict=True):
+        assert first == 2
+        assert all(torch.equal(wanted[name], value) for name, value in state.items())
+
+
+def says(call: Callable[[], Any]) -> str:
+    with pytest.raises((ValueError, TypeError, AttributeError, OSError, KeyError, RuntimeError)) as caught:
+        call()
+    return str(caught.value)
+
+
+def set_to(**values: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        config = parallax.Config()
+        for name, value in values.items():
+            setattr(config, name, value)
+        net = Net()
+        return parallax.parallel_run((net, optimizer_of(net, "sgd")), parallax_config=config)
+
+    return call
+
+
+def ps(**values: Any) -> Callable[[], Any]:
+    return set_to(communication_config=parallax.CommunicationConfig(parallax.PSConfig(**values)))
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (set_to(run_options="PS"), "did you mean 'run_option'"),
+    (set_to(run_option=("HYBRID",)), "is a tuple, ('HYBRID',): a comma behind the value makes one"),
+    (set_to(run_option="hybrid"), "must be PS, MPI or HYBRID, or None to choose, not 'hybrid'"),
+    (set_to(average_sparse="yes"), "average_sparse is True or False, not 'yes'"),
+    (set_to(ckpt_config="/tmp"), "ckpt_config is a CheckPointConfig, not '/tmp'"),
+    (set_to(ckpt_config=parallax.CheckPointConfig(save_ckpt_steps=5)), "need ckpt_dir"),
+    (set_to(ckpt_config=parallax.CheckPointConfig("x", save_ckpt_steps=0)), "a whole number from 1, not 0"),
+    (set_to(profile_config=parallax.ProfileConfig("x", [1], [1, 2])), "profile_steps and profile_range; give one"),
+    (set_to(profile_config=parallax.ProfileConfig(profile_steps=[1])), "need profile_dir"),
+    (set_to(sess_config=object()), "sess_config is for programs"),
+    (ps(protocol="grpc+verbs"), "must be one of grpc, shm, tcp, unix, not 'grpc+verbs'"),
+    (ps(local_aggregation=False), "local_aggregation=False cannot act"),
+    (ps(boundary_among_servers=False), "boundary_among_servers=False cannot act"),
+    (ps(wire_dtype="int8"), '"float16", "bfloat16" or None'),
+    (ps(staleness="1"), "staleness is a number of steps"),
+    (lambda: parallax.PSConfig(protcol="tcp"), "protcol"),  # type: ignore[call-arg]
+    (set_to(communication_config=parallax.PSConfig()), "communication_config is a CommunicationConfig"),
+    (
+        set_to(communication_config=parallax.CommunicationConfig(mpi_config=parallax.MPIConfig(mpirun_options="-mca btl ^openib"))),
+        "no mpirun is started",
+    ),
+]
+
+
+def all_refused() -> list[tuple[str, str]]:
+    return [(part, says(call)) for call, part in REFUSED]
+
+
+def test_every_attribute_acts_or_is_refused_with_the_reason() -> None:
+    (told,) = run_ranks(1, all_refused)
+    for part, text in told:
+        assert part in text, text
+
+
+def mistakes() -> list[tuple[str, str]]:
+    def run(graph: Any, **options: Any) -> Any:
+        return parallax.parallel_run(graph, **options)
+
+    net, other = Net(), Net()
+    config = parallax.Config(run_option="HYBRID")
+    frozen = Net()
+    for p in frozen.parameters():
+        p.requires_grad_(False)
+    told = [
+        ("write (module, optimizer)", says(lambda: run(net))),
+        ("(module, optimizer) of torch or a Program, not a str", says(lambda: run("net"))),
+        ("parameters that are not in the module", says(lambda: run((net, optimizer_of(other, "sgd"))))),
+        ("all parameters of the optimizer are frozen", says(lambda: run((frozen, optimizer_of(frozen, "sgd"))))),
+        ("needs sync=True", says(lambda: run((net, optimizer_of(net, "sgd")), sync=False, parallax_config=config))),
+        ("replicate_variables=False", says(lambda: run((net, optimizer_of(net, "sgd")), sync=False))),
+        ("num_iterations must be", says(lambda: run((net, optimizer_of(net, "sgd")), run=print))),
+        ("leave num_iterations out", says(lambda: run((net, optimizer_of(net, "sgd")), num_iterations=5))),
+        ("whole number from 1, not 0", says(lambda: parallax.get_partitioner(0))),
+    ]
+    session, *_ = run((net, optimizer_of(net, "sgd")))
+    ids = batch(0)
+    told += [
+        ("has 2 values, and this worker has 1 replicas", says(lambda: session.run("loss", feed_dict={"ids": [ids, ids]}))),
+        ("write [value]", says(lambda: session.run("loss", feed_dict={"ids": ids}))),
+        ("takes ids", says(lambda: session.run("loss", feed_dict={"words": [ids]}))),
+        ("nothing to fetch", says(lambda: session.run(None))),
+        ("and not 'accuracy'", says(lambda: session.run("accuracy", feed_dict={"ids": [ids]}))),
+        ("served already", says(lambda: run((net, optimizer_of(net, "sgd"))))),
+        ("of replica 3, and this worker has 1", says(lambda: session.run("replica_3/loss"))),
+    ]
+    assert session.global_step == 0
+    values = session.run({"a": "loss", "b": ["replica_0/loss", "global_step"]}, feed_dict={"replica_0/ids": ids})
+    assert len(values["a"]) == 1 and float(values["b"][0]) == float(values["a"][0]) and values["b"][1] == [0]
+    session.close()
+    return told
+
+
+def test_what_users_get_wrong_is_answered() -> None:
+    (told,) = run_ranks(1, mistakes)
+    for part, text in told:
+        assert part in text, text
+
+
+def two_models() -> tuple[float, float]:
+    nets = [Net(), Net()]
+    sessions = [parallax.parallel_run((net, optimizer_of(net, "sgd")))[0] for net in nets]
+    for step in range(3):
+        for session in sessions:
+            session.run("train_op", feed_dict={"ids": [batch(step)]})
+    ends = [float(session.run("loss", feed_dict={"ids": [batch(0)]})[0]) for session in sessions]
+    for session in sessions:
+        session.close()
+    return ends[0], ends[1]
+
+
+def test_two_models_are_trained_beside_each_other() -> None:
+    for a, b in run_ranks(2, two_models):
+        assert a == b
+
+
+def apart() -> bool:
+    net = Net()
+    config = parallax.Config(run_option="PS")
+    config.communication_config.ps_config.replicate_variables = False
+    session, _, worker, _ = parallax.parallel_run((net, optimizer_of(net, "sgd")), sync=False, parallax_config=config)
+    # Nobody waits for anybody: one makes more steps than the other.
+    for step in range(2 + 3 * worker):
+        session.run("train_op", feed_dict={"ids": [batch(step)]})
+    hvd.barrier()
+    after = float(session.run("loss", feed_dict={"ids": [batch(0)]})[0])
+    hvd.barrier()
+    session.close()
+    return after < float(Net()(batch(0))["loss"])
+
+
+def test_workers_that_are_not_in_step_learn_too() -> None:
+    assert run_ranks(2, apart) == [True, True]
+
+
+def seed_config(folder: str) -> list[str]:
+    """The block of Parallax's documentation, with names for its placeholders."""
+    run_option, redirect_path, ckpt_dir, save_ckpt_steps = "HYBRID", f"{folder}/log", f"{folder}/ckpt", 2
+    replicate_variables, protocol, local_aggregation = True, "grpc", True
+    boundary_among_servers = boundary_between_workers_and_servers = True
+    use_allgatherv, mpirun_options = False, ""
+    ckpt_config = parallax.CheckPointConfig(ckpt_dir=ckpt_dir, save_ckpt_steps=save_ckpt_steps)
+    ps_config = parallax.PSConfig(
+        replicate_variables=replicate_variables,
+        protocol=protocol,
+        local_aggregation=local_aggregation,
+        boundary_among_servers=boundary_among_servers,
+        boundary_between_workers_and_servers=boundary_between_workers_and_servers,
+    )
+    mpi_config = parallax.MPIConfig(use_allgatherv=use_allgatherv, mpirun_options=mpirun_options)
+    profile_config = parallax.ProfileConfig(profile_dir=f"{folder}/profile", profile_steps=[2, 3])
+    parallax_config = parallax.Config()
+    parallax_config.run_option = (run_option,)  # type: ignore[assignment]
+    parallax_config.average_sparse = False
+    parallax_config.redirect_path = redirect_path
+    parallax_config.communication_config = parallax.CommunicationConfig(ps_config, mpi_config)
+    parallax_config.ckpt_config = ckpt_config
+    parallax_config.profile_config = profile_config
+    parallax_config.export_graph_path = f"{folder}/graph"
+
+    def run(session: Any, n_iterations: int, names: Any, n_workers: int, worker: int, n_replicas: int) -> None:
+        for step in range(n_iterations):
+            feed = {name: batch(step)[worker::n_workers] for name in names["ids"]}
+            loss, _ = session.run([names["loss"], names["train_op"]], feed_dict=feed)
+            assert len(loss) == n_replicas
+
+    net = Net()
+    graph = (net, optimizer_of(net, "sgd"))
+    told = says(lambda: parallax.parallel_run(graph, run, None, 4, parallax_config=parallax_config))
+    assert "is a tuple" in told
+    parallax_config.run_option = run_option
+    parallax.parallel_run(graph, run, None, 4, parallax_config=parallax_config)
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("run_meta_*"))
+
+
+def test_the_block_of_parallaxs_documentation_runs(tmp_path: Path) -> None:
+    for files in run_ranks(2, seed_config, str(tmp_path), fresh=True):
+        assert [f.split("/", 2)[2] for f in files if "worker:1" in f] == [f"worker:1/run_meta/run_meta_{s}" for s in (2, 3)]
+        trace = json.loads((tmp_path / files[0]).read_text())
+        assert trace["traceEvents"]
+    assert any((tmp_path / "ckpt").iterdir())
+    assert "HYBRID" in (tmp_path / "graph" / "worker-1_metagraph").read_text()
+
+
+def program() -> tuple[list[str], float, float]:
+    numpy = pytest.importorskip("numpy")
+    from phalanx import graph
+
+    main, startup = graph.Program(), graph.Program()
+    with graph.program_guard(main, startup), graph.scope_guard(graph.Scope()):
+        x = graph.data("x", [None, 2], dtype="int64")
+        rows = graph.layers.embedding(x, size=[10, 3], is_sparse=True)
+        loss = graph.layers.mean(graph.layers.square(rows))
+        graph.optimizer.SGD(learning_rate=0.5).minimize(loss)
+        feed = {"x": [numpy.array([[1, 2], [3, 4]])]}
+        configs = [parallax.Config(run_option=option) for option in ("PS", "HYBRID")]
+        told = [says(lambda c=one: parallax.parallel_run(main, parallax_config=c)) for one in configs]  # type: ignore[misc]
+        config = parallax.Config(average_sparse=True)
+        session, *_ = parallax.parallel_run(main, parallax_config=config)
+        with session:
+            first = session.run(loss, feed_dict=feed)[0]
+            for _ in range(5):
+                (last,), _ = session.run([loss.name, "train_op"], feed_dict=feed)
+            told.append(session.explain())
+            told.append(says(lambda: session.run(loss, feed_dict={"x": [1, 2, 3]})))
+    return told, first.item(), last.item()
+
+
+def test_a_program_is_trained_by_allreduce_and_its_tables_are_refused_on_servers() -> None:
+    for told, first, last in run_ranks(2, program):
+        assert all("not on servers yet" in text for text in told[:2]) and last < first
+        assert "rows by allgather" in told[2] and "has 3 values, and this worker has 1 replicas" in told[3]
+
+
+def shards() -> tuple[list[int], list[int], tuple[int, int]]:
+    from phalanx.data import Dataset
+
+    some = list(parallax.shard.shard(range(7)))
+    return some, list(parallax.shard.shard(Dataset.from_list(range(7)))), parallax.shard.create_num_shards_and_shard_id()
+
+
+def test_shards_are_disjoint_and_together_everything() -> None:
+    (a, same, first), (b, other, second) = run_ranks(2, shards)
+    assert sorted([*a, *b]) == list(range(7)) and a == same and b == other
+    assert (first, second) == ((2, 0), (2, 1))
+    assert list(parallax.shard.shard(iter("abc"))) == ["a", "b", "c"]
+
+
+SCRIPT = """
+import sys, torch
+from phalanx import parallax
+
+class Net(torch.nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.words = torch.nn.Embedding(8, 2, sparse=sparse)
+    def forward(self, ids):
+        return self.words(ids).square().sum()
+
+def run(session, n, names, n_workers, worker, n_replicas):
+    for _ in range(n):
+        session.run(names["train_op"], feed_dict={"ids": [torch.tensor([worker])] * n_replicas})
+    print("trained", worker, "of", n_workers, session.explain().split(":")[0], "argument", sys.argv[1], flush=True)
+    if sys.argv[1] == "bad":
+        sys.exit(7)
+
+net = Net(sparse=sys.argv[1] != "dense")
+config = parallax.Config(redirect_path=sys.argv[3] if len(sys.argv) > 3 else None)
+parallax.parallel_run((net, torch.optim.SGD(net.parameters(), lr=0.1)), run, sys.argv[2] or None, 3, parallax_config=config)
+"""
+
+
+def script(*args: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "PARALLAX_"))}
+    command = [sys.executable, "-c", SCRIPT, *args]
+    if launcher:
+        command = [sys.executable, "-m", "phalanx", "run", *launcher, "--", *command]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def test_a_process_starts_the_job_of_a_file_and_ends_with_its_code(tmp_path: Path) -> None:
+    hosts = tmp_path / "resource_info"
+    hosts.write_text("# two workers on this machine\n\nlocalhost\nlocalhost  # again\n")
+    done = script("a b'c", str(hosts), str(tmp_path / "logs"))
+    assert done.returncode == 0, done.stderr
+    assert all(f"trained {r} of 2 HYBRID argument a b'c" in done.stdout for r in range(2)), done.stdout
+    assert "trained 1 of 2" in (tmp_path / "logs" / "rank.1" / "stdout").read_text()
+    assert script("bad", str(hosts)).returncode == 7
+
+
+def test_a_file_that_is_missing_or_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    missing = script("x", str(tmp_path / "none"))
+    assert missing.returncode != 0 and "resource_info" in missing.stderr and str(tmp_path / "none") in missing.stderr
+    bad = tmp_path / "bad"
+    bad.write_text("localhost\nh:\n")
+    done = script("x", str(bad))
+    assert done.returncode != 0 and f"{bad} line 2: nothing follows the colon" in done.stderr
+
+
+def test_ranks_that_only_serve_have_the_tables() -> None:
+    done = script("x", "", launcher=("-np", "2", "--servers", "2"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("of 2 HYBRID") == 2, done.stdout
+    dense = script("dense", "", launcher=("-np", "2", "--servers", "1"))
+    assert dense.returncode == 0 and dense.stdout.count("of 2 MPI") == 2, dense.stderr
