@@ -68,9 +68,10 @@ pub use phalanx_net as net;
 #[cfg(feature = "graph")]
 pub use phalanx_train as train;
 
-pub use phalanx_collective::{ArenaVec, Communicator, Error, Scale, engine};
+pub use phalanx_collective::{ArenaVec, Communicator, Error, Scale, ddl, engine};
 pub use phalanx_core::{
-    Config, ConfigError, DType, Element, Epoch, OpError, Rank, ReduceOp, Tiers, Topology, Transport,
+    Config, ConfigError, DType, Element, Epoch, Grid, OpError, Rank, ReduceOp, Tiers, Topology, Transport,
+    Way,
 };
 pub use phalanx_net::{NetError, World, lost::Cause};
 
