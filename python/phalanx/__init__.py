@@ -28,6 +28,7 @@ from phalanx._world import (
     size,
 )
 from phalanx.exceptions import (
+    CheckError,
     FailureError,
     ForkedError,
     InitializationError,
@@ -51,6 +52,7 @@ def __getattr__(name: str) -> object:
     """Imports a submodule when it is first used."""
     if name in (
         "data",
+        "ddl",
         "distributed",
         "elastic",
         "graph",
@@ -69,6 +71,7 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "Adasum",
     "Average",
+    "CheckError",
     "FailureError",
     "ForkedError",
     "InitializationError",

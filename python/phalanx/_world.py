@@ -54,6 +54,15 @@ def join_as(task: _phalanx.Task) -> None:
         _joined([])
 
 
+def join_with(n_local: int | None, options: str) -> bool:
+    """Joins the world with the shape that DDL's options name; False if this process has joined already."""
+    _stack.install()
+    is_new = _phalanx.init([], _stack.where, None, (n_local, options))
+    if is_new:
+        _joined([])
+    return is_new
+
+
 def _joined(sets: list[ProcessSet]) -> None:
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)

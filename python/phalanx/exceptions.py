@@ -39,6 +39,25 @@ class MismatchError(PhalanxError):
     """Ranks submitted different operations under one name. This is a programming error; the engine keeps running."""
 
 
+class CheckError(PhalanxError):
+    """A result of DDL is not what its baseline says. All ranks raise it, with the same rank, tensor and values."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        tensor: str | None = None,
+        index: int | None = None,
+        value: float | None = None,
+        baseline: float | None = None,
+    ) -> None:
+        super().__init__(message, rank=rank, tensor=tensor)
+        self.index = index
+        self.value = value
+        self.baseline = baseline
+
+
 class UnsupportedError(PhalanxError, ValueError):
     """The operation is not supported for these arguments."""
 

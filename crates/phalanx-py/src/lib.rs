@@ -8,6 +8,7 @@
 
 mod array;
 mod command;
+mod ddl;
 mod digest;
 mod dlpack;
 mod error;
@@ -35,6 +36,10 @@ mod _phalanx {
     use crate::{
         array::Array,
         command::{resources, run_command},
+        ddl::{
+            ddl_begin, ddl_coordinates, ddl_end, ddl_groups, ddl_judge, ddl_report, ddl_shape, ddl_shown,
+            ddl_verdict,
+        },
         digest::digests,
         events::EventFile,
         gate::_panic,

@@ -1,8 +1,9 @@
 //! The one engine of this process, and the communicator that outlives it (PY-3).
 
-use crate::{error, gate, graph::collective, native, stack, task::Task};
+use crate::{ddl::DdlState, error, gate, graph::collective, native, stack, task::Task};
 use phalanx_collective::{
     Communicator, Error,
+    ddl::{self, DdlError, DdlWish},
     engine::{Engine, EngineError, EngineOptions, Whereabouts},
 };
 use phalanx_core::Config;
@@ -27,6 +28,8 @@ pub struct Running {
     home: SyncSender<Engine>,
     /// Its ranks, for all executors of static programs: they number these (RANKS-1).
     ranks: OnceLock<Arc<Ranks>>,
+    /// Where it was started by DDL's Init.
+    pub ddl: Option<DdlState>,
 }
 
 impl Running {
@@ -35,9 +38,9 @@ impl Running {
         self.ranks.get_or_init(|| Arc::new(collective::of_engine(self))).clone()
     }
 
-    fn new(engine: Engine) -> (Arc<Running>, Receiver<Engine>) {
+    fn new(engine: Engine, ddl: Option<DdlState>) -> (Arc<Running>, Receiver<Engine>) {
         let (home, last) = sync_channel(1);
-        (Arc::new(Running { engine: Some(engine), home, ranks: OnceLock::new() }), last)
+        (Arc::new(Running { engine: Some(engine), home, ranks: OnceLock::new(), ddl }), last)
     }
 }
 
@@ -108,14 +111,15 @@ pub fn is_initialized() -> bool {
 
 /// Joins the world if this process has not, and starts its engine if it does not run. Reads the environment. Says whether it did anything.
 /// `whereabouts` gives (file, line, function) of where the program is, innermost first; another thread calls it when other ranks wait for this one.
-/// `task` says who this process is; without it the environment does.
+/// `task` says who this process is; without it the environment does. `ddl` has what DDL's Init was told: ranks a host, if said, and options.
 #[pyfunction]
-#[pyo3(signature = (process_sets = Vec::new(), whereabouts = None, task = None))]
+#[pyo3(signature = (process_sets = Vec::new(), whereabouts = None, task = None, ddl = None))]
 pub fn init(
     py: Python<'_>,
     process_sets: Vec<Vec<u32>>,
     whereabouts: Option<Py<PyAny>>,
     task: Option<PyRef<'_, Task>>,
+    ddl: Option<(Option<u32>, String)>,
 ) -> PyResult<bool> {
     let idle = {
         let mut state = lock();
@@ -133,14 +137,23 @@ pub fn init(
     };
     let whereabouts = whereabouts.map(stack::whereabouts);
     let task = task.map(|task| task.spec.clone());
-    let started = gate::enter(py, "init", move || start(idle, task, process_sets, whereabouts));
+    let started = gate::enter(py, "init", move || start(idle, task, ddl, (process_sets, whereabouts)));
     let mut state = lock();
     state.changing = false;
     match started? {
-        Ok(engine) => {
-            let running = Running::new(engine);
+        Ok((engine, ddl)) => {
+            let running = Running::new(engine, ddl);
             native::use_engine(&running.0);
             state.engine = Some(running);
+        }
+        Err(Refusal::Ddl(why, communicator)) => {
+            // Nobody started; with other options all may.
+            state.idle = Some(*communicator);
+            drop(state);
+            return Err(match why {
+                DdlError::World(why) => error::of_joining(py, &why),
+                why => error::raise(py, "InitializationError", &why.to_string(), &[]),
+            });
         }
         Err(Refusal::World(why)) => {
             drop(state);
@@ -156,19 +169,22 @@ pub fn init(
 
 enum Refusal {
     World(Error),
+    Ddl(DdlError, Box<Communicator>),
     Engine(EngineError),
 }
 
 fn start(
     idle: Option<Communicator>,
     task: Option<TaskSpec>,
-    process_sets: Vec<Vec<u32>>,
-    whereabouts: Option<Whereabouts>,
-) -> Result<Engine, Refusal> {
+    ddl: Option<(Option<u32>, String)>,
+    (process_sets, whereabouts): (Vec<Vec<u32>>, Option<Whereabouts>),
+) -> Result<(Engine, Option<DdlState>), Refusal> {
     // Nothing more can be done in a world that is over.
     let usable = |comm: &Communicator| comm.world().casualties().doomed().is_none();
-    let (communicator, options) = match idle.filter(usable) {
-        Some(communicator) => {
+    let (mut communicator, options) = match idle.filter(usable) {
+        Some(mut communicator) => {
+            // What an earlier DDL had asked for.
+            communicator.unwire();
             let variables = std::env::vars_os();
             let readable =
                 variables.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
@@ -184,8 +200,20 @@ fn start(
             (communicator, options)
         }
     };
-    Engine::start_with(communicator, EngineOptions { process_sets, whereabouts, ..options })
-        .map_err(Refusal::Engine)
+    let ddl = match ddl {
+        None => None,
+        Some((n_local, given)) => {
+            let from_env = std::env::var("DDL_OPTIONS").ok();
+            let told = DdlWish { n_local, options: &given, from_env: from_env.as_deref() };
+            match ddl::wire(&mut communicator, &told) {
+                Ok((options, wiring)) => Some(DdlState::new(options, wiring, communicator.meter())),
+                Err(why) => return Err(Refusal::Ddl(why, Box::new(communicator))),
+            }
+        }
+    };
+    let engine = Engine::start_with(communicator, EngineOptions { process_sets, whereabouts, ..options })
+        .map_err(Refusal::Engine)?;
+    Ok((engine, ddl))
 }
 
 /// Ends the engine on every rank, and keeps the world for the next one.

@@ -1,0 +1,138 @@
+"""DDL's functions on real ranks, on one host and on several."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+import phalanx
+from phalanx import ddl
+
+TYPES = ["u1", "i1", "u2", "i2", "i4", "i8", "f2", "f4", "f8", "?"]
+
+
+def _fresh(mode: str | None, num_gpu: int | None = None) -> ddl.Learner:
+    """Ranks of a test have joined already."""
+    phalanx.shutdown()
+    return ddl.init(num_gpu, mode)
+
+
+def functions() -> None:
+    learner = _fresh("-mode n:2x2", None)
+    n, r = learner.size, learner.rank
+    assert learner == (r, n, ddl.local_rank())
+    with pytest.raises(RuntimeError, match="DDL has already been initialized."):
+        ddl.init()
+    assert np.array_equal(ddl.bcast(np.full(3, r), name="b"), np.zeros(3))
+    for kind in TYPES:
+        for length in [0, 1, 7, 12, 1003]:
+            x = (np.arange(length) % 3 + r % 2).astype(kind)
+            everyone = [(np.arange(length) % 3 + i % 2).astype(kind) for i in range(n)]
+            wants = {"max": np.max(everyone, axis=0), "min": np.min(everyone, axis=0)}
+            if kind != "?":
+                wants["sum"] = np.sum(everyone, axis=0)
+                wants["prod"] = np.prod(everyone, axis=0)
+            for op, want in wants.items():
+                got = ddl.allreduce(x, op=op, check=1e-6, name=f"{kind}.{length}.{op}")
+                assert got.dtype == x.dtype
+                assert np.array_equal(got, want.astype(kind)), (kind, length, op, got, want)
+    xs = [np.full(i + 1, float(r)) for i in range(20)]
+    for got, x in zip(ddl.allreduce_n(xs, op="avg", check=0.1), xs, strict=True):
+        assert np.allclose(got, (n - 1) / 2)
+        assert got.shape == x.shape
+    pairs = ddl.grads_reduce([(np.ones(2) * r, "w"), (None, "v")])
+    assert pairs[1] == (None, "v")
+    assert np.allclose(pairs[0][0], (n - 1) / 2)
+    assert ddl.coordinates() == (r % 2, r // 2)
+    assert ddl.groups() == [[r // 2 * 2, r // 2 * 2 + 1], [r % 2, r % 2 + 2]]
+    assert [line.ranks for line in ddl.report()] == [2, 2]
+    assert ddl.AllReduce is ddl.allreduce
+    ddl.finalize()
+
+
+def test_functions_give_what_numpy_gives() -> None:
+    run_ranks(4, functions)
+
+
+def tensors() -> None:
+    import torch
+
+    learner = _fresh(None)
+    x = torch.arange(6.0).reshape(2, 3) + learner.rank
+    got = ddl.allreduce(x, op="avg", check=1e-6, name="t")
+    assert torch.equal(got, torch.arange(6.0).reshape(2, 3) + (learner.size - 1) / 2)
+    many = ddl.allreduce_n([x, x.bfloat16()], check=0.05, names=["a", "b"])
+    assert many[1].dtype == torch.bfloat16
+    assert torch.equal(ddl.bcast(x), torch.arange(6.0).reshape(2, 3))
+    with pytest.raises(ValueError, match="mixed"):
+        ddl.allreduce_n([x, np.ones(2)])
+    ddl.finalize()
+
+
+def test_tensors_of_torch_work_alike() -> None:
+    pytest.importorskip("torch")
+    run_ranks(2, tensors)
+
+
+def wrong(folder: str) -> None:
+    learner = _fresh("-mode r:2")
+    os.chdir(folder)
+    bad = np.array([1.0, float("nan") if learner.rank == 1 else 2.0])
+    with pytest.raises(phalanx.CheckError, match="the input of rank 1 was not a finite number") as caught:
+        ddl.allreduce(bad, check=0.1, name="bad")
+    error = caught.value
+    assert (error.tensor, error.index, error.rank) == ("bad", 1, 0)
+    lines = [json.loads(line) for line in Path(f"ddl.dump{learner.rank:03}").read_text().splitlines()]
+    assert (lines[0]["tensor"], lines[0]["tiers"], lines[1]["index"]) == ("bad", "2", 1)
+    # The world goes on, and zeros pass.
+    assert np.array_equal(ddl.allreduce(np.zeros(4), check=1e-9, name="zeros"), np.zeros(4))
+    for value, why in [
+        ({"op": "mean"}, "op must be sum"),
+        ({"check": -1.0}, "check must be a fraction"),
+        ({"mpi": True}, "mpi=True is not built"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            ddl.allreduce(np.ones(1), **value)
+    ddl.finalize()
+
+
+def test_a_result_that_is_not_a_number_is_an_error_and_a_file_on_every_rank(tmp_path: Path) -> None:
+    run_ranks(2, wrong, str(tmp_path))
+
+
+def refused() -> None:
+    phalanx.shutdown()
+    for num_gpu, mode, why in [
+        (None, "-mode q:2", '"q" is not a mode'),
+        (None, "-mode n:2x3", "shape 2x3 holds 6 ranks, but the world has 2"),
+        (5, "-mode n:2", "num_gpu is 5, but the host of rank"),
+        (None, "-mode m:2", "-mode m is not built"),
+        (0, None, "num_gpu must be a positive number"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            ddl.init(num_gpu, mode)
+    assert ddl.init(2, "-mode c:2").size == 2
+    ddl.finalize()
+
+
+def test_options_that_do_not_fit_are_refused_and_others_can_follow() -> None:
+    run_ranks(2, refused)
+
+
+def dumped(capture: str) -> None:
+    learner = _fresh("-mode n:2 -dump_iter 2")
+    for _ in range(5):
+        for name in ["a", "b"]:
+            ddl.allreduce(np.ones(4), name=name)
+    assert learner.size == 2
+    assert ddl.report()[0].seconds > 0
+    ddl.finalize()
+
+
+def test_a_dump_every_few_iterations_keeps_ranks_together() -> None:
+    run_ranks(2, dumped, "")
