@@ -16,7 +16,7 @@ import phalanx.tensorflow.keras as hvd
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--images", type=int, default=10000, help="so many of the images for training")
+    parser.add_argument("--images", type=int, default=10000, help="the number of images for training")
     options = parser.parse_args()
     hvd.init()
     images, labels = digits("train")

@@ -204,7 +204,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class CommitState:
-    """Commits a state every so many batches, and at the end of each epoch."""
+    """Commits a state after a number of batches, again and again, and at the end of each epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()

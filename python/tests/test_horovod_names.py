@@ -103,8 +103,8 @@ def test_the_old_word_for_a_reduction() -> None:
 
 
 def test_helpers_mean_what_they_say(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match=r"supports only horovod\.torch"):
-        util.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__, "mpi_lib")
+    with pytest.raises(ImportError, match=r"has horovod\.tensorflow and horovod\.torch"):
+        util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", __file__, "mpi_lib")
     util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", horovod.__file__, "mpi_lib_v2")
     assert util.extension_available("torch") and not util.extension_available("mxnet")
     with warnings.catch_warnings():

@@ -216,6 +216,7 @@ def loops() -> None:
 
 
 def test_loops() -> None:
+    """NATIVE-1, NATIVE-2: nothing hangs, and turns of one node do not meet each other."""
     run_ranks(2, loops)
 
 
@@ -227,6 +228,24 @@ def joined() -> int:
 
 def test_join() -> None:
     assert run_ranks(2, joined) == [1, 1]
+
+
+def ended() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return hvd.allreduce(x)
+
+    for _ in range(3):
+        step(tf.ones([2]))
+        hvd.shutdown()
+        with pytest.raises(hvd.PhalanxError, match="init"):
+            step(tf.ones([2]))
+        hvd.init()
+
+
+def test_operations_end_with_the_engine() -> None:
+    """NATIVE-3: a compiled function uses the engine that runs, and none after it."""
+    run_ranks(2, ended)
 
 
 def objects() -> None:

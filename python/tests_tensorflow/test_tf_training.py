@@ -238,6 +238,7 @@ def disagree() -> None:
 
 
 def test_gradients_that_differ_in_kind() -> None:
+    """GRADS-1."""
     run_ranks(2, disagree)
 
 

@@ -39,7 +39,7 @@ def _check_devices(**devices: str) -> None:
 
 
 def _differentiable(run: Any, back: Any, tensors: Sequence[Any]) -> list[Any]:
-    """Runs it; whoever differentiates gets what ``back`` makes of the gradients."""
+    """Runs it; a tape gets what ``back`` makes of the gradients."""
     if not could_record():
         return list(run(list(tensors)))
 

@@ -1,8 +1,8 @@
 """Gradients between their computation and their use: buckets, sparse ones, local ones, several passes for one step.
 
 * GRADS-1: buckets are the same on all ranks, because they follow from the variables alone: their order, types and sizes.
-* GRADS-2: a bucket is one operation, and buckets are made from the last variable to the first, in the order in which
-  gradients become ready.
+A bucket is one operation, and buckets are made from the last variable to the first, in the order in which gradients
+become ready.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def DistributedOptimizer(
 ) -> Any:
     """The optimizer, which from now on applies the gradients of all ranks; it is changed in place.
 
-    ``backward_passes_per_step``: gradients of so many passes are added up, and reduced at the last one;
+    ``backward_passes_per_step``: gradients of this number of passes are added up, and reduced at the last one;
     ``average_aggregated_gradients`` divides them by that number. ``name`` and ``use_locking`` belong to the optimizer.
     """
     if use_locking:

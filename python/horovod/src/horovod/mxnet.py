@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 raise ImportError(
-    "horovod.mxnet: only PyTorch is supported (horovod.torch); docs/from-horovod.md of Phalanx lists what is missing"
+    "horovod.mxnet: PyTorch, TensorFlow and Keras are supported; docs/from-horovod.md of Phalanx lists what is missing"
 )
