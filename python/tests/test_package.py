@@ -46,8 +46,9 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "phalanx.
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
-    if name.startswith("phalanx.torch") and find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    for framework in ("jax", "keras", "tensorflow", "torch"):
+        if name.startswith(f"phalanx.{framework}") and find_spec(framework) is None:
+            pytest.skip(f"{framework} is not installed")
     assert doctest.testmod(importlib.import_module(name)).failed == 0
     phalanx.shutdown()
 

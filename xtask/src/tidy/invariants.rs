@@ -110,7 +110,7 @@ fn is_code(source: &Source) -> bool {
 /// Whether a name in this line (from 1) is a test's.
 fn is_trial(source: &Source, line: usize) -> bool {
     match source.kind {
-        Kind::Text => source.path.starts_with("python/tests/"),
+        Kind::Text => source.path.starts_with("python/tests"),
         _ => source.is_trial(line),
     }
 }
