@@ -32,7 +32,8 @@ def main() -> None:
         ]
     )
     rate = 0.001 * hvd.size()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(rate)), "sparse_categorical_crossentropy", ["accuracy"])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
