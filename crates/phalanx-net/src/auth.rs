@@ -484,7 +484,7 @@ mod tests {
     fn another_build_is_not_taken_for_another_secret() {
         let (secret, other) = (Secret::random(), Secret::random());
         let (mut opening, mut reply) = (Vec::new(), Vec::new());
-        let mut connector = Connector::new(secret.clone(), LINK, CALLER, fresh_nonce(), &mut opening);
+        let mut connector = Connector::new(secret, LINK, CALLER, fresh_nonce(), &mut opening);
         let mut acceptor = Acceptor::new(other.clone(), LINK, fresh_nonce());
         opening[7] ^= 1;
         acceptor.feed(&opening, &mut reply).unwrap();

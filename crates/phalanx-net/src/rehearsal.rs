@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_a_rank_refuses_is_said_with_its_own_words() {
-        assert_eq!(said(&[]), [String::new(); 0]);
+        assert!(said(&[]).is_empty());
         let secret = ("PHALANX_SECRET", "correct horse battery staple");
         let rank = [("PHALANX_RANK", "0"), ("PHALANX_SIZE", "2")];
         let with = |more: &[(&'static str, &'static str)]| said(&[&rank[..], more].concat());

@@ -66,10 +66,10 @@ pub fn is_image(text: &str) -> bool {
     };
     let mut parts: Vec<&str> = if place.is_empty() { Vec::new() } else { place.split('/').collect() };
     // Only a first part can be a host; without a dot and a port it is read as any other.
-    if parts.first().is_some_and(|first| first.contains(['.', ':']) || *first == "localhost") {
-        if !is_host(parts.remove(0)) {
-            return false;
-        }
+    if parts.first().is_some_and(|first| first.contains(['.', ':']) || *first == "localhost")
+        && !is_host(parts.remove(0))
+    {
+        return false;
     }
     (!text.contains('/') || !place.is_empty())
         && parts.into_iter().chain([name]).all(is_part)
