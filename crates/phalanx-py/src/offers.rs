@@ -25,13 +25,13 @@ const NAP_NS: i64 = 20_000_000;
 
 /// The arguments of `Tables::open`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Offer {
+pub struct TablesOffer {
     pub tables: Vec<Described>,
     pub staleness: Option<i64>,
     pub step: u64,
 }
 
-impl Offer {
+impl TablesOffer {
     pub fn specs(&self) -> PyResult<Vec<TableSpec>> {
         self.tables.iter().cloned().map(spec).collect()
     }
@@ -97,7 +97,7 @@ impl Offers {
     }
 
     /// The next offer that has arrived.
-    pub fn next(&mut self) -> Result<Option<Offer>, frame::FrameError> {
+    pub fn next(&mut self) -> Result<Option<TablesOffer>, frame::FrameError> {
         let mut bytes = [0; 1 << 12];
         while let Some(link) = &self.link {
             match link.recv_some(&mut bytes) {

@@ -4,7 +4,7 @@ use crate::{
     error::{self, Detail},
     gate,
     lent::{LentTensor, dtype},
-    offers::Offer,
+    offers::TablesOffer,
     state,
 };
 use phalanx_core::{
@@ -43,7 +43,7 @@ impl ServedTables {
         staleness: Option<i64>,
         step: u64,
     ) -> PyResult<ServedTables> {
-        let offer = Offer { tables, staleness, step };
+        let offer = TablesOffer { tables, staleness, step };
         let (specs, consistency) = (offer.specs()?, offer.consistency());
         let world: Arc<World> = state::engine(py)?.world().clone();
         let opened = gate::enter(py, "tables", move || {
