@@ -206,6 +206,8 @@ class LearningRateWarmup(LearningRateSchedule):
 class CommitState:
     """Commits a state after a number of batches, again and again, and at the end of each epoch."""
 
+    model: Any
+
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
         if batches_per_commit < 1:
@@ -218,11 +220,15 @@ class CommitState:
         """Commits, if it is time."""
         self.left -= 1
         if self.left == 0:
-            self.state.commit()
-            self.left = self.batches_per_commit
+            self._commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Commits."""
+        self._commit()
+
+    def _commit(self) -> None:
+        # On JAX the model's variables have their values only once a callback has looked at its model.
+        _ = self.model
         self.state.commit()
         self.left = self.batches_per_commit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import phalanx.numpy as _collectives
@@ -34,7 +35,7 @@ from phalanx._world import (
     size,
 )
 from phalanx.keras import callbacks, elastic
-from phalanx.keras._optimizer import DistributedOptimizer, load_model
+from phalanx.keras._optimizer import Compression, DistributedOptimizer, PartialDistributedOptimizer, load_model
 from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
 from phalanx.timeline import start_timeline, stop_timeline
@@ -50,12 +51,27 @@ def _array(value: Any) -> Any:
 def allreduce(
     value: Any,
     name: str | None = None,
-    op: int = Average,
+    average: bool | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduces values of all ranks: numbers, arrays or tensors; returns an array."""
+    """Reduces values of all ranks: numbers, arrays or tensors; returns an array.
+
+    ``average`` is the old word for ``op``. Values are sent as they are, so ``compression`` is ``Compression.none``.
+    """
+    if compression not in (None, Compression.none):
+        raise ValueError("compression is for gradients: pass it to DistributedOptimizer, and leave it out here")
+    if average is not None and op is not None:
+        raise ValueError("average and op are the same argument: pass op alone, such as op=Sum")
+    if average is not None and not isinstance(average, bool):
+        raise ValueError(f"average must be True or False, not {average!r}: pass a reduction as op=")
+    if average is not None:
+        warnings.warn("average is deprecated: pass op=Average or op=Sum", DeprecationWarning, stacklevel=2)
+        op = Average if average else Sum
+    op = Average if op is None else op
     return _collectives.allreduce(_array(value), name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -83,15 +99,24 @@ def broadcast_model(model: Any, root_rank: int = 0, process_set: ProcessSet = gl
     _broadcast_weights(_weights_of(model), root_rank, process_set)
 
 
+def broadcast_global_variables(root_rank: int) -> None:
+    """Refused: Keras 3 has no global variables."""
+    raise RuntimeError(
+        "Keras 3 has no global variables: add callbacks.BroadcastGlobalVariablesCallback(0) to fit(), or call broadcast_model(model)"
+    )
+
+
 broadcast_object = _objects.broadcast_object
 allgather_object = _objects.allgather_object
 
 __all__ = [
     "Adasum",
     "Average",
+    "Compression",
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",
@@ -100,6 +125,7 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_model",
     "broadcast_object",
     "callbacks",

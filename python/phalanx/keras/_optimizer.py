@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from phalanx._keras_scale import has_loss_scale, refuse_loss_scale_around, with_loss_scale
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.reductions import Average
 
@@ -18,11 +19,34 @@ class _Elsewhere:
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduces the gradients, and applies them."""
+        refuse_loss_scale_around(self)
+        return super().apply(self._reduced(grads), trainable_variables)  # type: ignore[misc]
+
+    def _reduced(self, grads: Any) -> list[Any]:
         grads = list(grads)
         there = [g for g in grads if g is not None]
         reduced = iter(self._phalanx(there) if there else [])
-        grads = [None if g is None else next(reduced) for g in grads]
-        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+        return [None if g is None else next(reduced) for g in grads]
+
+
+class _Scaled(_Elsewhere):
+    """With a loss scale: that optimizer's stateless step, which JAX takes, does not pass through ``apply``."""
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """Reduces the gradients, and applies them."""
+        return super().stateless_apply(optimizer_variables, self._reduced(grads), trainable_variables)  # type: ignore[misc]
+
+
+if keras.backend.backend() == "tensorflow":
+    Compression: Any = import_module("phalanx.tensorflow.compression").Compression
+else:
+
+    class Compression:  # type: ignore[no-redef]
+        """The values for ``compression``; on this backend of Keras only ``none`` is accepted."""
+
+        none = None
+        fp16 = "fp16"
+        bf16 = "bf16"
 
 
 def DistributedOptimizer(
@@ -43,7 +67,8 @@ def DistributedOptimizer(
 ) -> Any:
     """The optimizer, which from now on applies the gradients of all ranks; it is changed in place.
 
-    On the backends torch and JAX it has ``op`` and ``process_set`` only.
+    On the backends torch and JAX it has ``op`` and ``process_set`` only. Under the policy mixed_float16 the optimizer gets
+    its loss scale first, and what is returned is another object.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -88,11 +113,31 @@ def DistributedOptimizer(
     def reduce(gradients: list[Any]) -> list[Any]:
         return list(door.grouped_allreduce(gradients, op=op, process_set=process_set))
 
+    return _distribute(with_loss_scale(optimizer), reduce)
+
+
+def _distribute(optimizer: Any, reduce: Any) -> Any:
     theirs = type(optimizer)
+
+    def from_config(_: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        return _distribute(theirs.from_config(config, *args, **kwargs), reduce)
+
+    names = {"__module__": theirs.__module__, "__doc__": theirs.__doc__, "from_config": classmethod(from_config)}
+    made = type(theirs.__name__, (_Scaled if has_loss_scale(optimizer) else _Elsewhere, theirs), names)
     object.__setattr__(optimizer, "_phalanx", reduce)
-    made = type(theirs.__name__, (_Elsewhere, theirs), {"__module__": theirs.__module__, "__doc__": theirs.__doc__})
     object.__setattr__(optimizer, "__class__", made)
     return optimizer
+
+
+def PartialDistributedOptimizer(optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:
+    """As :func:`DistributedOptimizer`; gradients of ``local_layers`` stay on this rank. For the TensorFlow backend."""
+    backend = keras.backend.backend()
+    if backend != "tensorflow" and local_layers:
+        raise ValueError(f"local_layers is for the TensorFlow backend of Keras; this one is {backend}: leave it out")
+    made = DistributedOptimizer(optimizer, *args, **kwargs)
+    if local_layers:
+        import_module("phalanx.tensorflow.optimizer").with_local_layers(made, local_layers)
+    return made
 
 
 def load_model(
@@ -103,5 +148,5 @@ def load_model(
     objects.update(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects)
     if getattr(model, "optimizer", None) is not None:
-        DistributedOptimizer(model.optimizer, compression=compression)
+        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import keras
@@ -38,13 +39,22 @@ class KerasState(ObjectState):
         """Restores the saved values."""
         for variable, value in self._saved:
             variable.assign(value)
+        _forget_passes()
         super().restore()
 
     def sync(self) -> None:
         """Takes rank 0's values."""
         _callbacks.broadcast_weights(self._variables(), 0)
+        _forget_passes()
         self._keep()
         super().sync()
+
+
+def _forget_passes() -> None:
+    """Only TensorFlow's optimizers have several passes for a step."""
+    gradients: Any = sys.modules.get("phalanx.tensorflow.gradients")
+    if gradients is not None:
+        gradients.forget_passes()
 
 
 class CommitStateCallback(_callbacks.CommitState, keras.callbacks.Callback):  # type: ignore[misc]

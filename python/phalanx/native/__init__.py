@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -34,21 +35,23 @@ def cache_dir() -> Path:
     return Path(base) / "phalanx" / "native"
 
 
-def library(source: str, what: str, version: str, flags: Sequence[str]) -> Path:
+def library(source: str, what: str, version: str, flags: Sequence[str], build: str = "") -> Path:
     """The compiled library of a file of this folder for this version of a framework, compiled now if it never was.
 
-    One process compiles; the others wait for it.
+    One process compiles; the others wait for it. ``build`` tells builds of one version apart.
     """
     texts = [(_HERE / source).read_bytes(), (_HERE / "phalanx_native.h").read_bytes()]
-    parts = [version.encode(), " ".join(flags).encode(), *texts]
+    parts = [version.encode(), platform.machine().encode(), build.encode(), " ".join(flags).encode(), *texts]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     folder = cache_dir()
     made = folder / f"{Path(source).stem}-{version}-{key}.so"
     if made.exists():
         return made
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    compiler = os.environ.get("CXX", "").strip() or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise NativeError("there is no C++ compiler: install g++, or set CXX")
+    if shutil.which(compiler.split()[0]) is None:
+        raise NativeError(f"CXX={compiler}: there is no such program; set CXX to a C++ compiler, or unset it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "lock", "w") as lock:

@@ -103,7 +103,6 @@ __all__ = [
     "ShutDownError",
     "StalledError",
     "Sum",
-    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",

@@ -47,6 +47,9 @@ def translated(error: Exception) -> Exception:
     """The error as one of ours if a collective caused it; otherwise the error itself."""
     if isinstance(error, PhalanxError) or not isinstance(error, tf.errors.OpError):
         return error
+    if type(error) in _classes.values():
+        # One of ours that is no PhalanxError, such as a ValueError, and is already translated.
+        return error
     theirs: Any = error
     ours = _found(str(theirs.message))
     if ours is None:

@@ -2,28 +2,47 @@
 
 In eager code the engine counts, because ranks call in the same order. In a graph the name is fixed when the node is made,
 from the function's name and the node's, so that ranks agree however often they trace and in whatever order nodes run.
+A session may run all nodes of its graph at once, so there an explicit name belongs to one node only.
 """
 
 from __future__ import annotations
 
 import re
 
+from typing import Any
+
 import tensorflow as tf
 
 
-def name_of(kind: str, name: str | None, *, grouped: bool = False, ignore_name_scope: bool = False) -> str:
-    """The full name of an operation; empty if the engine shall count."""
+def name_of(
+    kind: str, name: str | None, *, grouped: bool = False, ignore_name_scope: bool = False, mark: str = ""
+) -> str:
+    """The full name of an operation; empty if the engine shall count. A ``mark`` becomes part of a node's name."""
     prefix = f"grouped_{kind}" if grouped else kind
     if tf.executing_eagerly():
         return "" if name is None else f"{prefix}.{name}"
     graph = tf.compat.v1.get_default_graph()
     if name is not None:
         scope = "" if ignore_name_scope else graph.get_name_scope()
-        return f"{prefix}.{scope}/{name}" if scope else f"{prefix}.{name}"
-    return f"{prefix}.{_graph_name(graph)}{graph.unique_name(f'phalanx_{kind}')}"
+        full = f"{prefix}.{scope}/{name}" if scope else f"{prefix}.{name}"
+        _refuse_twice(graph, full, name)
+        return full
+    return f"{prefix}.{_graph_name(graph)}{graph.unique_name(f'phalanx_{kind}')}{mark}"
+
+
+def _refuse_twice(graph: Any, full: str, name: str) -> None:
+    if graph.building_function:
+        return
+    taken: set[str] = vars(graph).setdefault("_phalanx_names", set())
+    if full in taken:
+        raise ValueError(
+            f"name={name!r} belongs to another operation of this graph, and ranks could mistake one for the other: "
+            "give each its own name, or leave name out"
+        )
+    taken.add(full)
 
 
 def _graph_name(graph: object) -> str:
     name = getattr(graph, "name", None)
-    # Functions get a number of this process's, which other ranks need not have.
-    return "" if not name else re.sub(r"_[0-9]+$", "", str(name)) + "/"
+    # Functions get a number of this process's, which other ranks need not have; their gradients have it inside, too.
+    return "" if not name else re.sub(r"_[0-9]+(?=_grad|$)", "", str(name)) + "/"

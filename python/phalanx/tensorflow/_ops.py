@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,11 @@ def _native() -> Any:
     if _module is None and _why_not is None:
         try:
             flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
-            path = native.library("tensorflow_ops.cc", f"TensorFlow {tf.__version__}", f"tf{tf.__version__}", flags)
-            _module = tf.load_op_library(str(path))
+            version = tf.__version__
+            path = native.library("tensorflow_ops.cc", f"TensorFlow {version}", f"tf{version}", flags, _framework())
+            module = tf.load_op_library(str(path))
             native.attach(path)
+            _module = module
         except (native.NativeError, tf.errors.NotFoundError, OSError) as error:
             _module, _why_not = None, str(error)
             warnings.warn(
@@ -93,6 +96,12 @@ def _native() -> Any:
                 stacklevel=5,
             )
     return _module
+
+
+def _framework() -> str:
+    """Which build of TensorFlow this is: packages of one version differ."""
+    found = sorted(Path(tf.sysconfig.get_lib()).glob("libtensorflow_framework.so*"))
+    return " ".join(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in found)
 
 
 def collective(kind: str, tensors: Sequence[Any], spec: Spec, splits: Any = None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Collectives of TensorFlow's tensors, in eager code, functions and sessions; all of them can be differentiated."""
+"""Collectives of TensorFlow's tensors, in eager code, functions and sessions; all of them can be differentiated, twice, too."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def _differentiable(run: Any, back: Any, tensors: Sequence[Any]) -> list[Any]:
         outputs = list(run([tf.convert_to_tensor(x) for x in inputs]))
 
         def grad(*upstream: Any) -> Any:
-            return back(list(upstream), outputs)
+            # Those of lookups in the result are IndexedSlices.
+            return back([tf.convert_to_tensor(g) for g in upstream], outputs)
 
         return outputs, grad
 
@@ -62,7 +63,7 @@ def reduce(tensors: Sequence[Any], spec: Spec) -> list[Any]:
     def back(grads: list[Any], _outputs: list[Any]) -> list[Any]:
         if spec.op not in (Average, Sum):
             raise UnsupportedError("only allreduce with op=Average or op=Sum can be differentiated")
-        return collective("allreduce", grads, spec.but(name=_again("allreduce", spec)))
+        return reduce(grads, spec.but(name=_again("allreduce", spec)))
 
     return _differentiable(lambda xs: collective("allreduce", xs, spec), back, tensors)
 
@@ -119,13 +120,17 @@ def allreduce(
     return compressed([tensor], compression, spec)[0]
 
 
-def sparse(slices: Any, op: int, name: str | None, process_set: ProcessSet, ignore_name_scope: bool = False) -> Any:
-    """The slices of all ranks; for an average, divided by the number of ranks."""
-    full = name_of("allgather", name, grouped=True, ignore_name_scope=ignore_name_scope)
+def sparse(
+    slices: Any, op: int, name: str | None, process_set: ProcessSet, ignore_name_scope: bool = False, mark: str = ""
+) -> Any:
+    """The slices of all ranks; for an average, divided by the number of ranks, in the same type."""
+    full = name_of("allgather", name, grouped=True, ignore_name_scope=ignore_name_scope, mark=mark)
     spec = Spec(full, set_id(process_set), grouped=True)
     values, indices = gather([slices.values, slices.indices], spec)
     if op == Average:
-        values = values / tf.cast(process_set_size_op(process_set), values.dtype)
+        # Whole numbers are rounded towards zero, as those of tensors are.
+        n = process_set_size_op(process_set)
+        values = tf.cast(values / tf.cast(n, values.dtype), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
@@ -161,7 +166,7 @@ def gather(tensors: Sequence[Any], spec: Spec) -> list[Any]:
         _check_rows("allgather", tensor)
 
     def back(grads: list[Any], _outputs: list[Any]) -> list[Any]:
-        reduced = collective("allreduce", grads, spec.but(name=_again("allreduce", spec), op=Average))
+        reduced = reduce(grads, spec.but(name=_again("allreduce", spec), op=Average))
         rows = tf.stack([tf.shape(t, tf.int64)[0] for t in tensors])
         counted = collective("allgather", [rows[tf.newaxis]], Spec(_again("allgather", spec), spec.process_set))[0]
         before = tf.reduce_sum(counted[: _set_rank(spec.process_set)], axis=0)
@@ -214,7 +219,7 @@ def broadcast(
     spec = Spec(full, set_id(process_set), root=root)
 
     def back(grads: list[Any], _outputs: list[Any]) -> list[Any]:
-        reduced = collective("allreduce", grads, spec.but(name=_again("allreduce", spec), op=Average))
+        reduced = reduce(grads, spec.but(name=_again("allreduce", spec), op=Average))
         return reduced if _phalanx.place()[0] == root else [tf.zeros_like(g) for g in reduced]
 
     return _differentiable(lambda xs: collective("broadcast", xs, spec), back, [tf.convert_to_tensor(tensor)])[0]
@@ -258,10 +263,15 @@ def alltoall(
     tensor = tf.convert_to_tensor(tensor)
     _check_rows("alltoall", tensor)
     full = name_of("alltoall", name, ignore_name_scope=ignore_name_scope)
-    spec = Spec(full, set_id(process_set))
     if splits is not None and not tf.is_tensor(splits):
         splits = checked_splits(splits)
     rows = tf.constant([], tf.int64) if splits is None else tf.cast(splits, tf.int64)
+    result, received = _sent(tensor, rows, Spec(full, set_id(process_set)))
+    return result if splits is None else (result, tf.cast(received, tf.int32))
+
+
+def _sent(tensor: Any, rows: Any, spec: Spec) -> tuple[Any, Any]:
+    """Alltoall; the gradient goes back to where the rows came from."""
     kept: list[Any] = []
 
     def run(xs: list[Any]) -> list[Any]:
@@ -270,10 +280,13 @@ def alltoall(
         return results[:1]
 
     def back(grads: list[Any], _outputs: list[Any]) -> list[Any]:
-        return collective("alltoall", grads, spec.but(name=_again("alltoall", spec)), kept[0])[:1]
+        returned, _ = _sent(grads[0], kept[0], spec.but(name=_again("alltoall", spec)))
+        # Rows that were sent to nobody have no gradient.
+        n = tf.shape(tensor)[0] - tf.shape(returned)[0]
+        none = tf.zeros(tf.concat([[n], tf.shape(returned)[1:]], 0), returned.dtype)
+        return [tf.concat([returned, none], 0)]
 
-    result = _differentiable(run, back, [tensor])[0]
-    return result if splits is None else (result, tf.cast(kept[0], tf.int32))
+    return _differentiable(run, back, [tensor])[0], kept[0]
 
 
 def scatter(tensors: Sequence[Any], spec: Spec) -> list[Any]:
@@ -288,7 +301,7 @@ def scatter(tensors: Sequence[Any], spec: Spec) -> list[Any]:
             factor *= len(dict(_phalanx.process_sets())[spec.process_set])
         scaled = grads if factor == 1.0 else [g * tf.cast(factor, g.dtype) for g in grads]
         plain = Spec(_again("allgather", spec), spec.process_set, spec.grouped)
-        return collective("allgather", scaled, plain)
+        return gather(scaled, plain)
 
     return _differentiable(lambda xs: collective("reducescatter", xs, spec), back, tensors)
 

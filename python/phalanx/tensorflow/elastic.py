@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from phalanx.elastic import HostsUpdatedInterrupt, ObjectState, State, run
 from phalanx.tensorflow.functions import broadcast_variables
+from phalanx.tensorflow.gradients import forget_passes
 
 
 class TensorFlowState(ObjectState):
@@ -65,6 +66,7 @@ class TensorFlowState(ObjectState):
         else:
             for variable, value in self._values:
                 variable.assign(value)
+        forget_passes(self._session)
         super().restore()
 
     def sync(self) -> None:
@@ -75,6 +77,7 @@ class TensorFlowState(ObjectState):
             self._session.run(self._broadcast)
         else:
             broadcast_variables(self._current(), 0)
+        forget_passes(self._session)
         self._keep()
         super().sync()
 

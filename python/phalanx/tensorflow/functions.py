@@ -25,7 +25,9 @@ def broadcast_variables(
     """
     checked_root(root_rank, process_set)
     variables = list(variables)
-    done = broadcast_(variables, root_rank, "variables", process_set)
+    # A graph may have several such operations, each with names of its own.
+    name = "variables" if tf.executing_eagerly() else None
+    done = broadcast_(variables, root_rank, name, process_set)
     return None if tf.executing_eagerly() else tf.group(*[d for d in done if d is not None])
 
 

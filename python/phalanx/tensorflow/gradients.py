@@ -1,12 +1,19 @@
 """Gradients between their computation and their use: buckets, sparse ones, local ones, several passes for one step.
 
 * GRADS-1: buckets are the same on all ranks, because they follow from the variables alone: their order, types and sizes.
+* GRADS-2: making a graph waits for no rank: one rank may make its graph again while others run theirs. There the names of
+  operations tell lists of gradients apart.
+
 A bucket is one operation, and buckets are made from the last variable to the first, in the order in which gradients
 become ready.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +34,9 @@ BUCKET_BYTES = 16 << 20
 
 #: Lists of gradients that all ranks are known to have.
 _agreed: set[Any] = set()
+
+#: Those that add up gradients of several passes.
+_with_passes: weakref.WeakSet[Reducer] = weakref.WeakSet()
 
 
 class Reducer:
@@ -73,8 +83,19 @@ class Reducer:
         self.passes = checked_passes(backward_passes_per_step)
         self.average_aggregated = average_aggregated_gradients
         self.local: list[Any] = []
+        self._mark = ""
+        if self.passes > 1:
+            _with_passes.add(self)
         self._counter: Any = None
         self._sums: dict[Any, Any] = {}
+
+    def again(self) -> Reducer:
+        """Another one that does the same, for another optimizer."""
+        other = copy.copy(self)
+        other.local, other._counter, other._sums = list(self.local), None, {}
+        if other.passes > 1:
+            _with_passes.add(other)
+        return other
 
     def is_local(self, variable: Any) -> bool:
         """Whether the gradient of this variable stays on this rank."""
@@ -105,11 +126,14 @@ class Reducer:
         return done
 
     def _agree(self, gradients: list[Any], variables: list[Any]) -> None:
-        """Compares with other ranks which gradients there are, once for each kind of list (GRADS-1)."""
+        """Compares with other ranks which gradients there are, once for each kind of list (GRADS-1, GRADS-2)."""
         if len(self.process_set.ranks) == 1:
             return
         pairs = enumerate(zip(gradients, variables, strict=True))
         lines = tuple(self._described(i, g, v) for i, (g, v) in pairs if not self.is_local(v))
+        if not tf.executing_eagerly():
+            self._mark = "." + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+            return
         key = (_world.age(), set_id(self.process_set), lines)
         if key not in _agreed:
             Accord("gradients", lambda: lines, self.process_set).wait()
@@ -137,10 +161,10 @@ class Reducer:
     def _sparse(self, gradient: Any) -> Any:
         if self.op not in (Average, Sum):
             raise NotImplementedError("sparse gradients have only op=Average and op=Sum: pass sparse_as_dense=True")
-        return sparse(gradient, self.op, None, self.process_set)
+        return sparse(gradient, self.op, None, self.process_set, mark=self._mark)
 
     def _bucket(self, gradients: list[Any]) -> list[Any]:
-        name = name_of("allreduce", None, grouped=True)
+        name = name_of("allreduce", None, grouped=True, mark=self._mark)
         spec = Spec(name, set_id(self.process_set), True, self.op, 1.0 / self.predivide, self.predivide)
         # One call of the program's own compressor for each gradient, one operation for all.
         return compressed(gradients, self.compression, spec)
@@ -159,7 +183,7 @@ class Reducer:
         n_bytes, dtype = 0, None
         for i in reversed(dense):
             gradient = gradients[i]
-            n = (gradient.shape.num_elements() or 0) * gradient.dtype.size
+            n = _elements(variables[i].shape) * gradient.dtype.size
             if not buckets or n_bytes + n > BUCKET_BYTES or gradient.dtype != dtype:
                 buckets.append([])
                 n_bytes, dtype = 0, gradient.dtype
@@ -170,15 +194,19 @@ class Reducer:
     # Several passes for one step.
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Makes the variables in which gradients are added up, outside of any function."""
-        if self.passes == 1 or self._counter is not None:
+        """Makes the variables in which gradients are added up, outside of any function; later for those that are new.
+
+        In a session they are local variables: each rank's own, in no checkpoint.
+        """
+        if self.passes == 1:
             return
         with tf.init_scope():
-            self._counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="phalanx_passes")
+            if self._counter is None:
+                self._counter = _own_variable(tf.constant(0, tf.int32), "phalanx_passes")
             for variable in variables:
-                key = _identity(variable)
-                zeros = tf.zeros(variable.shape, variable.dtype)
-                self._sums[key] = tf.Variable(zeros, trainable=False, name="phalanx_sum")
+                if _identity(variable) not in self._sums:
+                    zeros = tf.zeros(variable.shape, variable.dtype)
+                    self._sums[_identity(variable)] = _own_variable(zeros, "phalanx_sum")
 
     def local_variables(self) -> list[Any]:
         """The variables in which gradients are added up."""
@@ -220,9 +248,37 @@ class Reducer:
         return tf.cond(is_last, step, lambda: tf.constant(False))
 
 
+def forget_passes(session: Any = None) -> None:
+    """Drops the gradients of passes whose step was not reached: they belong to values that are no more."""
+    for reducer in list(_with_passes):
+        own = reducer.local_variables()
+        if session is None:
+            for variable in own:
+                if hasattr(variable, "numpy"):
+                    variable.assign(tf.zeros(variable.shape, variable.dtype))
+        else:
+            session.run([v.initializer for v in own if v.graph is session.graph])
+
+
+def _own_variable(value: Any, name: str) -> Any:
+    if tf.executing_eagerly():
+        return tf.Variable(value, trainable=False, name=name)
+    v1 = tf.compat.v1
+    return v1.Variable(value, trainable=False, name=name, use_resource=True, collections=[v1.GraphKeys.LOCAL_VARIABLES])
+
+
+def _elements(shape: Any) -> int:
+    known = tf.TensorShape(shape)
+    return math.prod(known.as_list()) if known.is_fully_defined() else 0
+
+
 def _identity(variable: Any) -> Any:
+    inner = getattr(variable, "value", None)
+    if inner is not None and not callable(inner):
+        # A variable of Keras 3, which has one of TensorFlow.
+        variable = inner
     ref = getattr(variable, "ref", None)
     return ref() if callable(ref) else id(variable)
 
 
-__all__ = ["Reducer"]
+__all__ = ["Reducer", "forget_passes"]

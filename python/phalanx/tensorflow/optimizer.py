@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx._keras_scale import refuse_loss_scale_around, with_loss_scale
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.reductions import Adasum, Average
 from phalanx.tensorflow.compression import Compression
@@ -36,6 +37,7 @@ class _Keras3(Distributed):
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduces the gradients, and applies them."""
+        refuse_loss_scale_around(self)
         if trainable_variables is None:
             trainable_variables = self._trainable_variables  # type: ignore[attr-defined]
         variables = list(trainable_variables)
@@ -54,6 +56,7 @@ class _TfKeras(Distributed):
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Reduces the gradients, and applies them."""
+        refuse_loss_scale_around(self)
         pairs = list(grads_and_vars)
         variables = [v for _, v in pairs]
         build = getattr(self, "build", None)
@@ -124,24 +127,17 @@ def distribute(optimizer: Any, kind: type, reducer: Any) -> Any:
     if isinstance(getattr(type(optimizer), "_phalanx_kind", None), type):
         raise ValueError("this optimizer is a DistributedOptimizer already: its gradients would be reduced twice")
     theirs = type(optimizer)
+
+    def from_config(_: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        return distribute(theirs.from_config(config, *args, **kwargs), kind, reducer.again())
+
     names = {"__module__": theirs.__module__, "__doc__": theirs.__doc__, "_phalanx_kind": kind}
+    if hasattr(theirs, "from_config"):
+        names["from_config"] = classmethod(from_config)
     made = type(theirs.__name__, (kind, theirs), names)
     object.__setattr__(optimizer, "_phalanx", reducer)
     object.__setattr__(optimizer, "__class__", made)
     return optimizer
-
-
-def with_loss_scale(optimizer: Any) -> Any:
-    """Under the policy mixed_float16, the optimizer with the loss scale that ``compile()`` would put around it.
-
-    Around, ranks would decide by their own gradients whether to skip a step, and some would wait for the others.
-    """
-    keras = sys.modules.get("keras")
-    if keras is None or not hasattr(keras, "mixed_precision") or not isinstance(optimizer, keras.optimizers.Optimizer):
-        return optimizer
-    is_half = keras.mixed_precision.dtype_policy().name == "mixed_float16"
-    scaled = keras.optimizers.LossScaleOptimizer
-    return scaled(optimizer) if is_half and not isinstance(optimizer, scaled) else optimizer
 
 
 def DistributedOptimizer(
@@ -164,7 +160,8 @@ def DistributedOptimizer(
     """The optimizer, which from now on applies the gradients of all ranks; it is changed in place.
 
     ``backward_passes_per_step``: gradients of this number of passes are added up, and reduced at the last one;
-    ``average_aggregated_gradients`` divides them by that number. ``name`` and ``use_locking`` belong to the optimizer.
+    ``average_aggregated_gradients`` divides them by that number. In a session the sums are local variables: run
+    ``tf.compat.v1.local_variables_initializer()``, too. ``name`` and ``use_locking`` belong to the optimizer.
     """
     if use_locking:
         raise ValueError("use_locking belongs to the optimizer: pass it to that one's constructor")
@@ -194,10 +191,14 @@ def DistributedOptimizer(
 
 def PartialDistributedOptimizer(optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:
     """As :func:`DistributedOptimizer`; gradients of ``local_layers`` stay on this rank."""
-    made = DistributedOptimizer(optimizer, *args, **kwargs)
+    return with_local_layers(DistributedOptimizer(optimizer, *args, **kwargs), local_layers)
+
+
+def with_local_layers(optimizer: Any, local_layers: Any) -> Any:
+    """The distributed optimizer; gradients of these layers stay on this rank."""
     for variable in variables_of(local_layers):
-        made.register_local_var(variable)
-    return made
+        optimizer.register_local_var(variable)
+    return optimizer
 
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]

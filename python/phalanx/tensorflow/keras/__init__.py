@@ -57,6 +57,11 @@ def DistributedOptimizer(  # type: ignore[no-redef]
     )
 
 
+def PartialDistributedOptimizer(optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:  # type: ignore[no-redef]
+    """As :func:`DistributedOptimizer`; gradients of ``local_layers`` stay on this rank."""
+    return _optimizer.with_local_layers(DistributedOptimizer(optimizer, *args, **kwargs), local_layers)
+
+
 def load_model(
     filepath: Any, custom_optimizers: Any = None, custom_objects: Any = None, compression: Any = Compression.none
 ) -> Any:
@@ -65,7 +70,7 @@ def load_model(
     objects.update(custom_objects or {})
     model = tf.keras.models.load_model(filepath, custom_objects=objects)
     if getattr(model, "optimizer", None) is not None:
-        _optimizer.DistributedOptimizer(model.optimizer, compression=compression)
+        model.optimizer = _optimizer.DistributedOptimizer(model.optimizer, compression=compression)
     return model
 
 

@@ -24,6 +24,8 @@ def __getattr__(name: str) -> object:
     """Imports what needs Keras when it is first used."""
     import importlib
 
+    if name == "SyncBatchNormalization":
+        return importlib.import_module("horovod.tensorflow.sync_batch_norm").SyncBatchNormalization
     if name == "keras":
         return importlib.import_module("horovod.tensorflow.keras")
     raise AttributeError(
