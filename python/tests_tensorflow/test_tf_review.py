@@ -279,11 +279,11 @@ def test_averages_of_whole_numbers() -> None:
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    with pytest.raises(native.NativeError, match="no-such-compiler.*no such program"):
+    with pytest.raises(native.NativeError, match=r"no-such-compiler.*no such program"):
         native.library("tensorflow_ops.cc", "TensorFlow", "tf0", [])
 
 
 def test_keras_is_imported_when_it_is_used() -> None:
-    code = "import sys, tensorflow; before = 'keras' in sys.modules; import horovod.tensorflow as hvd; print(before, 'keras' in sys.modules)"
+    code = "import sys, horovod.tensorflow as hvd; print('phalanx.tensorflow.sync_batch_norm' in sys.modules); hvd.SyncBatchNormalization"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout
-    assert text.split() in (["False", "False"], ["True", "True"])
+    assert text.split() == ["False"]

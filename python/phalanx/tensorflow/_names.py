@@ -8,7 +8,6 @@ A session may run all nodes of its graph at once, so there an explicit name belo
 from __future__ import annotations
 
 import re
-
 from typing import Any
 
 import tensorflow as tf

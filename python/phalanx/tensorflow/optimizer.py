@@ -131,7 +131,7 @@ def distribute(optimizer: Any, kind: type, reducer: Any) -> Any:
     def from_config(_: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
         return distribute(theirs.from_config(config, *args, **kwargs), kind, reducer.again())
 
-    names = {"__module__": theirs.__module__, "__doc__": theirs.__doc__, "_phalanx_kind": kind}
+    names: dict[str, Any] = {"__module__": theirs.__module__, "__doc__": theirs.__doc__, "_phalanx_kind": kind}
     if hasattr(theirs, "from_config"):
         names["from_config"] = classmethod(from_config)
     made = type(theirs.__name__, (kind, theirs), names)
