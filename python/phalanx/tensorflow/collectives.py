@@ -220,7 +220,9 @@ def broadcast(
 
     def back(grads: list[Any], _outputs: list[Any]) -> list[Any]:
         reduced = reduce(grads, spec.but(name=_again("allreduce", spec), op=Average))
-        return reduced if _phalanx.place()[0] == root else [tf.zeros_like(g) for g in reduced]
+        # A choice that is differentiated on all ranks: each of them takes part in the gradient of this gradient.
+        is_root = tf.constant(_phalanx.place()[0] == root)
+        return [tf.where(is_root, g, tf.zeros_like(g)) for g in reduced]
 
     return _differentiable(lambda xs: collective("broadcast", xs, spec), back, [tf.convert_to_tensor(tensor)])[0]
 
