@@ -36,6 +36,7 @@ from phalanx.graph import _feed, _prune
 from phalanx.graph._feed import Fetch
 from phalanx.graph.compiler import CompiledProgram, _loss_of
 from phalanx.graph.errors import FetchError, LossError, StrategyError
+from phalanx.graph.executor import begin
 from phalanx.graph.parallel_executor import ParallelExecutor
 from phalanx.graph.program import Program, Variable, default_main_program, default_startup_program
 from phalanx.graph.scope import Scope, global_scope
@@ -301,9 +302,7 @@ def initialise(scope: Scope, program: Program, startup: Program) -> None:
         return
     # All of them get their first values; those that had others get them back.
     kept = {name: scope[name] for name, _ in startup._graph.vars() if name in scope}
-    scope._store.initialise(startup._graph, startup.random_seed)
-    for name, value in kept.items():
-        scope[name] = value
+    begin(scope, startup, kept)
 
 
 class _Form:

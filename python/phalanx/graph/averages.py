@@ -29,11 +29,12 @@ from phalanx.graph.program import (
     Parameter,
     Program,
     Variable,
+    declare,
     default_main_program,
     default_startup_program,
     program_guard,
 )
-from phalanx.graph.scope import global_scope
+from phalanx.graph.scope import Scope, global_scope
 
 
 @contextmanager
@@ -51,9 +52,15 @@ def _updating(program: Program, startup: Program | None = None) -> Iterator[None
 
 def _learned(program: Program, what: str) -> list[Parameter]:
     updated = {name for op in program.global_block().ops if op.role == "Optimize" for name in op.outputs}
-    found = [p for p in program.all_parameters() if p.trainable and p.name in updated]
+    found = [
+        p
+        for p in program.all_parameters()
+        if p.trainable and p.name in updated and p.name not in program._unaveraged
+    ]
     if not found:
-        raise ProgramError(f"{what}: no parameter of the program is learned yet; call minimize before")
+        raise ProgramError(
+            f"{what}: no parameter of the program is learned yet, or all have do_model_average=False; call minimize before"
+        )
     return found
 
 
@@ -67,6 +74,7 @@ class _Applied:
     """Puts values in the place of parameters for a while."""
 
     _kept: dict[str, Any] | None = None
+    _scope: Scope | None = None
 
     def _values(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -79,7 +87,7 @@ class _Applied:
         if self._kept is not None:
             raise ProgramError("the averages are already applied; call restore first")
         scope, values = global_scope(), self._values()
-        self._kept = {name: np.array(scope[name]) for name in values}
+        self._kept, self._scope = {name: np.array(scope[name]) for name in values}, scope
         for name, value in values.items():
             scope[name] = value
         try:
@@ -90,12 +98,11 @@ class _Applied:
 
     def restore(self, executor: Executor) -> None:
         """Parameters are what training has left."""
-        if self._kept is None:
+        if self._kept is None or self._scope is None:
             raise ProgramError("the averages are not applied; call apply first")
-        scope = global_scope()
         for name, value in self._kept.items():
-            scope[name] = value
-        self._kept = None
+            self._scope[name] = value
+        self._kept = self._scope = None
 
 
 class ExponentialMovingAverage(_Applied):
@@ -229,9 +236,7 @@ class LookaheadOptimizer:
             layers.increment(step)
             is_time = layers.equal(step % self.k, layers.fill_constant([1], "int64", 0))
             for p, _ in pairs:
-                slow = layers.create_global_var(
-                    list(p.shape), 0.0, p.dtype, True, unique_name.generate(f"{p.name}.slow")
-                )
+                slow = declare(program, unique_name.generate(f"{p.name}.slow"), p.dtype, p.shape, {"State": "Given"})
                 startup._given[slow.name] = p.name
                 now = reshaped(layers.cast(is_time, p.dtype), [])
                 _write(slow + (p - slow) * now * self.alpha, slow)

@@ -12,8 +12,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from phalanx import _phalanx
 from phalanx.graph import _feed, _profiling, _prune, _values
@@ -31,6 +34,19 @@ ALONE = (
     "rank {} of {} trains this program alone: an Executor runs a Program on one device, without the other ranks; "
     "use ParallelExecutor(loss_name=…), or CompiledProgram(…).with_data_parallel(loss_name=…), to train together"
 )
+
+
+def begin(scope: Scope, startup: Program, kept: Mapping[str, Any]) -> None:
+    """Gives all variables of a startup program their first values, but these those that they had."""
+    scope._store.initialise(startup._graph, startup.random_seed)
+    arrays = {name: value for name, value in startup._given.items() if not isinstance(value, str)}
+    for name, value in {**arrays, **kept}.items():
+        scope[name] = value
+    # Copies are of what training begins with.
+    for name, of in startup._given.items():
+        if isinstance(of, str) and name not in kept:
+            found = startup._graph.var(name)
+            scope[name] = scope[of] if found is None else np.reshape(scope[of], found[1])
 
 
 class Executor:
@@ -79,9 +95,7 @@ class Executor:
             feed = _prune.needed(program, whole, feed)
         fetch = [name for name, _ in _feed.fetches(fetch_list, True)]
         if not fetch and not feed and not program._graph.ops():
-            scope._store.initialise(program._graph, program.random_seed)
-            for name, value in program._given.items():
-                scope[name] = scope[value] if isinstance(value, str) else value
+            begin(scope, program, {})
             return []
         return self._run(program, feed, fetch, scope, return_numpy)
 

@@ -57,6 +57,9 @@ def gradients(
 ) -> list[Variable | None]:
     """The gradients of targets with respect to any variables; ``None`` for one that no target depends on.
 
+    They are those of the samples of each device. Those of parameters are for an executor with one device, or for
+    ``apply_gradients``, which takes their mean over devices.
+
     >>> import phalanx.graph as fluid
     >>> with fluid.program_guard(fluid.Program()):
     ...     x = fluid.data("x", [None, 2])
@@ -72,18 +75,39 @@ def gradients(
     given: list[Any] = [target_gradients] if isinstance(target_gradients, Variable) else list(target_gradients or [])
     if given and len(given) != len(of):
         raise ProgramError(f"gradients: {len(of)} targets have {len(given)} target_gradients; one for each, or none")
-    weighted = [layers.reduce_sum(t if i >= len(given) or given[i] is None else t * given[i]) for i, t in enumerate(of)]
-    with program_guard(program):
-        total = weighted[0] if len(weighted) == 1 else layers.sums(weighted)
     without = [v if isinstance(v, str) else v.name for v in no_grad_set or ()]
     names = list(dict.fromkeys(v.name for v in wanted))
     before = program._graph.copy()
     try:
+        with program_guard(program):
+            weighted = [
+                layers.reduce_sum(t if i >= len(given) or given[i] is None else t * given[i]) for i, t in enumerate(of)
+            ]
+            total = weighted[0] if len(weighted) == 1 else layers.sums(weighted)
         found = dict(program._graph.append_backward(total.name, names, without, caller()))
+        made = {
+            name: program.var(g) if _is_shared(program, name) else _unweighted(program, total, program.var(g))
+            for name, g in found.items()
+        }
     except BaseException:
         program._graph.restore(before)
         raise
-    return [program.var(found[v.name]) if v.name in found else None for v in wanted]
+    program._shares += [g for name, g in found.items() if _is_shared(program, name)]
+    return [made.get(v.name) for v in wanted]
+
+
+def _is_shared(program: Program, name: str) -> bool:
+    return isinstance(program.var(name), Parameter)
+
+
+def _unweighted(program: Program, total: Variable, grad: Variable) -> Variable:
+    """Without the weight of a device's samples in the loss, with which gradients begin."""
+    from phalanx.graph import layers
+
+    weight = next(op.outputs[0] for op in program.global_block().ops if op.role == "Loss" and op.inputs == [total.name])
+    with program_guard(program):
+        least = layers.fill_constant([], grad.dtype, 1e-30)
+        return grad / layers.elementwise_max(program.var(weight), least)
 
 
 def memory_optimize(

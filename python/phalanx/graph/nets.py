@@ -112,7 +112,7 @@ def glu(input: Variable, dim: int = -1) -> Variable:
 def scaled_dot_product_attention(
     queries: Variable, keys: Variable, values: Variable, num_heads: int = 1, dropout_rate: float = 0.0
 ) -> Variable:
-    """Attention of ``[n, time, width]`` in heads, without weights of its own."""
+    """Attention of ``[n, time, width]``. Several heads have fully connected layers for queries, keys and values."""
     for what, x in (("queries", queries), ("keys", keys), ("values", values)):
         if len(x.shape) != 3 or x.shape[2] % num_heads:
             raise ProgramError(f"{what} must be [n, time, width] with a width of {num_heads} equal parts, got {x!r}")
@@ -121,6 +121,8 @@ def scaled_dot_product_attention(
         parts = layers.reshape(x, [0, 0, num_heads, x.shape[2] // num_heads])
         return layers.transpose(parts, [0, 2, 1, 3])
 
+    if num_heads > 1:
+        queries, keys, values = (layers.fc(x, x.shape[2], num_flatten_dims=2) for x in (queries, keys, values))
     q, k, v = heads(queries), heads(keys), heads(values)
     weights = layers.softmax(
         layers.matmul(layers.scale(q, (queries.shape[2] // num_heads) ** -0.5), k, transpose_y=True)

@@ -113,6 +113,8 @@ class ParallelExecutor:
             )
         except LossError as why:
             raise _explained_loss(program, why) from None
+        if self._exe.devices > 1 or (loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1):
+            _check_shares(program)
         if share_vars_from is not None and share_vars_from._has_run:
             self._prepare()
         if loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1:
@@ -247,6 +249,18 @@ def _explained_loss(program: Program, why: LossError) -> GraphError:
         return _feed.explained(program, why)
     text = f"{why}; did you mean `{known[0]}`? That is what was minimized"
     return LossError(text, var=why.var, site=why.site, wanted=known[0], got=why.got)
+
+
+def _check_shares(program: Program) -> None:
+    """Refuses gradients of parameters that nothing brings together over devices."""
+    ops = program.global_block().ops if program._shares else []
+    for name in program._shares:
+        if any(op.outputs == [name] for op in ops) and not any(name in op.inputs for op in ops):
+            raise StrategyError(
+                f"`{name}` of fluid.gradients would be a share of the gradient on each device: use an Executor, or "
+                "devices=1, or fetch what append_backward or minimize gives",
+                var=name,
+            )
 
 
 def _check_ranks() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Initializer
 from phalanx.graph.program import Parameter, Program, declare, default_startup_program
@@ -15,7 +17,10 @@ from phalanx.graph.regularizer import L2Decay
 
 @dataclass(frozen=True)
 class ParamAttr:
-    """A parameter whose name the program already has is shared; attributes that are given twice must be equal."""
+    """A parameter whose name the program already has is shared; attributes that are given twice must be equal.
+
+    Without ``do_model_average``, ``ModelAverage`` and ``ExponentialMovingAverage`` leave it out.
+    """
 
     name: str | None = None
     initializer: Initializer | None = None
@@ -55,18 +60,37 @@ def parameter(program: Program, given: Any, name: str, dtype: str, shape: Sequen
                 got=f"{shared.dtype}{list(shared.shape)}",
             )
         _check_alike(shared, attr)
+        if attr.initializer is not None:
+            known = default_startup_program()._given.get(attr.name)
+            _check_given(attr.name, attr.initializer._array(shape, dtype), attr, known)
         return shared
     called = attr.name or name
     array = attr.initializer._array(shape, dtype) if attr.initializer else None
-    if array is not None:
-        default_startup_program()._given[called] = array
+    if attr.name is not None:
+        _check_given(called, array, attr, default_startup_program()._given.get(called))
     learn = {
         "init": attr.initializer._form_of(shape) if attr.initializer else _begin_of(attr.name) or begin,
         "trainable": attr.trainable,
         "rate": float(attr.learning_rate),
         "decay": None if attr.regularizer is None else float(attr.regularizer.regularization_coeff),
     }
-    return cast(Parameter, declare(program, called, dtype, shape, {"Parameter": learn}))
+    made = cast(Parameter, declare(program, called, dtype, shape, {"Parameter": learn}))
+    if array is not None:
+        default_startup_program()._given[called] = array
+    if not attr.do_model_average:
+        program._unaveraged.add(called)
+    return made
+
+
+def _check_given(name: str, array: Any, attr: ParamAttr, known: Any) -> None:
+    """Numbers that a second layer, or another program, gives to a parameter are those that the first has given."""
+    if array is not None and known is not None and not np.array_equal(array, known):
+        raise ProgramError(
+            f"`{name}` is shared, but {attr.initializer!r} begins with other numbers than the layer that has declared "
+            "it; set the initializer in one place, or to the same values in both",
+            var=name,
+            got=repr(attr.initializer),
+        )
 
 
 def _begin_of(name: str | None) -> Any:
@@ -86,6 +110,7 @@ def _check_alike(shared: Parameter, attr: ParamAttr) -> None:
         "learning_rate": (None if attr.learning_rate == 1.0 else float(attr.learning_rate), known["rate"]),
         "regularizer": (attr.regularizer and float(attr.regularizer.regularization_coeff), known["decay"]),
         "trainable": (None if attr.trainable else False, known["trainable"]),
+        "do_model_average": (None if attr.do_model_average else False, shared.name not in shared.program._unaveraged),
     }
     for what, (now, before) in said.items():
         if now is not None and now != before:

@@ -248,6 +248,10 @@ class Program:
         self._graph = _phalanx.GraphProgram()
         # Values that a startup program gives to variables, or whose values it copies.
         self._given: dict[str, Any] = {}
+        # Parameters that averages over steps leave out.
+        self._unaveraged: set[str] = set()
+        # Gradients of parameters by ``fluid.gradients``: each device has a share of them.
+        self._shares: list[str] = []
         # How gradients are clipped where an optimizer does not say it.
         self._clip: Any = None
         # Loaders that feed it without being iterated over.
@@ -331,6 +335,7 @@ class Program:
         """The same with other operations. Of lengths it knows those that are still there."""
         twin = Program._of(graph, self.random_seed)
         twin._inside = dict(self._inside)
+        twin._unaveraged, twin._shares = set(self._unaveraged), list(self._shares)
         twin._given, twin._clip = dict(self._given), self._clip
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}

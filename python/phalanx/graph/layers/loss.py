@@ -85,14 +85,17 @@ def softmax_with_cross_entropy(
     op = "softmax_with_cross_entropy"
     _program_of([logits, label], op)
     place = shaping._axis(logits, axis, op)
-    order = arithmetic.swapped(len(logits.shape), place)
-    if order is not None:
+    rank = len(logits.shape)
+    if place != rank - 1:
+        # The others stay in their order, as labels may come without this one.
+        order = [*(i for i in range(rank) if i != place), place]
+        back = [order.index(i) for i in range(rank)]
         # The label has the same axes, with one number or all along this one.
         given = label if len(label.shape) != len(order) else shaping.transpose(label, order)
         pair = softmax_with_cross_entropy(
             shaping.transpose(logits, order), given, soft_label, ignore_index, return_softmax=True
         )
-        loss, softmax = (v if len(v.shape) != len(order) else shaping.transpose(v, order) for v in pair)
+        loss, softmax = (v if len(v.shape) != len(order) else shaping.transpose(v, back) for v in pair)
     elif soft_label:
         logs = arithmetic.log_softmax(logits)
         loss = _soft(logs, label, op)

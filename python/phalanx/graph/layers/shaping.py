@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,15 @@ def create_parameter(
 ) -> Parameter:
     """A parameter that belongs to no layer."""
     main = default_main_program()
-    begin = default_initializer or (Constant(0.0) if is_bias else Xavier())
-    given = ParamAttr(name=name, initializer=default_initializer) if attr is None and name is not None else attr
-    fallback = name or f"{main._prefix('create_parameter')}.w_0"
+    given = ParamAttr._of(attr)
+    if given.name is None and name is not None:
+        given = replace(given, name=name)
+    # A default says nothing about a parameter that an attribute shares.
+    is_shared = attr is not None and given.name is not None and main._graph.var(given.name) is not None
+    if given.initializer is None and not is_shared:
+        given = replace(given, initializer=default_initializer)
+    begin = Constant(0.0) if is_bias else Xavier()
+    fallback = given.name or f"{main._prefix('create_parameter')}.w_0"
     return parameter(main, given, fallback, _values.name(_values.code(dtype)), shape, begin._form())
 
 
