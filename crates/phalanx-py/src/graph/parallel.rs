@@ -93,7 +93,8 @@ impl GraphParallelExecutor {
                 passes.remove(pass)?;
             }
             let (build, exec) = (build_strategy, exec.strategy());
-            let setup = Setup { build, exec, replicas: devices, collective, passes, seed, number };
+            let setup =
+                Setup { build, exec, replicas: devices, collective, served: None, passes, seed, number };
             ParallelExecutor::new(&program, loss.as_deref(), setup)
         })?;
         let executor = made.map_err(|why: BuildError| error::of_build(py, &why))?;

@@ -39,6 +39,8 @@ impl Build {
             enable_sequential_execution: self.enable_sequential_execution,
             sync_batch_norm: self.sync_batch_norm,
             async_mode: self.async_mode,
+            // Tables on servers are for programs in Rust so far.
+            served: Vec::new(),
             memory_optimize: self.memory_optimize,
             enable_inplace: self.enable_inplace,
             num_trainers: self.num_trainers,
