@@ -67,3 +67,40 @@ def test_examples(words: list[str]) -> None:
     text = output([sys.executable, str(ROOT / "examples" / words[0]), *words[1:]])
     accuracy = float(text.split("accuracy ")[-1].split()[0])
     assert accuracy > 0.75, text
+
+
+#: The Keras of old, whose compile() puts a loss scale around optimizers, too.
+LEGACY = """
+import numpy as np, tensorflow as tf
+import horovod.tensorflow.keras as hvd
+hvd.init()
+keras = tf.keras
+assert 'tf_keras' in keras.Model.__module__
+keras.mixed_precision.set_global_policy('mixed_float16')
+x, y = np.ones((8, 6), 'float32'), np.ones((8, 1), 'float32')
+
+def compiled(optimizer):
+    model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(optimizer), 'mse')
+    return model
+
+try:
+    compiled(keras.optimizers.SGD(0.01)).fit(x, y, 4, verbose=0)
+except ValueError as error:
+    print('refused' if 'DistributedOptimizer(LossScaleOptimizer' in str(error) else error)
+model = compiled(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
+start = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+# One rank's gradients overflow: both skip that step.
+model.fit(x * (1e6 if hvd.rank() == 1 else 1.0), y, 4, verbose=0, callbacks=start)
+model.fit(x * (hvd.rank() + 1), y, 4, verbose=0)
+weights = hvd.allgather_object([v.numpy().tobytes() for v in model.trainable_variables])
+print('alike' if weights[0] == weights[1] else 'different')
+"""
+
+
+def test_loss_scales_of_the_old_keras(tmp_path: Path) -> None:
+    pytest.importorskip("tf_keras")
+    script = tmp_path / "legacy.py"
+    script.write_text(LEGACY)
+    text = output(["env", "TF_USE_LEGACY_KERAS=1", sys.executable, str(script)])
+    assert text.count("refused") == 2 and text.count("alike") == 2, text
