@@ -147,7 +147,9 @@ class Reducer:
         else:
             kind = "dense"
         dtype = getattr(gradient, "dtype", None)
-        return f"gradient {i} ({kind}) of {list(variable.shape)} {dtype.name if dtype is not None else ''}".rstrip()
+        # What a tape watches need not be a variable; how much of its shape is known may change from trace to trace.
+        shape = list(variable.shape) if hasattr(variable, "assign") else "a tensor"
+        return f"gradient {i} ({kind}) of {shape} {dtype.name if dtype is not None else ''}".rstrip()
 
     def _own(self, gradient: Any) -> Any:
         if not self.scale_local_gradients or self.op != Average:
