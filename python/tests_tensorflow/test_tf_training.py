@@ -104,6 +104,8 @@ def model_of(seed: int) -> Any:
 
 def fitted(kind: str, size: int, rank: int, door: Any = khvd, **options: Any) -> list[Any]:
     keras.backend.set_floatx("float64")
+    # Once a model was made, the policy no longer follows.
+    keras.config.set_dtype_policy("float64")
     try:
         model = model_of(rank if size > 1 else 0)
         optimizer = OPTIMIZERS[kind]()
@@ -122,6 +124,7 @@ def fitted(kind: str, size: int, rank: int, door: Any = khvd, **options: Any) ->
         return [v.numpy() for v in model.trainable_variables]
     finally:
         keras.backend.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
 
 
 def fit(kind: str, options: dict[str, Any]) -> list[Any]:
