@@ -114,8 +114,19 @@ def from_readers(program: Program, feed: Any, devices: int, taken: Taken) -> Any
 
 def _filled(program: Program, batches: Sequence[Any], devices: int) -> list[Any]:
     """With dicts that have no samples for devices that are to be idle."""
-    idle = {name: _nothing(program, name, value) for name, value in batches[-1].items()}
-    return [*batches, *[idle] * (devices - len(batches))]
+    missing = devices - len(batches)
+    if missing == 0:
+        return list(batches)
+    given = [_ragged.padded(program, each) for each in batches]
+    known = [name for name in given[-1] if isinstance(name, str) and program._graph.var(name) is not None]
+    if known and all(_batch_axis(program, name) is None for name in known):
+        raise FeedError(
+            f"feed: {len(given)} of {devices} devices are fed, but `{known[0]}` has a fixed batch, so that the others "
+            "cannot be fed nothing; pass a dict for each device, or declare it with a batch of None",
+            var=known[0],
+        )
+    idle = {name: _nothing(program, name, value) for name, value in given[-1].items()}
+    return [*given, *[idle] * missing]
 
 
 def _batch_axis(program: Program, name: str) -> int | None:
@@ -178,7 +189,7 @@ def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1, 
             and 0 < len(listed) < devices
             and all(isinstance(each, Mapping) for each in listed)
         ):
-            listed = _filled(program, [_ragged.named(each) for each in listed], devices)
+            listed = _filled(program, listed, devices)
         return _each(program, listed)
     raise FeedTypeError(f"feed must be a dict, or a list with a dict for each device, not a {type(given).__name__}")
 

@@ -54,12 +54,24 @@ class Flags(Mapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         before = self[name]
         if name == "FLAGS_check_nan_inf":
-            self._values[name] = bool(int(value))
+            self._values[name] = _switch(name, value)
         elif name in _MEMORY:
             once(f"{name} has no effect: memory is planned before the first run")
             self._values[name] = value
         elif value != before:
             raise StrategyError(f"{name} is {before!r} here and cannot be {value!r}", var=name, got=repr(value))
+
+
+def _switch(name: str, value: Any) -> bool:
+    """Whether a flag is on.
+
+    >>> _switch("FLAGS_check_nan_inf", "true"), _switch("FLAGS_check_nan_inf", 0)
+    (True, False)
+    """
+    text = str(value).lower()
+    if text not in ("1", "true", "0", "false"):
+        raise StrategyError(f"{name}={value!r}; it is 1 or true, or 0 or false", var=name, got=repr(value))
+    return text in ("1", "true")
 
 
 FLAGS = Flags()
@@ -79,4 +91,4 @@ def get_flags(flags: str | Iterable[str]) -> dict[str, Any]:
 def checks_numbers() -> bool:
     """Whether executors look for NaN and infinity because a flag says so, in a script or the environment."""
     name = "FLAGS_check_nan_inf"
-    return bool(FLAGS[name]) or os.environ.get(name, "0") in ("1", "true", "True")
+    return bool(FLAGS[name]) or _switch(name, os.environ.get(name) or "0")

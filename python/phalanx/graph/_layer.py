@@ -22,6 +22,7 @@ from phalanx.graph.program import (
     declare,
     default_main_program,
     program_guard,
+    written,
 )
 
 # What Paddle calls parameters that the draft calls otherwise.
@@ -36,6 +37,8 @@ class Layer:
             raise TypeError(f"{kind} takes a variable, got {type(x).__name__}")
         self.kind = kind
         self.name = name
+        # What is called ``name`` may come after the layer.
+        self.output = name
         self.program = x.program
         self.prefix = name or x.program._prefix(kind)
         self.dtype = x.dtype
@@ -48,6 +51,7 @@ class Layer:
         Errors call the layer ``op``.
         """
         adding = _Adding(self.kind, self.name, self.prefix, self.program, self.dtype, given or {})
+        adding.output = self.output
         return adding.all(_draft(op or self.kind, form, inputs), inputs)
 
 
@@ -63,7 +67,7 @@ def _draft(op: str, form: Any, inputs: Sequence[Variable]) -> Any:
         if not isinstance(x, Variable):
             raise TypeError(f"{op} takes variables, got {type(x).__name__}; feed it, or use fill_constant")
     given = [(x.name, repr(x), x._form[0], list(x.shape)) for x in inputs]
-    return json.loads(_phalanx.graph_draft(op, json.dumps(form), given))
+    return json.loads(_phalanx.graph_draft(op, written(form, op), given))
 
 
 class _Adding:
@@ -73,6 +77,7 @@ class _Adding:
         self, kind: str, name: str | None, prefix: str, program: Program, dtype: str, given: Mapping[str, Any]
     ) -> None:
         self.kind, self.name, self.prefix = kind, name, prefix
+        self.output = name
         self.program, self.dtype, self.given = program, dtype, given
         self.made: list[list[Variable]] = []
         # The layers within this one that have their names already.
@@ -94,7 +99,7 @@ class _Adding:
                 else:
                     taken = [self._value(value, inputs) for value in form["inputs"]]
                     add = self._write if which == "Write" else self._append
-                    self.made.append(add(form, taken, kind, prefix, self.name if is_last else None))
+                    self.made.append(add(form, taken, kind, prefix, self.output if is_last else None))
         return [self._value(value, inputs) for value in drafted["outputs"]]
 
     @staticmethod

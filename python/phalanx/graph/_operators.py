@@ -150,7 +150,8 @@ def _whole(op: str, x: Variable, y: Any, layer: str, axis: int = -1, name: str |
     """The same of whole numbers."""
     if not isinstance(y, program.Variable):
         n = number(y, layer)
-        if not _is_whole(n) or not -MOST <= n < MOST or int(float(n)) != n:
+        limits = np.iinfo(x.dtype)
+        if not _is_whole(n) or not limits.min <= n <= limits.max or int(float(n)) != n:
             raise ProgramError(
                 f'{layer}: `{x.name}` is {x.dtype} and {n} is not, or is too large; layers.cast(x, "float32") before',
                 op=layer,
@@ -199,13 +200,13 @@ def remainder(x: Variable, y: Any, axis: int = -1, name: str | None = None) -> V
 
 
 def power(x: Variable, y: Any) -> Variable:
-    """``x ** y``; of a variable exponent for ``x`` above zero only."""
+    """``x ** y``."""
     if not isinstance(y, program.Variable):
         check_real("pow", x)
         return program.append("Unary", {"Pow": {"by": float(number(y, "pow"))}}, [x], "pow")
-    check_real("elementwise_pow", x, y)
-    logs = program.append("Unary", "Log", [x], "log")
-    return program.append("Unary", "Exp", [arith("Mul", logs, y)], "elementwise_pow")
+    from phalanx.graph.layers.arithmetic import elementwise_pow
+
+    return elementwise_pow(x, y)
 
 
 def powered(x: Variable, base: Any) -> Variable:
@@ -231,7 +232,8 @@ def compare(op: str, x: Variable, y: Any) -> Variable:
     if not isinstance(y, program.Variable):
         n = number(y, layer)
         # Constants are written as floating-point numbers.
-        if x.dtype not in _REAL and not (_is_whole(n) and int(float(n)) == n):
+        is_held = x.dtype in _REAL or np.iinfo(x.dtype).min <= n <= np.iinfo(x.dtype).max
+        if x.dtype not in _REAL and not (_is_whole(n) and int(float(n)) == n and is_held):
             raise ProgramError(
                 f"{layer}: `{x.name}` is {x.dtype} and cannot be compared with {n}; layers.cast it", var=x.name
             )

@@ -24,8 +24,8 @@ class Profile:
 
 
 @contextmanager
-def run(what: str, exe: Any = None) -> Iterator[None]:
-    """Notes a run; of an executor that can, its operations too."""
+def run(what: str, exe: Any = None, records: bool = False) -> Iterator[None]:
+    """Notes a run; of an executor that can, its operations too. It records afterwards if it did before."""
     profile = Profile.current
     if profile is None:
         yield
@@ -37,10 +37,16 @@ def run(what: str, exe: Any = None) -> Iterator[None]:
         yield
     finally:
         profile.events.append({"name": what, "ph": "X", "ts": start, "dur": profile.now() - start, "pid": 0, "tid": 0})
-        recorded = exe.trace() if exe is not None else None
-        if recorded is not None:
-            exe.record(False)
-            found = json.loads(recorded)
-            for event in found["traceEvents"] if isinstance(found, dict) else found:
-                if event.get("ph") == "X":
-                    profile.events.append({**event, "ts": float(event["ts"]) + start, "pid": 1})
+        if exe is not None:
+            try:
+                _note(profile, exe.trace(), start)
+            finally:
+                exe.record(records)
+
+
+def _note(profile: Profile, recorded: str | None, start: float) -> None:
+    """Operations of a run, beside it."""
+    found = json.loads(recorded) if recorded is not None else []
+    for event in found["traceEvents"] if isinstance(found, dict) else found:
+        if event.get("ph") == "X":
+            profile.events.append({**event, "ts": float(event["ts"]) + start, "pid": 1})

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from phalanx.graph.errors import FeedError
+from phalanx.graph.errors import FeedError, ProgramError
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Given: TypeAlias = "tuple[int, list[int], bytearray]"
@@ -39,6 +39,26 @@ def kind(dtype: Any) -> str:
 def largest(dtype: str) -> float:
     """The largest number of a floating-point type."""
     return float(np.finfo(dtype).max)
+
+
+def constant(value: Any, dtype: Any, what: str) -> float:
+    """A number that a program writes down as a fraction, refused if a type of whole numbers would get another one.
+
+    >>> constant(3, "int64", "fill_constant"), constant(0.5, "float32", "fill_constant")
+    (3.0, 0.5)
+    """
+    made = float(value)
+    if np.dtype(name(code(dtype))).kind in "iu":
+        limits = np.iinfo(name(code(dtype)))
+        if not made.is_integer() or int(made) != value or not limits.min <= int(made) <= limits.max:
+            raise ProgramError(
+                f"{what}: {value!r} is no whole number that {name(code(dtype))} holds and a program can write down, "
+                "which are all up to 2 ** 53; feed it, or add up smaller ones",
+                got=repr(value),
+            )
+    elif not np.isfinite(made):
+        raise ProgramError(f"{what}: {value!r} cannot be written in a program; use a finite number", got=repr(value))
+    return made
 
 
 def array(given: Any, what: str, var: str | None = None) -> Array:

@@ -55,8 +55,9 @@ class Executor:
     def __init__(self, place: CPUPlace | None = None, *, check_nan_inf: bool = False) -> None:
         if place is not None and not isinstance(place, CPUPlace):
             raise TypeError(f"place must be a CPUPlace, not a {type(place).__name__}")
-        self._check = check_nan_inf or checks_numbers()
-        self._made: WeakKeyDictionary[Program, tuple[tuple[int, int], _phalanx.GraphExecutor]] = WeakKeyDictionary()
+        self._check = check_nan_inf
+        self._made: WeakKeyDictionary[Program, tuple[tuple[int, int, bool], _phalanx.GraphExecutor]]
+        self._made = WeakKeyDictionary()
         self._parts = _prune.Parts()
         self._has_warned = False
 
@@ -130,11 +131,12 @@ class Executor:
         return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:
-        version = program._graph.version, program.random_seed
+        check = self._check or checks_numbers()
+        version = program._graph.version, program.random_seed, check
         known = self._made.get(program)
         if known is None or known[0] != version:
             self._warn_alone(program)
-            known = (version, _phalanx.GraphExecutor(program._graph, self._check, program._seed()))
+            known = (version, _phalanx.GraphExecutor(program._graph, check, program._seed()))
             self._made[program] = known
         return known[1]
 

@@ -86,7 +86,7 @@ class Precision(MetricBase):
         self.tp = self.fp = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Adds a batch of probabilities, which count from 0.5 on, and labels 0 or 1."""
+        """Adds a batch of probabilities, which count above 0.5 as in Paddle, and labels 0 or 1."""
         said, are = _binary(preds, labels)
         self.tp += int((said & are).sum())
         self.fp += int((said & ~are).sum())
@@ -104,7 +104,7 @@ class Recall(MetricBase):
         self.tp = self.fn = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Adds a batch of probabilities, which count from 0.5 on, and labels 0 or 1."""
+        """Adds a batch of probabilities, which count above 0.5 as in Paddle, and labels 0 or 1."""
         said, are = _binary(preds, labels)
         self.tp += int((said & are).sum())
         self.fn += int((~said & are).sum())
@@ -122,11 +122,18 @@ class Accuracy(MetricBase):
         self.value = self.weight = 0.0
 
     def update(self, value: Any, weight: Any) -> None:
-        """Adds what ``layers.accuracy`` gave for a batch, and how many samples that had."""
-        if float(weight) < 0:
-            raise ValueError(f"the weight of a batch is {weight}; it cannot be negative")
-        self.value += float(np.mean(value)) * float(weight)
-        self.weight += float(weight)
+        """Adds what ``layers.accuracy`` gave for a batch, and how many samples that had.
+
+        Of several devices, a value and a weight each, or values of equally many samples and the weight of all.
+        """
+        values, weights = np.asarray(value, "float64").ravel(), np.asarray(weight, "float64").ravel()
+        if values.size == 0 or weights.size not in (1, values.size):
+            raise ValueError(f"{values.size} accuracies and {weights.size} weights do not belong together")
+        if not (weights >= 0).all():
+            raise ValueError(f"the weight of a batch is {weight}; it cannot be negative, or NaN")
+        each = weights if weights.size == values.size else np.full(values.size, weights[0] / values.size)
+        self.value += float((values * each).sum())
+        self.weight += float(each.sum())
 
     def eval(self) -> float:
         """The result so far."""

@@ -199,6 +199,8 @@ def _rate_of(rate: Variable, program: Program) -> str:
         raise ProgramError(f"the learning rate `{rate.name}` is of another program", var=rate.name)
     if math.prod(rate.shape) != 1 or rate.dtype not in ("float32", "float64"):
         raise ProgramError(f"a learning rate is one number, of the type of parameters, not {rate!r}", var=rate.name)
+    if not rate.persistable:
+        program._rates.add(rate.name)
     return rate.name
 
 
@@ -488,6 +490,12 @@ class GradientMergeOptimizer:
         if not avg:
             raise ProgramError(
                 "avg=False is not supported: gradients are averaged; multiply the loss by k_steps for the sum"
+            )
+        innermost = inner_optimizer._optimizer if isinstance(inner_optimizer, RecomputeOptimizer) else inner_optimizer
+        if isinstance(innermost, Lamb) and k_steps > 1:
+            raise ProgramError(
+                "GradientMergeOptimizer cannot wrap LAMB, whose rate follows from its moments in every run; set "
+                "accumulate of a BuildStrategy, or use another optimizer"
             )
         self._optimizer = inner_optimizer
         self._k_steps = k_steps

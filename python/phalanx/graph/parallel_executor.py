@@ -93,7 +93,8 @@ class ParallelExecutor:
         # Loaders may still come.
         self._program._readers = program._readers
         self._program._origin = (ref(program), "executor")
-        self._has_run = False
+        self._has_run = self._records = False
+        self._check = build.check_nan_inf
         self._pieces = build.accumulate
         self._accord: Accord | None = None
         self._number = self._numbered(program) if loss else None
@@ -113,6 +114,8 @@ class ParallelExecutor:
             )
         except LossError as why:
             raise _explained_loss(program, why) from None
+        except GraphError as why:
+            raise _explained_rate(program, why) from None
         if self._exe.devices > 1 or (loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1):
             _check_shares(program)
         if share_vars_from is not None and share_vars_from._has_run:
@@ -180,6 +183,12 @@ class ParallelExecutor:
     def _run(self, taken: Taken, fetch_list: Any, feed: Any, feed_dict: Any, return_merged: bool) -> Any:
         wrong: Exception | None = None
         try:
+            if checks_numbers() and not self._check:
+                raise StrategyError(
+                    "FLAGS_check_nan_inf was set after this executor was made; set it before, or set "
+                    "BuildStrategy.check_nan_inf",
+                    var="FLAGS_check_nan_inf",
+                )
             fetch = _feed.fetches(fetch_list, return_merged)
             _feed.check_fetched(self._program, (name for name, _ in fetch))
             devices = self._exe.devices
@@ -195,7 +204,7 @@ class ParallelExecutor:
             raise wrong
         taken.begin()
         try:
-            with _profiling.run("ParallelExecutor.run", self._exe):
+            with _profiling.run("ParallelExecutor.run", self._exe, self._records):
                 return self._exe.run(self._scope._store, fed, fetch)
         except UninitialisedError as why:
             raise explained(why) from None
@@ -226,6 +235,7 @@ class ParallelExecutor:
     def record(self, on: bool = True) -> None:
         """Begins or ends the recording of when operations run."""
         self._exe.record(on)
+        self._records = on
 
     def trace(self) -> str | None:
         """The last recorded run, as JSON for ``chrome://tracing``."""
@@ -249,6 +259,17 @@ def _explained_loss(program: Program, why: LossError) -> GraphError:
         return _feed.explained(program, why)
     text = f"{why}; did you mean `{known[0]}`? That is what was minimized"
     return LossError(text, var=why.var, site=why.site, wanted=known[0], got=why.got)
+
+
+def _explained_rate(program: Program, why: GraphError) -> GraphError:
+    """With what to write instead of a learning rate that each device would compute."""
+    if why.var not in program._rates:
+        return why
+    text = (
+        f"{why}; it is a learning rate that each device would compute: pass a number, a schedule such as "
+        "layers.piecewise_decay, or a variable of layers.create_global_var that is set in the scope"
+    )
+    return type(why)(text, var=why.var, op=why.op, site=why.site, wanted=why.wanted, got=why.got)
 
 
 def _check_shares(program: Program) -> None:

@@ -98,7 +98,7 @@ class Variable:
 
     def astype(self, dtype: Any) -> Variable:
         """Converted to another element type."""
-        return append("Cast", {"to": _values.kind(dtype)}, [self], "cast")
+        return converted(self, dtype)
 
     @property
     def stop_gradient(self) -> bool:
@@ -250,6 +250,8 @@ class Program:
         self._given: dict[str, Any] = {}
         # Parameters that averages over steps leave out.
         self._unaveraged: set[str] = set()
+        # Learning rates that are computed in each run.
+        self._rates: set[str] = set()
         # Gradients of parameters by ``fluid.gradients``: each device has a share of them.
         self._shares: list[str] = []
         # How gradients are clipped where an optimizer does not say it.
@@ -335,7 +337,7 @@ class Program:
         """The same with other operations. Of lengths it knows those that are still there."""
         twin = Program._of(graph, self.random_seed)
         twin._inside = dict(self._inside)
-        twin._unaveraged, twin._shares = set(self._unaveraged), list(self._shares)
+        twin._unaveraged, twin._shares, twin._rates = set(self._unaveraged), list(self._shares), set(self._rates)
         twin._given, twin._clip = dict(self._given), self._clip
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
@@ -373,7 +375,7 @@ class Program:
     def _append_to(self, form: dict[str, Any], inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
         """Appends an operation that writes these variables."""
         names = [x.name for x in inputs], [y.name for y in outputs]
-        self._graph.append_to(json.dumps(form), *names, caller())
+        self._graph.append_to(written(form, next(iter(form))), *names, caller())
 
     def _fresh(self, key: str) -> str:
         """A name for something new that lives in the scope."""
@@ -463,7 +465,7 @@ def append_all(
         )
     _lengths.check(kind, attrs, inputs, program._lengths, layer, f"{at[0]}:{at[1]}")
     outputs = name if name is not None else f"{prefix or program._prefix(layer)}.tmp_0"
-    made = program._graph.append(json.dumps({kind: attrs}), [x.name for x in inputs], outputs, at)
+    made = program._graph.append(written({kind: attrs}, layer), [x.name for x in inputs], outputs, at)
     variables = [Variable(program, output) for output in made]
     if program._lengths:
         for y in variables:
@@ -492,12 +494,33 @@ def append(
     return append_all(kind, attrs, inputs, layer, name, prefix)[0]
 
 
+def converted(x: Variable, dtype: Any, name: str | None = None) -> Variable:
+    """As another type; of the same type, a copy."""
+    _program_of([x], "cast")
+    if x.dtype == _values.name(_values.code(dtype)):
+        return append("Assign", None, [x], "cast", name)
+    return append("Cast", {"to": _values.kind(dtype)}, [x], "cast", name)
+
+
+def written(form: Any, what: str) -> str:
+    """As JSON, which has no infinite numbers."""
+    try:
+        return json.dumps(form, allow_nan=False)
+    except ValueError:
+        at = "{}:{}".format(*caller())
+        raise ProgramError(
+            f"{what} at {at} has an infinite number, or NaN, which cannot be written in a program; use a finite one",
+            op=what,
+            site=at,
+        ) from None
+
+
 def declare(program: Program, name: str, dtype: Any, shape: Sequence[int], kind: Any) -> Variable:
     """Declares a variable in the form in which programs are written down."""
     is_stored = not (kind == "Feed" or kind == "Temp")
     if is_stored:
         _same_begin(name, dtype, shape, kind)
-    program._graph.declare(name, _values.code(dtype), list(shape), json.dumps(kind), caller())
+    program._graph.declare(name, _values.code(dtype), list(shape), written(kind, f"`{name}`"), caller())
     if is_stored:
         default_startup_program()._graph.adopt(program._graph)
     return program.var(name)

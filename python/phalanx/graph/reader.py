@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 
 from phalanx._channel import Prefetch
@@ -134,7 +134,8 @@ def xmap_readers(
 ) -> Callable[[], Iterator[Any]]:
     """The function of each sample, computed by ``process_num`` threads, ``buffer_size`` samples ahead.
 
-    With ``order`` samples come in the order of the reader, without it as soon as they are ready.
+    With ``order`` samples come in the order of the reader, without it as soon as they are ready. An error of the reader
+    is raised after all samples before it.
     """
     _is_count("process_num", process_num)
     _is_count("buffer_size", buffer_size)
@@ -142,16 +143,32 @@ def xmap_readers(
     def mapped() -> Iterator[Any]:
         with ThreadPoolExecutor(process_num) as threads:
             given = iter(reader())
-            running = [threads.submit(mapper, sample) for sample in itertools.islice(given, buffer_size)]
+            running: list[Future[Any]] = []
+            ended: list[Exception | None] = []
+
+            def more() -> None:
+                """Takes the next sample; if the reader fails, those before it come first."""
+                try:
+                    running.append(threads.submit(mapper, next(given)))
+                except StopIteration:
+                    ended.append(None)
+                except Exception as why:
+                    ended.append(why)
+
             try:
+                while len(running) < buffer_size and not ended:
+                    more()
                 while running:
                     done = running[0] if order else next(as_completed(running))
                     running.remove(done)
-                    running += [threads.submit(mapper, sample) for sample in itertools.islice(given, 1)]
+                    if not ended:
+                        more()
                     yield done.result()
             finally:
                 for each in running:
                     each.cancel()
+            if ended[0] is not None:
+                raise ended[0]
 
     return mapped
 

@@ -4,6 +4,9 @@
 ...     generate("fc"), generate("fc"), generate("mean")
 ('fc_0', 'fc_1', 'mean_0')
 
+Counts are those of the process, not of a program: a second program of the same layers has other names unless it is
+written in a guard.
+
 Within a :func:`guard` numbering starts again: the same layers in two guards have the same names and so share their
 parameters, as in Paddle. A ``ParamAttr(name=…)`` states that more clearly.
 """

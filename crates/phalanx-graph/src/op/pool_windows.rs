@@ -38,7 +38,7 @@ impl WindowRule {
             WindowRule::Adaptive { out } => (out[side] > 0 && n > 0).then_some(out[side]),
             WindowRule::Steps { kernel, stride, padding, ceil, .. } => {
                 let (k, s, p) = (kernel[side], stride[side], padding[side]);
-                if k == 0 || s == 0 || p >= k || p > 1 << 20 {
+                if n == 0 || k == 0 || s == 0 || p >= k || p > 1 << 20 {
                     return None;
                 }
                 let room = (n + 2 * p).checked_sub(k)?;

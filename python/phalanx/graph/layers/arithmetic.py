@@ -26,7 +26,7 @@ from phalanx.graph._operators import (
     widened,
 )
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import Variable, _program_of, append
+from phalanx.graph.program import Variable, _program_of, append, converted, program_guard
 
 
 def _function(name: str, form: Any) -> Callable[..., Variable]:
@@ -190,8 +190,41 @@ def elementwise_floordiv(
 def elementwise_pow(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """``x ** y`` for ``x`` above zero; elsewhere the result is NaN."""
-    return activate(exp(elementwise_mul(log(x), y, axis), None if act else name), act, name)
+    """``x ** y``. Below zero the exponent must be a whole number, else the result is NaN, as in numpy."""
+    check_real("elementwise_pow", x, y)
+    x = widened(x, y)
+    if y.shape != x.shape:
+        y = elementwise_add(_filled(x, 0.0), y, axis)
+    return activate(_power(x, y, None if act else name), act, name)
+
+
+def _filled(x: Variable, value: float) -> Variable:
+    """One value in the shape of a variable."""
+    shape = [{"Batch": -d} if d < 0 else {"Fixed": d} for d in x.shape]
+    with program_guard(x.program):
+        return append("Fill", {"dtype": _values.kind(x.dtype), "shape": shape, "value": value}, [], "fill_constant")
+
+
+def _power(x: Variable, y: Variable, name: str | None) -> Variable:
+    """Of the logarithm of the size; sign, zero and NaN are added where they belong."""
+    zero, one = _filled(x, 0.0), _filled(x, 1.0)
+    is_zero, is_below, is_odd = equal(x, zero), less_than(x, zero), not_equal(floor(y * 0.5) * 2.0, y)
+
+    def pick(condition: Variable, a: Variable, b: Variable) -> Variable:
+        return append("Where", None, [condition, a, b], "where")
+
+    def both(a: Variable, b: Variable) -> Variable:
+        return append("Logical", "And", [a, b], "logical_and")
+
+    size = exp(y * log(abs(pick(is_zero, one, x))))
+    sign = pick(both(is_below, is_odd), one * -1.0, one)
+    # Near zero the first power is the number itself, with its gradient.
+    at_zero = pick(equal(y, one), x, pick(equal(y, zero), one, zero))
+    value = pick(is_zero, at_zero, size * sign)
+    fraction, falls = not_equal(floor(y), y), less_than(y, zero)
+    none = log(pick(both(is_below, fraction), one * -1.0, one))
+    endless = reciprocal(pick(both(is_zero, falls), zero, one)) - 1.0
+    return elementwise_add(value + none, endless, name=name)
 
 
 def _comparison(name: str, op: str) -> Callable[[Variable, Variable], Variable]:
@@ -314,7 +347,7 @@ def sums(input: Sequence[Variable], name: str | None = None) -> Variable:
 
 def cast(x: Variable, dtype: Any, name: str | None = None) -> Variable:
     """Converted to another element type."""
-    return append("Cast", {"to": _values.kind(dtype)}, [x], "cast", name)
+    return converted(x, dtype, name)
 
 
 __all__ = [

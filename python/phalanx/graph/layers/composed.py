@@ -263,7 +263,7 @@ def cos_sim(X: Variable, Y: Variable) -> Variable:
 
 
 def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Variable:
-    """Divided by the root of the sum of squares along an axis; by 1 where that is below the root of ``epsilon``."""
+    """Divided by the root of the sum of squares along an axis; by the root of ``epsilon`` where that is larger."""
     place = shaping._axis(x, axis, "l2_normalize")
     squares = arithmetic.reduce_sum(arithmetic.square(x), place, keep_dim=True)
     least = shaping.fill_constant([], x.dtype, epsilon)
@@ -387,7 +387,11 @@ def hsigmoid(
     is_custom: bool = False,
     is_sparse: bool = False,
 ) -> Variable:
-    """A loss ``[n, 1]`` over classes in a complete binary tree: it looks at the nodes on the way to the right one."""
+    """A loss ``[n, 1]`` over classes in a complete binary tree: it looks at the nodes on the way to the right one.
+
+    Its parameters are weights ``[num_classes - 1, width]`` and biases ``[num_classes - 1]``; Paddle has biases of
+    ``[num_classes - 1, 1]``.
+    """
     op = "hsigmoid"
     _program_of([input, label], op)
     for what, value in (("path_table", path_table), ("path_code", path_code), ("is_custom", is_custom or None)):
@@ -425,7 +429,9 @@ def nce(
         raise ProgramError(f"{op}: random numbers come from the seed of the program; leave seed={seed} out", op=op)
     if len(input.shape) != 2:
         raise ProgramError(f"{op} takes rows [n, width], got {input!r}", op=op, var=input.name)
-    classes, k, width = int(num_total_classes), int(num_neg_samples or 10), input.shape[1]
+    classes, k, width = int(num_total_classes), 10 if num_neg_samples is None else int(num_neg_samples), input.shape[1]
+    if k < 1 or classes < 1:
+        raise ProgramError(f"{op}: {k} of {classes} classes are drawn as noise; both must be at least 1", op=op)
     true = shaping.as_whole(label)
     true = true if len(true.shape) == 2 else shaping.unsqueeze(true, [1])
     n_true = true.shape[1]
@@ -441,16 +447,21 @@ def nce(
         b = shaping.create_parameter([classes, 1], input.dtype, None, bias_attr, is_bias=True)
         biases = append("Embedding", table, [b, ids], op)
         scores = scores + shaping.exactly(biases, rows.shape[:2], "reshape")
-    o = arithmetic.sigmoid(scores)
+    # With o = sigmoid(s) and e drawn as often as expected: the sum of -log(o / (o + e)) and -log(e / (o + e)), both
+    # as log(1 + e) + log(1 + exp(-s) * e / (1 + e)), from which the second subtracts log(e) + log(1 + exp(-s)).
     if sampler == "uniform":
-        expected = o * 0.0 + k / classes
+        expected = shaping.fill_constant(list(scores.shape), input.dtype, k / classes)
     else:
         at = arithmetic.cast(ids, input.dtype)
         expected = arithmetic.scale(arithmetic.log((at + 2.0) / (at + 1.0)), k / math.log(classes + 1.0))
-    whole = o + expected
-    right = shaping.slice(o / whole, [1], [0], [n_true])
-    wrong = shaping.slice(expected / whole, [1], [n_true], [n_true + k])
-    cost = arithmetic.reduce_sum(arithmetic.log(shaping.concat([right, wrong], 1)), 1, keep_dim=True) * -1.0
+    log_e, log_more = arithmetic.log(expected), arithmetic.log(expected + 1.0)
+    under = arithmetic.scale(scores, -1.0)
+    each = log_more + arithmetic.softplus(under + log_e - log_more)
+    noisy = log_e + arithmetic.softplus(under)
+    wrong = shaping.slice(noisy, [1], [n_true], [n_true + k])
+    cost = arithmetic.elementwise_sub(
+        arithmetic.reduce_sum(each, 1, keep_dim=True), arithmetic.reduce_sum(wrong, 1, keep_dim=True)
+    )
     if sample_weight is None:
         return cost if name is None else shaping.assign(cost, name=name)
     weight = sample_weight if len(sample_weight.shape) == 2 else shaping.unsqueeze(sample_weight, [1])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph import _values
 from phalanx.graph._layer import Layer
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
@@ -74,16 +75,15 @@ def conv2d(
     They are initialized around zero with a standard deviation of ``sqrt(2 / (c * filter height * filter width))``, also
     with groups.
     """
-    if data_format == "NHWC":
-        given: dict[str, Any] = {"groups": groups, "param_attr": param_attr, "bias_attr": bias_attr, "act": act}
-        moved = _sides(padding, data_format)
-        out = conv2d(_first(input), num_filters, filter_size, stride, moved, dilation, use_cudnn=use_cudnn, **given)
-        return _last(out, name)
-    _images("conv2d", data_format)
-    layer = Layer("conv2d", input, name)
+    layer, is_last = Layer("conv2d", input, name), data_format == "NHWC"
+    around = _sides(padding, data_format)
+    if is_last:
+        input, layer.output = _first(input), None
+    else:
+        _images("conv2d", data_format)
     kernel, steps, spread = _pair(filter_size), _pair(stride), _pair(dilation)
     reach = [d * (k - 1) + 1 for d, k in zip(spread, kernel, strict=True)]
-    input, around = _padded(input, _sides(padding, "NCHW"), reach, steps, "conv2d")
+    input, around = _padded(input, around, reach, steps, "conv2d")
     form = {
         "filters": int(num_filters),
         "kernel": kernel,
@@ -94,7 +94,8 @@ def conv2d(
         "bias": bias_attr is not False,
         "act": arithmetic.activation(act),
     }
-    return layer.expand({"Conv": form}, [input], {"w": param_attr, "b": bias_attr})[0]
+    out = layer.expand({"Conv": form}, [input], {"w": param_attr, "b": bias_attr})[0]
+    return _last(out, name) if is_last else out
 
 
 def _first(x: Variable) -> Variable:
@@ -125,26 +126,38 @@ def _sides(padding: Any, data_format: str) -> Any:
     return flat[0] if len(flat) == 1 else flat
 
 
-def _padded(
-    x: Variable, padding: Any, reach: list[int], stride: list[int], op: str, value: float = 0.0
-) -> tuple[Variable, list[int]]:
-    """Images with what cannot be said by one number for each side already around them, and the rest."""
+def _around(x: Variable, padding: Any, reach: list[int], stride: list[int], op: str) -> list[int]:
+    """How much comes around images: above, below, left, right."""
     if padding == "VALID":
-        return x, [0, 0]
+        return [0, 0, 0, 0]
     if padding == "SAME":
         if len(x.shape) != 4 or any(d < 0 for d in x.shape[2:]):
             raise ProgramError(f"{op}: padding='SAME' needs images of a known size, got {x!r}", op=op, var=x.name)
         sides = []
         for n, k, s in zip(x.shape[2:], reach, stride, strict=True):
+            if k < 1 or s < 1:
+                raise ProgramError(f"{op}: windows of {reach} and strides of {stride} must be from 1", op=op)
             whole = max((-(-n // s) - 1) * s + k - n, 0)
             sides += [whole // 2, whole - whole // 2]
-    elif isinstance(padding, str):
+        return sides
+    if isinstance(padding, str):
         raise ProgramError(f"{op}: padding={padding!r}; the words are 'SAME' and 'VALID'", op=op, got=padding)
-    elif isinstance(padding, list) and len(padding) == 4:
-        sides = [int(p) for p in padding]
-    else:
-        return x, _pair(padding)
-    if sides[0] == sides[1] and sides[2] == sides[3]:
+    if isinstance(padding, list) and len(padding) == 4:
+        return [int(p) for p in padding]
+    both = _pair(padding)
+    return [both[0], both[0], both[1], both[1]]
+
+
+def _is_even(sides: list[int]) -> bool:
+    return sides[0] == sides[1] and sides[2] == sides[3]
+
+
+def _padded(
+    x: Variable, padding: Any, reach: list[int], stride: list[int], op: str, value: float = 0.0
+) -> tuple[Variable, list[int]]:
+    """Images with what cannot be said by one number for each side already around them, and the rest."""
+    sides = _around(x, padding, reach, stride, op)
+    if _is_even(sides):
         return x, [sides[0], sides[2]]
     from phalanx.graph.layers import composed
 
@@ -171,7 +184,8 @@ def pool2d(
 ) -> Variable:
     """The highest, or the mean, of each window of images ``[n, c, h, w]``, or ``[n, h, w, c]`` with NHWC.
 
-    With ``ceil_mode`` the last windows may reach beyond the padding. Means count padding unless ``exclusive``.
+    With ``ceil_mode`` the last windows may reach beyond the padding. Means count padding unless ``exclusive``; what
+    lies beyond the padding they never count, as in PyTorch, where Paddle divides by the whole window.
     """
     if data_format == "NHWC":
         moved = _sides(pool_padding, data_format)
@@ -184,17 +198,19 @@ def pool2d(
         raise ProgramError(f"pool2d takes pool_type max or avg; got {pool_type!r}", op="pool2d", got=pool_type)
     kernel, stride = _pair(pool_size), _pair(pool_stride)
     sides = _sides(pool_padding, "NCHW")
-    if (isinstance(sides, list) and len(sides) == 4) or sides == "SAME":
-        if pool_type == "avg" and exclusive and not global_pooling:
+    if global_pooling:
+        padding = [0, 0]
+    else:
+        around = _around(input, sides, kernel, stride, "pool2d")
+        if pool_type == "avg" and exclusive and not _is_even(around):
             raise ProgramError(
                 "pool2d: means without padding that differs from side to side are not supported; pass "
                 "exclusive=False, or pad2d first",
                 op="pool2d",
             )
-        low = -float("inf") if pool_type == "max" else 0.0
+        # Nothing is below it, and it can be written in a program.
+        low = -_values.largest(input.dtype) if pool_type == "max" else 0.0
         input, padding = _padded(input, sides, kernel, stride, "pool2d", low)
-    else:
-        padding = [0, 0] if sides == "VALID" else _pair(sides)
     if (ceil_mode or not exclusive) and not global_pooling:
         steps = {"kernel": kernel, "stride": stride, "padding": padding, "ceil": bool(ceil_mode)}
         rule = {"Steps": {**steps, "counted": not exclusive}}
@@ -223,16 +239,13 @@ def batch_norm(
     use_global_stats: bool = False,
 ) -> Variable:
     """Normalises each channel (axis 1) over the batch; in a program for testing, by the learned statistics."""
-    if data_layout == "NHWC":
-        given_names: dict[str, Any] = {
-            "moving_mean_name": moving_mean_name,
-            "moving_variance_name": moving_variance_name,
-        }
-        way = (act, is_test, momentum, epsilon, param_attr, bias_attr)
-        out = batch_norm(_first(input), *way, use_global_stats=use_global_stats, **given_names)
-        return _last(out, name)
-    _images("batch_norm", data_layout)
     layer = Layer("batch_norm", input, name)
+    # Rows [n, c] have no places that channels could be behind.
+    is_last = data_layout == "NHWC" and len(input.shape) != 2
+    if is_last:
+        input, layer.output = _first(input), None
+    elif data_layout != "NHWC":
+        _images("batch_norm", data_layout)
     param_attr, bias_attr = (_unlearned(attr) for attr in (param_attr, bias_attr))
     form = {
         "epsilon": float(epsilon),
@@ -241,7 +254,8 @@ def batch_norm(
         "act": arithmetic.activation(act),
     }
     given = {"scale": param_attr, "shift": bias_attr, "mean": moving_mean_name, "var": moving_variance_name}
-    return layer.expand({"BatchNorm": form}, [input], given)[0]
+    out = layer.expand({"BatchNorm": form}, [input], given)[0]
+    return _last(out, name) if is_last else out
 
 
 def _unlearned(attr: Any) -> Any:

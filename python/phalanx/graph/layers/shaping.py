@@ -77,7 +77,8 @@ def create_global_var(
         return fill_constant(shape, dtype, value, name=name)
     main = default_main_program()
     called = name or unique_name.generate("global_var")
-    return declare(main, called, dtype, shape, {"State": {"Constant": float(value)}})
+    number = _values.constant(value, dtype, "create_global_var")
+    return declare(main, called, dtype, shape, {"State": {"Constant": number}})
 
 
 def dims(shape: Sequence[int]) -> list[dict[str, int]]:
@@ -97,7 +98,8 @@ def fill_constant(
     if _values.kind(dtype) == "Bool":
         form = {"dtype": "F32", "shape": dims(shape), "value": float(bool(value))}
         return append("Cast", {"to": "Bool"}, [append("Fill", form, [], "fill_constant")], "fill_constant", name)
-    form = {"dtype": _values.kind(dtype), "shape": dims(shape), "value": float(value)}
+    number = _values.constant(value, dtype, "fill_constant")
+    form = {"dtype": _values.kind(dtype), "shape": dims(shape), "value": number}
     return append("Fill", form, [], "fill_constant", name)
 
 
