@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 raise ImportError(
-    "horovod.tensorflow.gradient_aggregation: pass backward_passes_per_step and average_aggregated_gradients to DistributedOptimizer"
+    "horovod.tensorflow.gradient_aggregation: pass backward_passes_per_step and average_aggregated_gradients to "
+    "DistributedOptimizer; docs/from-horovod.md of Phalanx lists what is missing"
 )
