@@ -232,10 +232,10 @@ def test_devices_without_a_dict_learn_nothing(world: World) -> None:
         left.append(np.array(world.scope["table"]))
     np.testing.assert_allclose(left[0], left[1], rtol=1e-6)
     with fluid.program_guard(fluid.Program(), fluid.Program()):
-        x = layers.data("x", [2, 3], append_batch_size=False)
-        exe = fluid.ParallelExecutor(use_cuda=False, main_program=x.program, devices=2)
+        y = layers.data("x", [2, 3], append_batch_size=False) * 2.0
+        exe = fluid.ParallelExecutor(use_cuda=False, main_program=y.program, devices=2)
         with pytest.raises(fluid.FeedError, match="fixed batch"):
-            exe.run([x], feed=[{"x": np.ones([2, 3], "float32")}])
+            exe.run([y], feed=[{"x": np.ones([2, 3], "float32")}])
 
 
 def test_rates_and_wrapped_optimizers_say_what_to_write(world: World) -> None:

@@ -53,9 +53,7 @@ def _updating(program: Program, startup: Program | None = None) -> Iterator[None
 def _learned(program: Program, what: str) -> list[Parameter]:
     updated = {name for op in program.global_block().ops if op.role == "Optimize" for name in op.outputs}
     found = [
-        p
-        for p in program.all_parameters()
-        if p.trainable and p.name in updated and p.name not in program._unaveraged
+        p for p in program.all_parameters() if p.trainable and p.name in updated and p.name not in program._unaveraged
     ]
     if not found:
         raise ProgramError(
