@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ def test_gradients_of_parameters_are_for_one_device(world: World) -> None:
 def test_gradients_of_parameters_can_be_applied_on_devices(world: World) -> None:
     _, loss = classifier()
     parameters = world.main.all_parameters()
-    fluid.optimizer.SGD(0.1).apply_gradients(list(zip(parameters, fluid.gradients(loss, parameters), strict=True)))
+    pairs: list[Any] = list(zip(parameters, fluid.gradients(loss, parameters), strict=True))
+    fluid.optimizer.SGD(0.1).apply_gradients(pairs)
     begin(world)
     total = next(op.inputs[0] for op in world.main.global_block().ops if op.role == "Loss")
     exe = fluid.ParallelExecutor(use_cuda=False, loss_name=total, main_program=world.main, devices=2)
@@ -163,7 +165,7 @@ def test_powers_below_zero_and_of_zero(world: World) -> None:
 def test_whole_numbers_stay_what_they_are(world: World) -> None:
     x = layers.data("x", [1], dtype="int64")
     small = layers.data("small", [1], dtype="int32")
-    for wrong in (
+    refused: list[Callable[[], Any]] = [
         lambda: layers.fill_constant([1], "int64", 2**53 + 1),
         lambda: layers.fill_constant([1], "int32", 2**31),
         lambda: layers.fill_constant([1], "int64", 0.5),
@@ -171,7 +173,8 @@ def test_whole_numbers_stay_what_they_are(world: World) -> None:
         lambda: layers.assign(np.array([2**53 + 1])),
         lambda: small * 2**40,
         lambda: small < 2**40,
-    ):
+    ]
+    for wrong in refused:
         with pytest.raises(fluid.ProgramError):
             wrong()
     big = np.array([[2**53 + 1]])
@@ -182,10 +185,11 @@ def test_whole_numbers_stay_what_they_are(world: World) -> None:
 
 def test_infinite_numbers_are_not_written(world: World) -> None:
     x = layers.data("x", [2])
-    for wrong in (
+    refused: list[Callable[[], Any]] = [
         lambda: layers.clip(x, 0.0, float("inf")),
         lambda: layers.fill_constant([1], "float32", float("nan")),
-    ):
+    ]
+    for wrong in refused:
         with pytest.raises(fluid.ProgramError, match="finite"):
             wrong()
 

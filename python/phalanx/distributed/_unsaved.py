@@ -51,9 +51,7 @@ class Unsaved:
         if self._step > saved and self._core.rank == 0:
             first, last = saved + 1, self._step
             which = f"step {last} is" if first == last else f"steps {first} to {last} are"
-            warn(
-                f"the session that saves to {self._folder} was not closed, so {which} not saved{why}: use `with`, or call close()"
-            )
+            warn(f"the session that saves to {self._folder} was not closed, so {which} not saved{why}: use `with`, or call close()")
 
 
 __all__ = ["Unsaved"]

@@ -51,12 +51,8 @@ def check_hooks(told: list[list[tuple[str, str]]]) -> None:
                 )
         for name in sorted({name for kind, name in (*own, *chief) if kind == "all"}):
             if own.count(("all", name)) != chief.count(("all", name)):
-                numbers = (
-                    f"{own.count(('all', name))} times on rank {rank}, {chief.count(('all', name))} times on rank 0"
-                )
-                raise SessionError(
-                    f"hooks has {name} {numbers}: all ranks take part in it; give it to all of them", rank=rank
-                )
+                numbers = f"{own.count(('all', name))} times on rank {rank}, {chief.count(('all', name))} times on rank 0"
+                raise SessionError(f"hooks has {name} {numbers}: all ranks take part in it; give it to all of them", rank=rank)
 
 
 def check_settings(told: list[Mapping[str, str]], of: str) -> None:

@@ -145,9 +145,7 @@ class _Decided(SessionRunHook):
         session._act(self, self._core.end(session.global_step))
         if self._has_looked and self._missing and session.is_chief:
             numbers = f"the numbers of a step were {', '.join(self._known)}" if self._known else "no step had numbers"
-            warn(
-                f"{type(self).__name__} looked at {_quoted(self._missing)}, and no step had a number of that name: {numbers}"
-            )
+            warn(f"{type(self).__name__} looked at {_quoted(self._missing)}, and no step had a number of that name: {numbers}")
 
     def _seen(self, session: Loop, values: Mapping[str, float]) -> list[tuple[str, float]] | None:
         """The values under the names that this hook has for them; ``None``: it has nothing to look at.

@@ -142,9 +142,7 @@ class DistributedSession(Loop):
         )
         self._has_left = False
         if hasattr(made.state, "state_dict"):
-            raise TypeError(
-                f"Scaffold.state takes a list of objects, not a {type(made.state).__name__}: write state=[…]"
-            )
+            raise TypeError(f"Scaffold.state takes a list of objects, not a {type(made.state).__name__}: write state=[…]")
         self._state = list(made.state)
         for one in self._state:
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
