@@ -64,6 +64,7 @@ def test_ranks_know_themselves_at_once_and_settings_act_or_are_said_once(tmp_pat
     assert sorted(f.name for f in tmp_path.iterdir()) == ["out", "t.json", "t.rank1.json"]
     assert any(event.get("name") == "ALLREDUCE" for event in json.loads(timeline.read_text()))
     for remark in (
+        "-p and -i have no effect: all ranks start on this machine",
         "HOROVOD_CYCLE_TIME has no effect: Phalanx has no cycles",
         "HOROVOD_GLOO_TIMEOUT_SECONDS has no effect: PHALANX_TIMEOUT",
         "HOROVOD_FUSION_TRESHOLD has no effect: Horovod has no such setting; did you mean HOROVOD_FUSION_THRESHOLD?",

@@ -61,7 +61,9 @@ fn ranks_with_different_settings_are_refused_with_both() {
         let second = scope.spawn(|| job.refused(1, "never"));
         [first.join().expect("it ends"), second.join().expect("it ends")]
     });
-    let told = refusals.iter().find(|why| why.contains("encrypt=Always") && why.contains("encrypt=Never"));
+    let told = refusals
+        .iter()
+        .find(|why| why.contains("PHALANX_ENCRYPT=always") && why.contains("PHALANX_ENCRYPT=never"));
     assert!(told.is_some(), "{refusals:?}");
 }
 

@@ -54,8 +54,14 @@ fn with<T>(py: Python<'_>, ask: impl FnOnce(&DdlState, &state::Running) -> T) ->
 }
 
 /// `(dims, ways, hosts, dev_sync, dbg_level)`.
+type ShapeTuple = (Vec<u32>, Vec<&'static str>, u32, u8, u8);
+/// Ranks, way, bytes, messages and seconds of a tier.
+type TierTuple = (u32, &'static str, u64, u64, f64);
+/// Rank, index, value, baseline, text.
+type FoundTuple = (u32, u64, f64, f64, String);
+
 #[pyfunction]
-pub fn ddl_shape(py: Python<'_>) -> PyResult<(Vec<u32>, Vec<&'static str>, u32, u8, u8)> {
+pub fn ddl_shape(py: Python<'_>) -> PyResult<ShapeTuple> {
     with(py, |ddl, running| {
         let ways = ddl.wiring.ways.iter().map(|way| way.name()).collect();
         let n_hosts = running.world().workers().n_hosts();
@@ -88,7 +94,7 @@ pub fn ddl_groups(py: Python<'_>) -> PyResult<Vec<Vec<u32>>> {
 
 /// Ranks, way, bytes, messages and seconds of each tier.
 #[pyfunction]
-pub fn ddl_report(py: Python<'_>) -> PyResult<Vec<(u32, &'static str, u64, u64, f64)>> {
+pub fn ddl_report(py: Python<'_>) -> PyResult<Vec<TierTuple>> {
     with(py, |ddl, _| {
         let lines = ddl.report().tiers.into_iter();
         let line = lines.map(|l| {
@@ -170,7 +176,7 @@ pub fn ddl_verdict(
     code: u8,
     op: u8,
     rtol: f64,
-) -> PyResult<Option<(u32, u64, f64, f64, String)>> {
+) -> PyResult<Option<FoundTuple>> {
     let Some(found) = check::verdict(tensor, &records) else { return Ok(None) };
     let (dtype, op): (DType, ReduceOp) = (crate::lent::dtype(code)?, reduction(op)?);
     let text = found.to_string();

@@ -67,6 +67,8 @@ pub struct NativeResult {
     n_received: usize,
 }
 
+/// What waits behind an operation of the same set and name.
+type JobLines = HashMap<(u32, String), VecDeque<Job>>;
 type Done = unsafe extern "C" fn(*mut c_void, *const NativeResult);
 
 #[repr(C)]
@@ -79,7 +81,7 @@ static TABLE: NativeTable = NativeTable { version: VERSION, submit };
 
 /// A lock because threads of frameworks ask for it; held for moments.
 static ENGINE: Mutex<Weak<Running>> = Mutex::new(Weak::new());
-static LINES: Mutex<Option<HashMap<(u32, String), VecDeque<Job>>>> = Mutex::new(None);
+static LINES: Mutex<Option<JobLines>> = Mutex::new(None);
 static FAILURES: Mutex<(u64, VecDeque<(u64, Failure)>)> = Mutex::new((0, VecDeque::new()));
 
 fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {

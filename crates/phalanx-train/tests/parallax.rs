@@ -186,7 +186,7 @@ fn counters_show_one_pull_a_host_and_pushes_of_the_union() {
         assert!(told.contains("table table: 24 x 4 f32, 4 partitions"), "{told}");
         assert_eq!(counters.office.pulled_rows, union, "one pull a host");
         assert_eq!(counters.office.pushed_rows, union, "R6: pushed rows are the union");
-        assert!(counters.office.given_rows > union || counters.office.given_rows == union);
+        assert!(counters.office.given_rows >= union, "what workers of the host gave");
         assert!(counters.bytes_out > 0 && graph.contains("\"pull\""));
     }
     assert_eq!(got[1].1.office.pulls, 0, "the other rank of the host asks no server");
@@ -293,7 +293,7 @@ fn a_search_ends_and_training_goes_on_with_what_it_found() {
     assert!((1..=ROWS as u32).contains(&found));
     assert_eq!(got[0], got[1]);
     // The same without a search: partitions change no bit.
-    let plain = ParallaxConfig { search: None, ..config.clone() };
+    let plain = ParallaxConfig { search: None, ..config };
     let wanted = engines(&hosts, |engine| {
         parallel_run(&program(Rule::Sgd), "loss", &engine, &plain, |run, seat| {
             train(run, 0..60, seat.worker_id, seat.num_workers);

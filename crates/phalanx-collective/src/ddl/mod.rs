@@ -234,7 +234,7 @@ impl Ddl {
             let many = inputs.len() > 1;
             for (i, (input, output)) in inputs.into_iter().zip(data.iter()).enumerate() {
                 let name = if many { format!("{name}[{i}]") } else { name.to_string() };
-                self.compare(&name, input, bytes::of(&**output), (T::DTYPE, op), tolerance)?;
+                self.compare(&name, input, bytes::of(output), (T::DTYPE, op), tolerance)?;
             }
         }
         if self.iterations.end(began) {

@@ -132,7 +132,9 @@ impl Operator for Cast {
                 out.iter_mut().zip(x).for_each(|(o, &v)| *o = v as i32);
             }
             // Fractions do not hold all of them.
-            DType::I64 if self.to == DType::I64 => call.output::<i64>(0).copy_from_slice(call.input::<i64>(0)),
+            DType::I64 if self.to == DType::I64 => {
+                call.output::<i64>(0).copy_from_slice(call.input::<i64>(0));
+            }
             DType::I64 => self.from(call, call.input::<i64>(0), |v| v as f64),
             DType::I32 => self.from(call, call.input::<i32>(0), f64::from),
             _ => self.from(call, call.input::<u8>(0), f64::from),

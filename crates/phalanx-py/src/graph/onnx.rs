@@ -55,7 +55,10 @@ impl OnnxSpec {
     }
 }
 
-/// Program, inputs, outputs and what is learned, after the values of the file went into the store.
+/// Program, inputs, outputs and what is learned.
+type ImportedTuple = (GraphProgram, Vec<String>, Vec<String>, Vec<String>);
+
+/// Reads a model; its values go into the store.
 #[pyfunction]
 pub fn graph_import_onnx(
     py: Python<'_>,
@@ -63,7 +66,7 @@ pub fn graph_import_onnx(
     bytes: PyBackedBytes,
     path: &str,
     spec: OnnxSpec,
-) -> PyResult<(GraphProgram, Vec<String>, Vec<String>, Vec<String>)> {
+) -> PyResult<ImportedTuple> {
     let (shared, options) = (store.shared(py)?, spec.options()?);
     let imported = gate::enter(py, "import", move || {
         let model = onnx::import(&bytes, &options).map_err(Fault::Model)?;

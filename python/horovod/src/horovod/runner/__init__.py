@@ -68,6 +68,8 @@ def run(
     if use_gloo and use_mpi:
         raise ValueError("horovod.run: use_gloo and use_mpi exclude each other; neither is needed here")
     _say_meaningless(use_gloo=use_gloo, use_mpi=use_mpi, mpi_args=mpi_args, disable_cache=disable_cache)
+    if not hosts and not hostfile:
+        _say_meaningless(ssh_port=ssh_port, ssh_identity_file=ssh_identity_file)
     interfaces = [network_interfaces] if isinstance(network_interfaces, str) else list(network_interfaces or [])
     interfaces += [network_interface] if network_interface else []
     from horovod.runner.launch import rsh
@@ -80,7 +82,7 @@ def run(
         "--interface": ",".join(interfaces) or None,
         "--start-timeout": start_timeout,
         "--output-filename": output_filename,
-        "--rsh": rsh(ssh_port, ssh_identity_file),
+        "--rsh": rsh(ssh_port, ssh_identity_file) if hosts or hostfile else None,
     }
     for flag, value in flags.items():
         words += [flag, str(value)] if value is not None else []
@@ -105,6 +107,8 @@ def _say_meaningless(**given: Any) -> None:
     """Prints one note for each argument that has no effect."""
     reasons = {
         "disable_cache": "Phalanx caches nothing between runs",
+        "ssh_port": "all ranks start on this machine; give hosts or hostfile as well",
+        "ssh_identity_file": "all ranks start on this machine; give hosts or hostfile as well",
         "mpi_args": "Phalanx does not use MPI; its settings are the PHALANX_ variables",
     }
     for name in [name for name, value in given.items() if value and name not in _said]:

@@ -32,6 +32,8 @@ def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str
     if args.np is None and not args.hosts and not args.hostfile:
         parser.error("-np is missing; write the number of ranks, e.g. -np 2")
     run = ["run", "--horovod"]
+    shell = rsh(args.ssh_port, args.ssh_identity_file)
+    has_hosts = bool(args.hosts or args.hostfile)
     values = {
         "-np": args.np,
         "--hosts": args.hosts,
@@ -40,7 +42,7 @@ def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str
         "--interface": ",".join(args.interfaces) if args.interfaces else None,
         "--start-timeout": args.start_timeout,
         "--output-filename": args.output_filename,
-        "--rsh": rsh(args.ssh_port, args.ssh_identity_file),
+        "--rsh": shell if has_hosts else None,
     }
     for flag, value in values.items():
         run += [flag, str(value)] if value is not None else []
@@ -50,7 +52,10 @@ def translate(words: Sequence[str]) -> tuple[list[str], dict[str, str], list[str
     env = {name: write(value) for name, (value, write) in settings.items() if value is not None}
     env |= {name: given[name] for name in flags.SWITCHES.values() if given[name] is not None}
     env |= {"HOROVOD_START_TIMEOUT": str(args.start_timeout)} if args.start_timeout else {}
-    return [*run, "--", *command], env, flags.notes(given)
+    notes = flags.notes(given)
+    if shell is not None and not has_hosts:
+        notes.append("-p and -i have no effect: all ranks start on this machine; name hosts with -H or --hostfile")
+    return [*run, "--", *command], env, notes
 
 
 def _with_config(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
