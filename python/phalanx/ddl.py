@@ -139,7 +139,7 @@ def bcast(x: T, name: str | None = None) -> T:
     if _is_tensor(x):
         import phalanx.torch
 
-        result: Any = phalanx.torch.broadcast(x, 0, name=full)
+        result: Any = phalanx.torch.broadcast(x, 0, name=full)  # type: ignore[arg-type]
     else:
         result = _arrays.broadcast(x, 0, name=full)  # type: ignore[arg-type]
     _wait_for_device(x, 2)
@@ -239,8 +239,8 @@ def _lent(x: Any) -> tuple[Any, Any]:
 
         flat = _memory.on_host(x.detach()).reshape(-1).contiguous()
         return flat, _memory.lend(flat)
-    flat = np.ascontiguousarray(x).reshape(-1)
-    return flat, _arrays._lend(flat)
+    row = np.ascontiguousarray(x).reshape(-1)
+    return row, _arrays._lend(row)
 
 
 def _compare(x: Any, result: Any, label: str, op: int, rtol: float) -> None:
