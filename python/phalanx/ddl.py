@@ -15,7 +15,9 @@ Arrays are numpy's or tensors of torch; results are new. For 12 ranks on 3 hosts
 
 from __future__ import annotations
 
+import hashlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +25,7 @@ import numpy as np
 
 import phalanx.numpy as _arrays
 from phalanx import _phalanx, _world
-from phalanx.exceptions import CheckError, UnsupportedError
+from phalanx.exceptions import CheckError, MismatchError, UnsupportedError
 from phalanx.reductions import Average, Max, Min, Product, Sum
 
 T = TypeVar("T")
@@ -163,18 +165,41 @@ def allreduce_n(
     name: str | None = None,
     names: Sequence[str] | None = None,
 ) -> list[T]:
-    """Reduces several arrays in one operation: all of them, or none. ``names`` are for reports and errors."""
+    """Reduces several arrays in one operation: all of them, or none.
+
+    Arrays are told apart by their place; with ``names`` by these, whatever the order on each rank.
+    """
     if names is not None and len(names) != len(xs):
         raise ValueError(f"{len(names)} names were given for {len(xs)} arrays")
     if not xs:
         return []
-    return _reduced(list(xs), op, mpi, check, name, list(names) if names is not None else None, grouped=True)
+    if names is None:
+        return _reduced(list(xs), op, mpi, check, name, None, grouped=True)
+    twice = [one for one, n in Counter(names).items() if n > 1]
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} is given twice: each array needs its own")
+    order = sorted(range(len(xs)), key=lambda i: names[i])
+    called = [names[i] for i in order]
+    # Ranks that name other arrays wait for each other, and the stall report says so; nothing is summed with something else.
+    digest = hashlib.blake2b("\0".join(called).encode(), digest_size=6).hexdigest()
+    label = f"{name or 'allreduce_n'}.{digest}"
+    results = _reduced([xs[i] for i in order], op, mpi, check, label, called, grouped=True)
+    places = {i: place for place, i in enumerate(order)}
+    return [results[places[i]] for i in range(len(xs))]
 
 
 def grads_reduce(grads_and_vars: Sequence[tuple[Any, Any]], average: bool = True) -> list[tuple[Any, Any]]:
-    """Reduces the gradients of (gradient, variable) pairs; a gradient that is None stays None."""
+    """Reduces the gradients of (gradient, variable) pairs; a gradient that is None stays None, and must be None on all ranks."""
     pairs = list(grads_and_vars)
     present = [grad for grad, _ in pairs if grad is not None]
+    has = np.array([grad is not None for grad, _ in pairs], dtype=np.int32)
+    fewest, most = np.split(_arrays.allreduce(np.concatenate([has, -has]), op=Min, name="ddl.grads.present"), 2)
+    differing = np.flatnonzero(fewest != -most)
+    if differing.size:
+        numbers = ", ".join(map(str, differing[:10].tolist()))
+        raise MismatchError(
+            f"gradients {numbers} of {len(pairs)} are None on some ranks and not on others: give zeros where a rank has none"
+        )
     reduced = iter(allreduce_n(present, "avg" if average else "sum", name="grads"))
     return [(None if grad is None else next(reduced), var) for grad, var in pairs]
 

@@ -55,6 +55,27 @@ def functions() -> None:
     ddl.finalize()
 
 
+def named() -> None:
+    """Arrays go by their names; gradients that only some ranks have are refused on all."""
+    learner = _fresh(None)
+    names = ["a", "b"] if learner.rank == 0 else ["b", "a"]
+    xs = {"a": np.full(2, 1.0), "b": np.full(2, 10.0)}
+    got = dict(zip(names, ddl.allreduce_n([xs[name] for name in names], names=names), strict=True))
+    assert got["a"].tolist() == [2.0, 2.0]
+    assert got["b"].tolist() == [20.0, 20.0]
+    with pytest.raises(ValueError, match="'a' is given twice"):
+        ddl.allreduce_n([xs["a"], xs["b"]], names=["a", "a"])
+    pairs = [(np.ones(2), "w"), (None, "v")] if learner.rank == 0 else [(None, "w"), (np.ones(2), "v")]
+    with pytest.raises(phalanx.MismatchError, match="gradients 0, 1 of 2 are None on some ranks"):
+        ddl.grads_reduce(pairs)
+    assert ddl.grads_reduce([(np.ones(2), "w")])[0][0].tolist() == [1.0, 1.0]
+    ddl.finalize()
+
+
+def test_arrays_go_by_name_and_missing_gradients_are_refused() -> None:
+    run_ranks(2, named)
+
+
 def test_functions_give_what_numpy_gives() -> None:
     run_ranks(4, functions)
 

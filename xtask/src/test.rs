@@ -1,8 +1,7 @@
 //! `cargo xtask test`: everything that must hold. Goes on after a failure, so that one run tells all of them.
 //!
 //! Everything that runs is built once, with one profile and one set of features: tests, examples, the command, both libraries. Then tests
-//! run, afterwards Python with the examples beside it. All of them wait a lot; clippy and the doc tests have the cores meanwhile, with the
-//! lowest priority.
+//! and examples run, and Python beside them: all of them wait a lot. Clippy and the doc tests have the cores meanwhile, with the lowest priority.
 
 mod lines;
 mod nextest;
@@ -49,18 +48,20 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
             add("doc tests", stage::run(shell, &mut docs, Output::Kept));
         });
         if is_built {
-            add("tests", rust_tests(shell, listed.as_ref()));
-            let examples = scope.spawn(|| add("examples", example_runs(shell)));
-            let (verdict, environment) = python_tests(shell);
-            add("Python", verdict);
-            if let Some(environment) = environment {
-                for framework in &frameworks::ALL {
-                    let is_asked = asked.contains(&framework.name);
-                    add(framework.name, frameworks::test(shell, &environment, framework, is_asked));
+            let python = scope.spawn(|| {
+                let (verdict, environment) = python_tests(shell);
+                add("Python", verdict);
+                if let Some(environment) = environment {
+                    for framework in &frameworks::ALL {
+                        let is_asked = asked.contains(&framework.name);
+                        add(framework.name, frameworks::test(shell, &environment, framework, is_asked));
+                    }
+                    add("Python types", lint::run(shell, &environment));
                 }
-                add("Python types", lint::run(shell, &environment));
-            }
-            examples.join().expect("stages end with a verdict");
+            });
+            add("tests", rust_tests(shell, listed.as_ref()));
+            add("examples", example_runs(shell));
+            python.join().expect("stages end with a verdict");
         }
         beside.join().expect("stages end with a verdict");
     });
