@@ -85,6 +85,35 @@ def test_all_strategies_end_where_one_process_ends(n: int) -> None:
             assert explained.startswith("HYBRID" if option == "None" else option)
 
 
+def own_steps() -> list[dict[str, torch.Tensor]]:
+    """Steps of the user's own, with the optimizer that was given."""
+    made = []
+    for option in ("MPI", "HYBRID", "PS"):
+        net = Net()
+        optimizer = optimizer_of(net, "sgd")
+        config = parallax.Config(run_option=option, average_sparse=True)
+        session, n, worker, replicas = parallax.parallel_run((net, optimizer), parallax_config=config)
+
+        def step(ids: torch.Tensor, net: Net = net, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.zero_grad()
+            net(ids)["loss"].backward()
+            optimizer.step()
+
+        for i in range(STEPS):
+            session.run(step, feed_dict={"ids": [batch(i)[worker::n]] * replicas})
+        made.append({name: value.clone() for name, value in net.state_dict().items()})
+        session.close()
+    return made
+
+
+def test_a_function_makes_a_step_with_the_optimizer_that_was_given() -> None:
+    serial = alone("sgd", 2, average=True)
+    for results in run_ranks(2, own_steps):
+        for state in results:
+            for name, value in serial.items():
+                assert torch.allclose(state[name], value, atol=1e-6), name
+
+
 def placed() -> list[Any]:
     told = []
     for rows, rest in ((False, True), (True, False), (True, True)):

@@ -76,7 +76,11 @@ class TorchTrained:
         if has_rows and not self._config.average_sparse:
             # Before the step, and after the reduction, which averages everything.
             self._optimizer.register_step_pre_hook(_sum_rows)
-        self._optimizer = DistributedOptimizer(self._optimizer, named_parameters=named)
+        given: Any = self._optimizer
+        wrapped = DistributedOptimizer(given, named_parameters=named)
+        # A step of the user's own has only the optimizer that was given.
+        given.step, given.zero_grad = wrapped.step, wrapped.zero_grad
+        self._optimizer = wrapped
 
     def _alike(self) -> None:
         """All workers begin with what worker 0 has; servers have theirs."""

@@ -60,10 +60,11 @@ def parallel_run(
         start(resource_info, config)
     if task is not None and task.is_evaluator:
         raise ValueError("an evaluator does not train: call evaluate_continuously() in it, and not parallel_run()")
+    # Before a server joins, too: all ranks must have the same transport.
+    _use(config)
     if task is not None and task.is_ps:
         task.serve()
         sys.exit(0)
-    _use(config)
     _world.init()
     if config.redirect_path is not None and _STARTED not in os.environ and _world.rank() == 0:
         log.warning(
