@@ -100,6 +100,11 @@ pub fn given_secret() -> Result<Secret, NodeError> {
     secret_source::existing()?.ok_or(NodeError::NoSecret)
 }
 
+/// A meeting point as it may be shown in an error: without a password that somebody wrote into it.
+pub fn shown(text: &str) -> String {
+    meeting::without_password(text)
+}
+
 /// A fresh and public name of a job.
 pub fn fresh_job() -> [u8; 16] {
     board::fresh_id()

@@ -45,6 +45,8 @@ class ServedTables:
         self._tables = tables
         self._owner = os.getpid()
         self._optimizer: torch.optim.Optimizer | None = None
+        #: Whether ranks wait for each other's steps.
+        self._waits = True
         for number, table in enumerate(tables):
             table.core, table.number = core, number
 
@@ -148,6 +150,9 @@ class ServedTables:
     def _attend(self) -> Callable[[], None]:
         """This rank has no more data: it takes part in the others' steps without rows. What it gives ends that, once all have joined."""
         assert self._optimizer is not None
+        if not self._waits or not any(table.is_trained for table in self._tables):
+            # Nobody waits for this rank's steps.
+            return lambda: None
         return _Attendance(self, self._optimizer).end
 
 
@@ -338,6 +343,7 @@ def serve_tables(
     ]
     core = _phalanx.ServedTables(described, staleness, 0)
     served = ServedTables(core, tables)
+    served._waits = staleness is None or staleness >= 0
     if _phalanx.place()[0] == 0:
         for table, weight, _ in found:
             table.scatter(weight)

@@ -71,6 +71,15 @@ impl fmt::Display for Meeting {
     }
 }
 
+/// The text as it may be shown: what stands before an `@` could be a password.
+pub(crate) fn without_password(text: &str) -> String {
+    let begin = text.find("://").map_or(0, |at| at + 3);
+    match text[begin..].rfind('@') {
+        Some(at) => format!("{}...{}", &text[..begin], &text[begin + at..]),
+        None => text.to_string(),
+    }
+}
+
 /// What `PHALANX_RENDEZVOUS` says.
 pub(crate) fn told(var: Vars<'_>) -> Result<Option<Meeting>, DiscoverError> {
     let Some(value) = var("PHALANX_RENDEZVOUS").filter(|value| !value.is_empty()) else { return Ok(None) };
@@ -79,7 +88,7 @@ pub(crate) fn told(var: Vars<'_>) -> Result<Option<Meeting>, DiscoverError> {
     if var("PHALANX_LAUNCHER").is_some() {
         return Ok(Some(Meeting::Hub(addresses())));
     }
-    let failed = |why: String| DiscoverError::NotAMeeting { value: value.clone(), why };
+    let failed = |why: String| DiscoverError::NotAMeeting { value: without_password(&value), why };
     if let Some(rest) = value.strip_prefix("etcd://") {
         return etcd(rest).map(|board| Some(Meeting::Board(board))).map_err(failed);
     }

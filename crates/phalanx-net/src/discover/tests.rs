@@ -336,6 +336,7 @@ fn a_meeting_point_that_is_none_is_told_why() {
     ] {
         let error = at(place).unwrap_err();
         assert!(error.contains(why) && error.contains("write host:port[,host:port]"), "{place}: {error}");
+        assert!(!error.contains("word@"), "a password is not shown: {error}");
     }
     for good in ["n0", "n0:1", "::1", "[::1]:5", "fe80::1%eth0", "10.0.0.1:5,n0.lan:6"] {
         assert!(at(good).is_ok(), "{good}: {:?}", at(good));

@@ -101,7 +101,8 @@ impl NodeFlags {
         let Some(text) = args.rdzv.clone().or(told.filter(|text| !text.is_empty())) else {
             return if n_nodes == 1 { Ok(None) } else { Err(NodesError::NoPlace { n_nodes }) };
         };
-        let place = NodePlace::parse(&text).map_err(|why| NodesError::NotAPlace { text, why })?;
+        let place = NodePlace::parse(&text)
+            .map_err(|why| NodesError::NotAPlace { text: phalanx_net::nodes::shown(&text), why })?;
         // A host alone has nobody to meet.
         Ok((n_nodes > 1).then_some(NodeFlags { n_nodes, me, place }))
     }
