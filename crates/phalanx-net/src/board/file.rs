@@ -14,6 +14,12 @@ use std::{
     time::Duration,
 };
 
+/// What `link` answers where there are no hard links.
+const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+const EMLINK: i32 = rustix::io::Errno::MLINK.raw_os_error();
+const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
+const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+
 /// How often it is looked whether a file is there. A network file system does not tell.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -98,9 +104,22 @@ fn file(path: &Path, error: io::Error) -> BoardError {
     BoardError::File { path: path.display().to_string(), error }
 }
 
+/// Fails where the name is taken. File systems without hard links (some network shares) have no such step: there two that come within moments of
+/// each other may both succeed.
+fn put_where_nothing_is(aside: &Path, place: &Path) -> io::Result<()> {
+    match fs::hard_link(aside, place) {
+        Err(e)
+            if matches!(e.raw_os_error(), Some(EPERM | ENOSYS | EOPNOTSUPP | EMLINK)) && !place.exists() =>
+        {
+            fs::rename(aside, place)
+        }
+        other => other,
+    }
+}
+
 impl Notices for Directory {
     fn publish(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
-        self.write(key, text, |aside, place| fs::hard_link(aside, place))
+        self.write(key, text, put_where_nothing_is)
     }
 
     fn replace(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
