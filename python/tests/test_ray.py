@@ -271,7 +271,8 @@ def test_horovods_executor_keeps_its_actors_between_runs(ray: Any) -> None:
         # All ranks have returned, so the same actors go on.
         assert executor.run(summed, ["good"]) == [2.0, 2.0]
         assert executor.run(where) == first
-        with pytest.raises(phalanx.RankFailedError, match="rank 1: KeyError"):
+        # The first of the objects to fail: rank 1's own error, or what rank 0 heard of it.
+        with pytest.raises(phalanx.RankFailedError, match=r"rank 1(: KeyError| has shut down)"):
             ray.get(executor.run_remote(summed, ["bad"]))
         with pytest.raises(ValueError, match="callbacks belong to elastic jobs"):
             executor.run(where, callbacks=[print])

@@ -83,7 +83,8 @@ def test_the_logging_recipe_logs_on_the_master_only(tmp_path: Path) -> None:
     texts = [(folder / f"rank.{rank}" / "stderr").read_text() for rank in range(2)]
     losses = results(texts[0], r"step (\d+): loss ([\d.]+), \d+% of the letters guessed\n")
     assert list(losses) == [50, 100, 150, 200, 250, 300], texts
-    assert losses[300] < losses[50] < 3.3, "it learns"
+    # One batch's loss is noise; a model that learned nothing has 3.3.
+    assert max(losses.values()) < 3.0, "it learns"
     assert "letters guessed" not in texts[1]
 
 
