@@ -46,12 +46,24 @@ class TorchTrained:
         self._tables: ServedTables | None = None
         if self.strategy == "PS" or (self.strategy == "HYBRID" and sparse):
             self._tables = self._serve(sync)
+        else:
+            self._say_unused()
         rest = list(self._optimizer.param_groups)
         if any(group["params"] for group in rest):
             self._reduce(bool(sparse) and self._tables is None)
         self._alike()
         self._session = self._resumed()
         self._exports()
+
+    def _say_unused(self) -> None:
+        """No table is served: settings of tables have no effect."""
+        asked = {
+            "PSConfig.wire_dtype": self._config._ps.wire_dtype is not None,
+            "get_partitioner()": partitions.wanted() is not None,
+        }
+        unused = [name for name, is_asked in asked.items() if is_asked]
+        if unused and self._worker == 0:
+            log.warning("no table is on servers with %s here: %s has no effect", self.strategy, " and ".join(unused))
 
     def _serve(self, sync: bool) -> ServedTables:
         config, ps = self._config, self._config._ps
