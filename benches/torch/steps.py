@@ -1,23 +1,31 @@
 """Training steps of one model: alone, on two ranks that exchange nothing, with DistributedDataParallel over Gloo, or with Phalanx.
 
-steps.py MODE MODEL SECONDS    prints from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds of a step,
-                               peak memory, milliseconds of other threads than the main one in a step, context switches in a step
+steps.py MODE MODEL            under `race.py`, which says when to compute: after WARMUP steps every rank connects to STEPS_MEETING and then
+                               computes for as many seconds as each line from there says
+steps.py MODE MODEL SECONDS    by itself: one turn
+
+A turn ends with a line from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds of a step, peak memory,
+milliseconds of other threads than the main one in a step, context switches in a step.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-WARMUP, LEAST = 3, 8
+#: Steps before the first turn: the first eight, in which Phalanx compares the parameters of all ranks, and some more.
+WARMUP = 10
+#: Steps at the start of a turn that do not count, because another program had the caches; and the least number of those that count.
+WAKING, LEAST = 2, 8
 
 
 def resnet50_sizes() -> list[int]:
@@ -232,8 +240,37 @@ def aside() -> tuple[float, int]:
     return time.process_time() - time.thread_time(), used.ru_nvcsw + used.ru_nivcsw
 
 
+def turns(mode: str, rank: int, answer: Callable[[float], str]) -> None:
+    """Answers every request for a turn, of the race or of the command line."""
+    if len(sys.argv) > 3:
+        line = answer(float(sys.argv[3]))
+        if rank == 0:
+            print(line, flush=True)
+        return
+    with socket.socket(socket.AF_UNIX) as race:
+        race.connect(os.environ["STEPS_MEETING"])
+        race.sendall(f"{mode} {rank}\n".encode())
+        for line in race.makefile():
+            race.sendall(f"{answer(float(line))}\n".encode())
+
+
+def timed(step: Callable[[], None], peers: Alone, seconds: float) -> Iterator[float]:
+    """The seconds of each step of a turn on this rank."""
+    began = 0.0
+    for i in range(100_000):
+        if i == WAKING:
+            began = time.perf_counter()
+        # Also a barrier, so that all begin together.
+        if peers.slowest([time.perf_counter() - began if i > WAKING + LEAST else 0.0])[0] > seconds:
+            return
+        start = time.perf_counter()
+        step()
+        if i >= WAKING:
+            yield time.perf_counter() - start
+
+
 def main() -> None:
-    mode, model, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    mode, model = sys.argv[1], sys.argv[2]
     torch.set_num_threads(1)
     peers = MODES[mode]()
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[peers.rank % len(os.sched_getaffinity(0))]})
@@ -247,25 +284,21 @@ def main() -> None:
         loss(network(x)).backward()
         optimizer.step()
 
-    times: list[float] = []
-    began, before = 0.0, (0.0, 0)
-    for i in range(100_000):
-        if i == WARMUP:
-            began, before = time.perf_counter(), aside()
-        # Also a barrier, so that all begin together.
-        if peers.slowest([time.perf_counter() - began if i > WARMUP + LEAST else 0.0])[0] > seconds:
-            break
-        start = time.perf_counter()
+    for _ in range(WARMUP):
         step()
-        if i >= WARMUP:
-            times.append(time.perf_counter() - start)
-    computed, switched = (now - then for now, then in zip(aside(), before, strict=True))
-    others, switches = peers.slowest([computed * 1e3 / len(times), switched / len(times)])
-    times = sorted(peers.slowest(times))
     peak = int(peers.slowest([float(most_memory(step))])[0])
-    if peers.rank == 0:
+
+    def turn(seconds: float) -> str:
+        before = aside()
+        times = list(timed(step, peers, seconds))
+        computed, switched = (now - then for now, then in zip(aside(), before, strict=True))
+        n = len(times) + WAKING
+        others, switches = peers.slowest([computed * 1e3 / n, switched / n])
+        times = sorted(peers.slowest(times))
         middle, least = times[len(times) // 2] * 1e3, times[0] * 1e3
-        print(f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.2f}\t{least:.2f}\t{peak}\t{others:.2f}\t{switches:.1f}", flush=True)
+        return f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.3f}\t{least:.3f}\t{peak}\t{others:.2f}\t{switches:.1f}"
+
+    turns(mode, peers.rank, turn)
     peers.close()
 
 

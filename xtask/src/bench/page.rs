@@ -27,7 +27,7 @@ pub fn torch(command: &str, machine: &[(&'static str, String)], tables: &[Table]
     let page = format!(
         "# Training steps with PyTorch\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
          A step is zero_grad, forward, backward with the exchange of gradients, and the optimizer's step; its time is that of the slowest rank. Each \
-         number is the median over the rounds of each round's median; rounds of all programs were interleaved. DDP is torch's \
+         number is the median over the turns of each turn's median; turns of all programs were interleaved, after ten steps that do not count (in the first eight, ranks compare their parameters, and again in the 16th, 32nd, 64th and every 100th). DDP is torch's \
          DistributedDataParallel over Gloo with `gradient_as_bucket_view`, started by torchrun. `phalanx run` sets THP_MEM_ALLOC_ENABLE=1 for its ranks, so \
          that torch takes large tensors in huge pages; here every program has that setting, and one column shows DDP without it. \"Two apart\" are two ranks that compute at the same time and exchange nothing: what two processes take \
          from each other on this machine, whatever reduces their gradients. Efficiency is the time of one process alone over that of the optimizer; \"apart / optimizer\" is the part of a step that \

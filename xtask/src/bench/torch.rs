@@ -9,17 +9,27 @@ use crate::{
     profile::Profile,
     python::{self, Environment, Torch},
 };
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 pub const HELP: &str = "\
 cargo xtask bench torch [OPTIONS]
 
-  --rounds 3         how often everything is repeated; medians over the rounds are told
-  --seconds 2        for each model in each round
+  --rounds 5         turns of each program with each model; medians over the turns are told
+  --seconds 1        for each turn
+  --models LIST      only these, for a look: mlp, resnet, lm-dense, lm-sparse, wide, small, many, transformer, conv, tiny
   --out FILE         the page to write; default docs/benchmarks-torch.md; - for none
 ";
 
 const LIMIT: Duration = Duration::from_secs(180);
+/// For all turns of one model, beside the seconds that were asked for.
+const RACE_LIMIT: Duration = Duration::from_secs(300);
+/// Programs that take turns.
+const N_MODES: f64 = 6.0;
 /// Models, and how much of DistributedDataParallel's time ours may take.
 const MODELS: [(&str, &str, f64); 10] = [
     ("mlp", "MLP, 25 M parameters", 0.7),
@@ -33,11 +43,6 @@ const MODELS: [(&str, &str, f64); 10] = [
     ("conv", "convolutions with batch norm, 1.2 M", 1.0),
     ("tiny", "two tiny layers", 1.0),
 ];
-const MODES: [&str; 6] = ["single", "apart", "ddp", "phalanx", "phalanx-ddp", "ddp-plain"];
-/// Not ours: one that fails does not end the measurement.
-const PEERS: [&str; 2] = ["ddp", "ddp-plain"];
-/// What `phalanx run` sets for its ranks, given to all programs but one: torch takes large tensors in huge pages.
-const HUGE_PAGES: (&str, &str) = ("THP_MEM_ALLOC_ENABLE", "1");
 /// Microseconds that small things may take.
 const SMALL: [(&str, f64); 5] = [
     ("allreduce_ of 4 bytes", 60.0),
@@ -55,6 +60,7 @@ const MEASURABLE: f64 = 1e6;
 struct Options {
     rounds: usize,
     seconds: f64,
+    models: Vec<&'static str>,
     out: Option<String>,
 }
 
@@ -73,21 +79,13 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         return Err("there is no torch to measure with".into());
     }
     let mut figures = Figures::new();
+    for model in &options.models {
+        eprintln!("{model}: {} turns of each program ...", options.rounds);
+        race(shell, &environment, model, &options, &mut figures)?;
+    }
     for round in 1..=options.rounds {
-        for (model, ..) in MODELS {
-            for mode in MODES {
-                eprintln!("round {round} of {}, {model}, {mode} ...", options.rounds);
-                match step(shell, &environment, mode, model, options.seconds) {
-                    Ok(text) => keep_step(&text, &mut figures)?,
-                    Err(why) if PEERS.contains(&mode) => {
-                        eprintln!("{mode} failed; this round goes on without its figure: {why}");
-                    }
-                    Err(why) => return Err(why),
-                }
-            }
-        }
-        eprintln!("round {round} of {}, small things ...", options.rounds);
-        let text = phalanx(shell, &environment, Path::new("benches/torch/small.py"), &[])?;
+        eprintln!("small things, round {round} of {} ...", options.rounds);
+        let text = phalanx(shell, &environment, Path::new("benches/torch/small.py"))?;
         for line in text.lines().filter_map(|line| line.strip_prefix("small\t")) {
             let (name, value) = line.split_once('\t').ok_or_else(|| format!("unreadable: {line}"))?;
             keep(&mut figures, "small", name, value)?;
@@ -106,7 +104,12 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
-    let mut options = Options { rounds: 3, seconds: 2.0, out: Some("docs/benchmarks-torch.md".into()) };
+    let mut options = Options {
+        rounds: 5,
+        seconds: 1.0,
+        models: MODELS.map(|(model, ..)| model).to_vec(),
+        out: Some("docs/benchmarks-torch.md".into()),
+    };
     let mut args = args.iter();
     while let Some(flag) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
@@ -121,6 +124,13 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
                 let text = value()?;
                 options.seconds = text.parse().ok().filter(|s| *s > 0.0).ok_or_else(|| bad(text))?;
             }
+            "--models" => {
+                let text = value()?;
+                let known =
+                    |name: &str| MODELS.map(|(model, ..)| model).into_iter().find(|model| *model == name);
+                options.models =
+                    text.split(',').map(known).collect::<Option<_>>().ok_or_else(|| bad(text))?;
+            }
             "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
             other => return Err(bad(other)),
         }
@@ -128,61 +138,52 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
     Ok(Some(options))
 }
 
-fn step(
+/// All turns of one model; `race.py` starts the programs and says whose turn it is.
+fn race(
     shell: &Shell,
     environment: &Environment,
-    mode: &str,
     model: &str,
-    seconds: f64,
-) -> Result<String, String> {
-    let seconds = seconds.to_string();
-    let script = Path::new("benches/torch/steps.py");
-    let args = [mode, model, &seconds];
-    let mut command = match mode {
-        "single" => {
-            let mut command = shell.command(&environment.python);
-            command.arg(script);
-            command
-        }
-        "ddp" | "ddp-plain" => {
-            let mut command = shell.command(&environment.python);
-            command
-                .args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
-                .arg(script);
-            command
-        }
-        _ => return phalanx(shell, environment, script, &args),
-    };
-    command.args(args).env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
-    if mode != "ddp-plain" {
-        command.env(HUGE_PAGES.0, HUGE_PAGES.1);
-    }
-    Ok(shell.must(&mut command, Output::Kept, LIMIT)?.stdout)
+    options: &Options,
+    figures: &mut Figures,
+) -> Result<(), String> {
+    let (seconds, rounds) = (options.seconds.to_string(), options.rounds.to_string());
+    let mut command = shell.command(&environment.python);
+    command.args(["benches/torch/race.py", model, &seconds, &rounds]).arg(command_of(environment));
+    command.current_dir(&shell.root);
+    let turns = Duration::from_secs_f64(options.seconds * N_MODES * options.rounds as f64 * 4.0);
+    let text = shell.must(&mut command, Output::Kept, RACE_LIMIT + turns)?.stdout;
+    keep_steps(&text, figures)
+}
+
+/// The `phalanx` command that came with the package.
+fn command_of(environment: &Environment) -> PathBuf {
+    environment.python.with_file_name("phalanx")
 }
 
 /// Runs a script on two ranks.
-fn phalanx(shell: &Shell, environment: &Environment, script: &Path, args: &[&str]) -> Result<String, String> {
-    let mut command = shell.command(environment.python.with_file_name("phalanx"));
+fn phalanx(shell: &Shell, environment: &Environment, script: &Path) -> Result<String, String> {
+    let mut command = shell.command(command_of(environment));
     command.args(["run", "-np", "2", "--tag-output", "never", "--"]).arg(&environment.python).arg(script);
-    command.args(args).env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
+    command.env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
     Ok(shell.must(&mut command, Output::Kept, LIMIT)?.stdout)
 }
 
-/// The line that `steps.py` prints.
-fn keep_step(text: &str, figures: &mut Figures) -> Result<(), String> {
-    let fields: Vec<&str> = text
-        .lines()
-        .map(|line| line.split('\t').collect())
-        .find(|f: &Vec<&str>| f.len() == 9)
-        .ok_or_else(|| format!("steps.py printed no figures:\n{text}"))?;
-    let [mode, model, _, bytes, middle, _, peak, others, switches] = fields[..] else {
-        unreachable!("nine were asked for")
-    };
-    keep(figures, mode, model, middle)?;
-    keep(figures, &format!("{mode} memory"), model, peak)?;
-    keep(figures, &format!("{mode} others"), model, others)?;
-    keep(figures, &format!("{mode} switches"), model, switches)?;
-    keep(figures, "bytes", model, bytes)
+/// The lines of `steps.py`, one for each turn.
+fn keep_steps(text: &str, figures: &mut Figures) -> Result<(), String> {
+    let lines = text.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    let mut n_turns = 0;
+    for fields in lines.filter(|fields| fields.len() == 9) {
+        let [mode, model, _, bytes, middle, _, peak, others, switches] = fields[..] else {
+            unreachable!("nine were asked for")
+        };
+        n_turns += 1;
+        keep(figures, mode, model, middle)?;
+        keep(figures, &format!("{mode} memory"), model, peak)?;
+        keep(figures, &format!("{mode} others"), model, others)?;
+        keep(figures, &format!("{mode} switches"), model, switches)?;
+        keep(figures, "bytes", model, bytes)?;
+    }
+    if n_turns == 0 { Err(format!("steps.py printed no figures:\n{text}")) } else { Ok(()) }
 }
 
 fn keep(figures: &mut Figures, what: &str, of: &str, value: &str) -> Result<(), String> {
@@ -285,19 +286,21 @@ mod tests {
         for (mode, ms) in
             [("ddp", "200.0"), ("ddp", "100.0"), ("ddp", "180.0"), ("phalanx", "90.0"), ("single", "81")]
         {
-            keep_step(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\t2.5\t7\n"), &mut figures)
+            keep_steps(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\t2.5\t7\n"), &mut figures)
                 .unwrap();
         }
         let text = steps_table(&figures).text();
         assert!(text.contains("0.50x, goal 0.70 ✓") && text.contains("90 %"), "{text}");
         assert!(aside_table(&figures).text().contains("2.5"));
-        assert!(keep_step("nothing", &mut figures).is_err());
+        assert!(keep_steps("nothing", &mut figures).is_err());
     }
 
     #[test]
     fn options_are_read_and_nonsense_is_refused() {
         let parse = |line: &str| parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
         assert_eq!(parse("--rounds 2 --out -").unwrap().unwrap().out, None);
+        assert_eq!(parse("--models tiny,mlp").unwrap().unwrap().models, ["tiny", "mlp"]);
+        assert!(parse("--models tiny,mpl").is_err());
         assert!(parse("--rounds 0").is_err() && parse("--seconds x").is_err() && parse("--fast").is_err());
         assert!(parse("--help").unwrap().is_none());
     }
