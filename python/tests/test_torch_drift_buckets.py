@@ -173,3 +173,49 @@ def alone_in_its_bucket() -> list[float]:
 def test_a_gradient_alone_in_its_bucket_is_reduced_in_its_own_memory(n: int) -> None:
     """BUCKET-5."""
     alike(run_ranks(n, alone_in_its_bucket))
+
+
+class Layouts(torch.nn.Module):
+    """Small parameters: one in order, one laid out by channels, a scalar, one without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = torch.nn.Parameter(torch.zeros(3, 4))
+        self.channels = torch.nn.Parameter(torch.zeros(2, 3, 2, 2).to(memory_format=torch.channels_last))
+        self.scalar = torch.nn.Parameter(torch.zeros(()))
+        self.nothing = torch.nn.Parameter(torch.zeros(0, 5))
+
+
+@each_way
+def gradients_of_any_layout(how: str) -> list[list[float]]:
+    """Gradients are reduced element by element, wherever the pass or the program has put them."""
+    net, n = Layouts(), hvd.size()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=LR), net.named_parameters(), op=hvd.Sum)
+    counting = {name: torch.arange(p.numel(), dtype=torch.float32).view(p.shape) for name, p in net.named_parameters()}
+
+    def moved(p: torch.Tensor) -> None:
+        assert p.grad is not None
+        if how == "strided":
+            # Its elements are in another order in memory.
+            p.grad = p.grad.t().contiguous().t()
+        elif how == "expanded":
+            p.grad = torch.ones(()).expand(p.shape) * (hvd.rank() + 1)
+        elif how == "elsewhere":
+            p.grad.data = p.grad.clone()
+
+    net.plain.register_post_accumulate_grad_hook(moved)
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum((p * counting[name] * (hvd.rank() + 1)).sum() for name, p in net.named_parameters()).backward()  # type: ignore[union-attr]
+        for name, p in net.named_parameters():
+            total = sum(range(1, n + 1))
+            wanted = torch.ones(3, 4) if how == "expanded" and name == "plain" else counting[name]
+            assert p.grad is not None and torch.equal(p.grad, wanted * total), name
+            assert p.grad._version > 0 or n == 1 or p.numel() == 0, "autograd does not know that it was written to"
+        optimizer.step()
+    return bits(net)
+
+
+@pytest.mark.parametrize("how", ["plain", "strided", "expanded", "elsewhere"])
+def test_small_gradients_of_any_layout(n: int, how: str) -> None:
+    alike(run_ranks(n, gradients_of_any_layout, how))

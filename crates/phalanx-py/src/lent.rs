@@ -1,5 +1,6 @@
 //! Python's memory, lent to the engine together with the object that owns it.
 
+use crate::packing::Placed;
 use phalanx_collective::engine::{EngineTensor, spec::Form};
 use phalanx_core::DType;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
@@ -48,6 +49,47 @@ impl LentTensor {
         // SAFETY: the range was just checked against the tensor's bytes, which its keeper holds and which may be written; `bytes` cannot
         // overlap them, because it is memory of Rust's. Every pattern is a value of the element types, and of bools it was checked.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.address().add(at), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies tensors into this one, each to its place.
+    pub fn copy_in(&mut self, placed: &[Placed]) -> Result<(), &'static str> {
+        self.check_places(placed)?;
+        for of in placed.iter().filter(|of| of.n_bytes > 0) {
+            // SAFETY: the place is within the tensor, as was just checked. `python/phalanx` takes the address from a contiguous tensor of
+            // that number of bytes, which it holds during the call; the GIL is held, too, so no Python program resizes it. `copy` permits overlap.
+            // The program lets no thread write to a gradient while it is reduced.
+            unsafe {
+                let from = std::ptr::with_exposed_provenance::<u8>(of.address);
+                std::ptr::copy(from, self.0.address().add(of.start), of.n_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies this tensor to others, from the place of each.
+    pub fn copy_out(&self, placed: &[Placed]) -> Result<(), &'static str> {
+        self.check_places(placed)?;
+        for of in placed.iter().filter(|of| of.n_bytes > 0) {
+            // SAFETY: as in `copy_in`, with source and destination exchanged; both tensors have the same element type, so every value that
+            // is copied is one of it.
+            unsafe {
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(of.address);
+                std::ptr::copy(self.0.address().add(of.start), to, of.n_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_places(&self, placed: &[Placed]) -> Result<(), &'static str> {
+        let n = self.0.bytes().len();
+        let fits = |of: &Placed| of.start.checked_add(of.n_bytes).is_some_and(|end| end <= n);
+        if !placed.iter().all(fits) {
+            return Err("a place is beyond the end of the buffer");
+        }
+        if placed.iter().any(|of| of.address == 0 && of.n_bytes > 0) {
+            return Err("a tensor has no memory");
+        }
         Ok(())
     }
 }

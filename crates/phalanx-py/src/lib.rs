@@ -19,6 +19,7 @@ mod lent;
 mod native;
 mod offers;
 mod operation;
+mod packing;
 mod sampler;
 mod session;
 mod stack;
@@ -50,6 +51,7 @@ mod _phalanx {
         },
         native::{native_failure, native_table},
         operation::Operation,
+        packing::Packing,
         sampler::{DataIndices, DataSampler},
         session::{CheckpointFile, CheckpointFollower, SessionCore, SessionHook},
         stack::tell_failure,

@@ -5,6 +5,9 @@ is sent, and never back. Small gradients keep their own memory and get their res
 the copy. A large gradient alone in its bucket that is made anew in every pass is reduced in its own memory: copying it costs more than
 shared memory gains.
 
+Small gradients that lie in memory as the bucket has them are copied by their addresses, all with one call; torch's own copy of many tensors
+costs several times as much for each.
+
 From ``load`` to ``arrive`` the memory belongs to the engine.
 
 * BUCKET-2: a gradient that the program holds stays valid: if it is the parameter's current one, it gets the result; if it is of an
@@ -25,7 +28,7 @@ from sys import getrefcount
 import torch
 
 from phalanx import _phalanx, _world
-from phalanx.torch._memory import CODES
+from phalanx.torch._memory import CODES, lend
 
 #: Gradients of buckets with fewer bytes a member stay where they are.
 _SMALL = 16 << 10
@@ -45,9 +48,24 @@ def _references() -> tuple[int, int, int]:
     return max(map(getrefcount, [p.grad])), max(map(getrefcount, [torch.zeros(1)])), _n_users(p.grad)
 
 
-_GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
+_GRAD, _IS_SPARSE, _DTYPE, _N_BYTES = map(attrgetter, ("grad", "is_sparse", "dtype", "nbytes"))
+_ADDRESS, _IS_IN_ORDER = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 _OF_GRADIENT, _OF_VIEW, _OF_MEMORY = _references()
+
+
+def _versions_are_ours() -> bool:
+    """Whether this torch lets us say that we wrote to many tensors."""
+    tensor = torch.zeros(1)
+    before = tensor._version
+    try:
+        torch.autograd.graph.increment_version([tensor])
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return tensor._version > before
+
+
+_CAN_PACK = _versions_are_ours()
 
 
 class Bucket:
@@ -66,6 +84,10 @@ class Bucket:
         self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
         #: Small gradients that get their results; none where the parameter has no dense one.
         self._back: list[torch.Tensor | None] = []
+        #: How small gradients are copied by their addresses, their numbers of bytes, and where they were when they were sent.
+        self._packing: _phalanx.Packing | None = None
+        self._sizes: list[int] = []
+        self._packed: list[int] = []
         #: Places of the members that travel.
         self._places: Sequence[int] = ()
         #: The gradient that travels in its own memory, and the last one that did (BUCKET-5).
@@ -76,7 +98,7 @@ class Bucket:
     def reset(self) -> None:
         """For the next pass."""
         self.n_missing, self.is_sent = len(self.ps), False
-        self._held, self._back, self._lent = [], [], None
+        self._held, self._back, self._packed, self._lent = [], [], [], None
 
     def load(self, places: Sequence[int] | None = None) -> torch.Tensor:
         """The memory with this rank's gradients; zeros for those that it does not have, and for places not in the list."""
@@ -140,6 +162,8 @@ class Bucket:
         views, dense = self._views, [grad for grad in grads if grad is not None]
         if places is None and len(dense) == len(views) and not any(map(_IS_SPARSE, dense)):
             self._back = grads
+            if self._pack(dense):
+                return self._flat
         else:
             if places is not None:
                 self._flat.zero_()
@@ -158,6 +182,30 @@ class Bucket:
                 _copy(views, dense)
         return self._flat
 
+    def _pack(self, grads: list[torch.Tensor]) -> bool:
+        """Copies the gradients of all members by their addresses, if they lie there as in the bucket; returns whether they do."""
+        self._packed = []
+        if (
+            self._packing is None
+            or set(map(_DTYPE, grads)) != {self._flat.dtype}
+            or not all(map(_IS_IN_ORDER, grads))
+            or list(map(_N_BYTES, grads)) != self._sizes
+        ):
+            return False
+        self._packed = list(map(_ADDRESS, grads))
+        self._packing.pack(lend(self._flat), self._packed)
+        return True
+
+    def _unpack(self, grads: list[torch.Tensor]) -> bool:
+        """Copies the results back by address; returns whether the gradients are still where they were."""
+        packed, self._packed = self._packed, []
+        if not packed or self._packing is None or list(map(_ADDRESS, grads)) != packed:
+            return False
+        self._packing.unpack(lend(self._flat), packed)
+        # Autograd shall notice that the values it may have saved are not these.
+        torch.autograd.graph.increment_version(grads)
+        return True
+
     def _arrive_small(self) -> None:
         views = self._views
         grads = [grad for grad in self._back if grad is not None]
@@ -166,7 +214,7 @@ class Bucket:
             for place in self._places:
                 if self._back[place] is None:
                     self.ps[place].grad = self._views[place].clone()
-        if grads:
+        if grads and not self._unpack(grads):
             with torch.no_grad():
                 _give(grads, views)
         if any(map(is_not, map(_GRAD, self.ps), self._back)):
@@ -212,6 +260,11 @@ class Bucket:
         self._views = [_view(self._flat, start, p) for start, p in zip(starts, self.ps, strict=True)]
         self._addresses = [view.data_ptr() for view in self._views]
         self._age, self._n_users = _world.age(), _n_users(self._flat)
+        self._sizes = [p.numel() * p.element_size() for p in self.ps]
+        # Elements of other layouts are not in the order of the bucket.
+        can_pack = _CAN_PACK and first.device.type == "cpu" and not any(map(is_laid_out, self.ps))
+        places = [(start * first.element_size(), n) for start, n in zip(starts, self._sizes, strict=True)]
+        self._packing = _phalanx.Packing(places) if self._is_small and can_pack else None
 
     def is_loadable(self, takes_sparse: bool) -> bool:
         """Whether every member has a gradient, and all of them can be sent in this bucket."""

@@ -264,10 +264,15 @@ class Reducer:
     # What a backward pass does.
 
     def _on_gradient(self, member: _Member, p: _Parameter) -> None:
-        if self._task == _task_id() and self._state[member.index] < _BORN:
+        # In full, because it runs for every parameter of every pass: what `_is_born` does where nothing is due and more is to come.
+        state, i, bucket = self._state, member.index, member.bucket
+        if self._task != _task_id() or state[i] >= _BORN:
+            self._notice(member)
+        elif self._due or bucket is None or bucket.n_missing == 1:
             self._is_born(member)
         else:
-            self._notice(member)
+            state[i] = _BORN
+            bucket.n_missing -= 1
 
     def _notice(self, member: _Member) -> None:
         """As :meth:`_is_born`, for the first gradient of a pass, and for gradients that are not sent immediately."""
