@@ -28,6 +28,7 @@ pub mod task;
 mod tls;
 pub mod voice;
 mod watch;
+mod whole_file;
 mod world;
 
 /// For the fuzz targets only: decoders that nobody else may call.

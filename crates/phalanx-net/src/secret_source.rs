@@ -3,12 +3,13 @@
 use crate::{
     error::NetError,
     secret::{LEN, Secret},
+    whole_file,
 };
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::{
     fs,
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    io::{self, Read},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -62,40 +63,66 @@ pub fn given() -> Result<Option<Secret>, NetError> {
 }
 
 fn given_by(var: &dyn Fn(&str) -> Option<String>) -> Result<Option<Secret>, NetError> {
-    let names = ["PHALANX_SECRET_FD", "PHALANX_SECRET", "PHALANX_SECRET_FILE"];
-    if let Some(name) = names.into_iter().find(|name| var(name).is_some_and(|value| value.trim().is_empty()))
-    {
-        let why = format!("{name} is set and empty: give it a value, or unset it");
-        return Err(NetError::Secret { why });
-    }
-    if let Some(fd) = var("PHALANX_SECRET_FD") {
+    // An empty one is passed over where another gives a secret.
+    let value = |name: &str| var(name).filter(|value| !value.trim().is_empty());
+    if let Some(fd) = value("PHALANX_SECRET_FD") {
         return inherited(&fd).map(Some);
     }
-    if let Some(text) = var("PHALANX_SECRET") {
+    if let Some(text) = value("PHALANX_SECRET") {
         return from_user("PHALANX_SECRET", &text).map(Some);
     }
-    let Some(path) = var("PHALANX_SECRET_FILE") else { return Ok(None) };
+    let Some(path) = value("PHALANX_SECRET_FILE") else {
+        let names = ["PHALANX_SECRET_FD", "PHALANX_SECRET", "PHALANX_SECRET_FILE"];
+        let Some(empty) = names.into_iter().find(|name| var(name).is_some()) else { return Ok(None) };
+        let why = format!("{empty} is set and empty: give it a value, or unset it");
+        return Err(NetError::Secret { why });
+    };
     let from = format!("PHALANX_SECRET_FILE={path}");
     let failed = |e: io::Error| NetError::Secret { why: format!("{from}: {e}") };
     guard(Path::new(&path)).map_err(failed)?;
     from_user(&from, &fs::read_to_string(&path).map_err(failed)?).map(Some)
 }
 
-/// Nobody else can change the file; nobody else can read it, where this user could forbid that. Containers get secrets in /run or on file
-/// systems that they cannot write, readable for all who are inside.
+/// Nobody else can change the file; nobody else can read it, where this user could forbid that.
 fn guard(path: &Path) -> io::Result<()> {
     let found = fs::metadata(path)?;
-    let denied = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    if found.mode() & 0o022 != 0 {
-        return denied("other users can write it; run chmod 600 on it");
+    let kept = Kept {
+        mode: found.mode(),
+        is_mine: found.uid() == rustix::process::geteuid().as_raw(),
+        is_in_run: fs::canonicalize(path)?.starts_with("/run"),
+        is_on_read_only_mount: is_on_read_only_mount(path),
+    };
+    match objection(&kept) {
+        Some(why) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
+        None => Ok(()),
     }
-    let is_mine = found.uid() == rustix::process::geteuid().as_raw();
-    let is_in_run = fs::canonicalize(path)?.starts_with("/run");
-    let is_mounted = || statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
-    if found.mode() & 0o044 != 0 && is_mine && !is_in_run && !is_mounted() {
-        return denied("other users can read it; run chmod 600 on it");
+}
+
+/// How a file with a secret is kept.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    mode: u32,
+    is_mine: bool,
+    is_in_run: bool,
+    is_on_read_only_mount: bool,
+}
+
+/// Containers get secrets in /run, or on mounts that they cannot write, with any mode (Kubernetes: `defaultMode`): nobody who sees such a mount
+/// can change the file or its mode. Who can where it is mounted from is not seen here.
+fn objection(kept: &Kept) -> Option<&'static str> {
+    if kept.is_on_read_only_mount {
+        None
+    } else if kept.mode & 0o022 != 0 {
+        Some("other users can write it; run chmod 600 on it, or mount it read-only")
+    } else if kept.mode & 0o044 != 0 && kept.is_mine && !kept.is_in_run {
+        Some("other users can read it; run chmod 600 on it")
+    } else {
+        None
     }
-    Ok(())
+}
+
+fn is_on_read_only_mount(path: &Path) -> bool {
+    statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 fn var(name: &str) -> Option<String> {
@@ -127,7 +154,7 @@ fn inherited(fd: &str) -> Result<Secret, NetError> {
 fn users_key(path: &Path) -> io::Result<Secret> {
     match fs::read_to_string(path) {
         Ok(text) => {
-            if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+            if fs::metadata(path)?.mode() & 0o077 != 0 && !is_on_read_only_mount(path) {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
                     "other users can read it; run chmod 600 on it",
@@ -150,17 +177,8 @@ fn users_key(path: &Path) -> io::Result<Secret> {
         }
     }
     let text: String = Secret::random().expose().iter().map(|b| format!("{b:02x}")).collect();
-    // Written aside and linked, so that of several ranks that come first one wins and nobody reads half a key.
-    let aside = path.with_extension(format!("new.{}", std::process::id()));
-    fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&aside)?
-        .write_all(text.as_bytes())?;
-    let linked = fs::hard_link(&aside, path);
-    fs::remove_file(&aside)?;
-    match linked {
+    // Of several ranks that come first one wins.
+    match whole_file::create(path, &text) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ => Ok(Secret::from_text(&fs::read_to_string(path)?)),
     }
@@ -169,6 +187,7 @@ fn users_key(path: &Path) -> io::Result<Secret> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn secrets_that_can_be_guessed_are_refused() {
@@ -191,6 +210,38 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_secret_beside_a_good_one_is_passed_over() {
+        let path = std::env::temp_dir().join(format!("phalanx-secret-beside-{}", std::process::id()));
+        fs::write(&path, "correct horse battery staple").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let file = path.to_str().unwrap();
+        let good = Secret::from_text("correct horse battery staple");
+        for vars in [
+            [("PHALANX_SECRET", ""), ("PHALANX_SECRET_FILE", file)],
+            [("PHALANX_SECRET", "correct horse battery staple"), ("PHALANX_SECRET_FILE", "")],
+            [("PHALANX_SECRET_FD", " "), ("PHALANX_SECRET_FILE", file)],
+        ] {
+            let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+            assert_eq!(given_by(&var).unwrap().as_ref(), Some(&good), "{vars:?}");
+        }
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_mount_that_cannot_be_written_keeps_a_secret_whatever_its_mode() {
+        let here = Kept { mode: 0o777, is_mine: true, is_in_run: false, is_on_read_only_mount: false };
+        assert!(objection(&here).unwrap().starts_with("other users can write it"));
+        assert!(objection(&Kept { is_in_run: true, ..here }).is_some(), "others can change it there");
+        for mode in [0o777, 0o644, 0o444, 0o400] {
+            assert_eq!(objection(&Kept { mode, is_on_read_only_mount: true, ..here }), None, "{mode:o}");
+        }
+        assert!(objection(&Kept { mode: 0o644, ..here }).is_some());
+        for kept in [Kept { is_in_run: true, ..here }, Kept { is_mine: false, ..here }] {
+            assert_eq!(objection(&Kept { mode: 0o444, ..kept }), None, "it is not this user's to change");
+        }
+    }
+
+    #[test]
     fn a_file_that_others_read_or_write_is_refused() {
         let path = std::env::temp_dir().join(format!("phalanx-secret-file-{}", std::process::id()));
         fs::write(&path, "correct horse battery staple").unwrap();
@@ -203,7 +254,7 @@ mod tests {
         assert_eq!(with(0o400), Ok(true));
         for (mode, why) in [(0o644, "can read it"), (0o640, "can read it"), (0o620, "can write it")] {
             let error = with(mode).unwrap_err();
-            assert!(error.ends_with(&format!("other users {why}; run chmod 600 on it")), "{mode:o}: {error}");
+            assert!(error.contains(&format!("other users {why}; run chmod 600 on it")), "{mode:o}: {error}");
         }
         fs::remove_file(&path).unwrap();
     }

@@ -1,7 +1,7 @@
 //! The job's secret reaches every rank and nothing that others can read.
 
-use crate::launch::support::{Running, run};
-use std::fs;
+use crate::launch::support::{Running, finish, phalanx, run};
+use std::{fs, process::Command};
 
 const SHOW: &str = "od -An -v -tx1 /proc/self/fd/$PHALANX_SECRET_FD | tr -d ' \\n'; echo; exec sleep 1000";
 
@@ -44,4 +44,45 @@ fn every_job_has_its_own_secret() {
     let show = "od -An -v -tx1 /proc/self/fd/$PHALANX_SECRET_FD";
     let secret = || run(&["-np", "1", "sh", "-c", show]).stdout;
     assert_ne!(secret(), secret());
+}
+
+/// Kubernetes and Docker mount secrets so; the mode is of their choice.
+#[test]
+fn a_secret_on_a_read_only_mount_may_have_any_mode() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|s| s.success()) {
+        eprintln!("skipped: mounts of one's own need root");
+        return;
+    }
+    let us = phalanx(&[]).get_program().to_string_lossy().into_owned();
+    let mounted = "mount -t tmpfs none /mnt && echo correct horse battery staple > /mnt/key && chmod $0 /mnt/key && mount -o remount,$1 /mnt \
+                   && shift && PHALANX_SECRET_FILE=/mnt/key exec \"$@\"";
+    let node = [
+        "run",
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--rdzv",
+        "127.0.0.1:1",
+        "--start-timeout",
+        "0.1",
+        "true",
+    ];
+    let with = |mode: &str, how: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", mounted, mode, how, &us])
+            .args(node)
+            .env_remove("PHALANX_SECRET");
+        finish(&mut command)
+    };
+    for mode in ["777", "644", "400"] {
+        let done = with(mode, "ro");
+        assert!(done.code == Some(124) && done.stderr.contains("no launcher of node 0"), "{mode}: {done:?}");
+    }
+    for (mode, why) in [("777", "other users can write it"), ("644", "other users can read it")] {
+        let done = with(mode, "rw");
+        assert!(done.code == Some(1) && done.stderr.contains(why), "{mode}: {done:?}");
+    }
 }
