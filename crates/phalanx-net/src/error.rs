@@ -132,15 +132,25 @@ pub enum BoardError {
     File { path: String, error: io::Error },
     #[error("others can write {path}: choose a directory that is yours, or run chmod go-w on it")]
     OthersWrite { path: String },
-    #[error("what rank 0 wrote there was made with another secret; is it another job's?")]
-    OtherSecret,
+    #[error(
+        "what {who} wrote there was made with another secret; is it another job's? Give all of this job the same secret, or this job a place of \
+         its own"
+    )]
+    OtherSecret { who: String },
+    #[error(
+        "waited {waited_s:.1} s for {what} of this job to replace an entry where nobody answers: {why}; raise PHALANX_START_TIMEOUT if it is \
+         only slow"
+    )]
+    Stale { what: &'static str, waited_s: f64, why: Box<BoardError> },
+    #[error("an entry {key:?} is there and does not go away; remove it, or give this job a place of its own")]
+    There { key: String },
     #[error("what rank 0 wrote there is of another build of phalanx; install the same one on every host")]
     OtherBuild,
     #[error(
-        "{what} of this job is already there ({who}); give every process a number of its own, or this job a directory of its own"
+        "{what} of this job is already there ({who}); give every process a number of its own, or this job a place of its own"
     )]
     Taken { what: &'static str, who: String },
-    #[error("{what} of another job meets there ({who}); give this job a directory of its own")]
+    #[error("{what} of another job meets there ({who}); give this job a place of its own")]
     TakenByOther { what: &'static str, who: String },
     #[error(
         "etcd at {address} took the question and did not answer within {waited_s:.1} s; see that it runs and has a leader: \

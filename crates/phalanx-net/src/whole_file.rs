@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn no_two_names_aside_are_equal() {
-        let place = Path::new("/home/ada/.phalanx/secret");
+        let place = Path::new("/keys/secret");
         let (a, b) = (aside(place), aside(place));
         assert_ne!(a, b);
         assert_eq!(a.parent(), place.parent());

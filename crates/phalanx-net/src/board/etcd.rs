@@ -1,9 +1,9 @@
 //! etcd as a board, through its v3 JSON gateway. Others can read it, so ranks need a given secret; the connection is plain HTTP.
 //!
 //! - RDZV-7: what a rank puts there belongs to a lease that ends [`LEASE_S`] seconds after the rank: a job that was killed leaves nothing.
-//!   While the entry of another job is there, a rank 0 with the same name waits for it to go away.
+//!   A rank 0 with the same name waits for that; while the other one is alive it is refused (RDZV-8).
 
-use super::{Notices, Wait, base64, http, wire::nonsense};
+use super::{LOOK_EVERY, Notices, Wait, base64, http, wire::nonsense};
 use crate::error::BoardError;
 use phalanx_core::Rank;
 use serde_json::{Value, json};
@@ -15,7 +15,6 @@ use std::{
 
 /// How long an entry outlives the rank that made it.
 const LEASE_S: u64 = 10;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LONGEST: usize = 8 << 10;
 
 #[derive(Debug)]
@@ -102,11 +101,6 @@ fn ask(endpoints: &[String], path: &str, question: &Value, wait: Wait) -> Result
     Err(last.expect("an address of etcd has at least one endpoint"))
 }
 
-/// Until it is worth asking again. It is not asked in the last moments of a wait, which would end as a wait for etcd.
-fn pause(left: Duration) {
-    std::thread::park_timeout(left.min(LOOK_EVERY));
-}
-
 fn odd(answer: &Value) -> BoardError {
     nonsense(&answer.to_string())
 }
@@ -138,19 +132,13 @@ impl Notices for Etcd {
             "compare": [{ "key": name, "target": "CREATE", "create_revision": "0" }],
             "success": [{ "request_put": put }],
         });
-        loop {
-            let answer = self.ask("/v3/kv/txn", &question, wait)?;
-            match &answer["succeeded"] {
-                Value::Bool(true) => return Ok(()),
-                Value::Null | Value::Bool(false) if answer.is_object() => {}
-                _ => return Err(odd(&answer)),
+        let answer = self.ask("/v3/kv/txn", &question, wait)?;
+        match &answer["succeeded"] {
+            Value::Bool(true) => Ok(()),
+            Value::Null | Value::Bool(false) if answer.is_object() => {
+                Err(BoardError::There { key: key.into() })
             }
-            let Some(left) = wait.left().filter(|left| *left > LOOK_EVERY) else {
-                let whom =
-                    format!("another job to leave the name {:?}; give this one a name of its own", self.job);
-                return Err(wait.late(whom));
-            };
-            pause(left);
+            _ => Err(odd(&answer)),
         }
     }
 
@@ -165,16 +153,19 @@ impl Notices for Etcd {
     }
 
     fn look(&mut self, by: Rank, key: &str, wait: Wait) -> Result<String, BoardError> {
-        let question = json!({ "key": self.key(key) });
         loop {
-            if let Some(text) = value(&self.ask("/v3/kv/range", &question, wait)?)? {
+            if let Some(text) = self.glance(key, wait)? {
                 return Ok(text);
             }
-            let Some(left) = wait.left().filter(|left| *left > LOOK_EVERY) else {
+            if wait.left_to_look().is_none() {
                 return Err(wait.late(format!("rank {by} to publish under the name {:?}", self.job)));
-            };
-            pause(left);
+            }
+            std::thread::park_timeout(LOOK_EVERY);
         }
+    }
+
+    fn glance(&mut self, key: &str, wait: Wait) -> Result<Option<String>, BoardError> {
+        value(&self.ask("/v3/kv/range", &json!({ "key": self.key(key) }), wait)?)
     }
 
     fn longest(&self) -> usize {

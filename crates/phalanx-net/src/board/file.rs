@@ -1,27 +1,16 @@
 //! A directory that all hosts have, as a board: a name is a file in it. Others may read the directory, so ranks need a given secret.
 //!
-//! A file comes into being whole: it is written aside, then linked or renamed. Its mode is 0600, and a directory that others can write is
-//! refused, because they could replace the file.
+//! A directory that others can write is refused, because they could replace the file.
 
-use super::{Notices, Wait, wire::MAX_ANSWER};
-use crate::error::BoardError;
+use super::{LOOK_EVERY, Notices, Wait, wire::MAX_ANSWER};
+use crate::{error::BoardError, whole_file};
 use phalanx_core::Rank;
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
-    time::Duration,
 };
-
-/// What `link` answers where there are no hard links.
-const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
-const EMLINK: i32 = rustix::io::Errno::MLINK.raw_os_error();
-const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
-const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
-
-/// How often it is looked whether a file is there. A network file system does not tell.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct Directory {
@@ -53,28 +42,6 @@ impl Directory {
         }
     }
 
-    /// Writes the text aside, lets `put` bring it to its place, and leaves nothing aside.
-    fn write(
-        &self,
-        key: &str,
-        text: &str,
-        put: fn(&Path, &Path) -> io::Result<()>,
-    ) -> Result<(), BoardError> {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let aside = self.path.join(format!(".{key}.{host}.{}", std::process::id()));
-        let place = self.path.join(key);
-        let done = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&aside)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| put(&aside, &place));
-        let _ = fs::remove_file(&aside);
-        done.map_err(|error| file(&place, error))
-    }
-
     /// The text; `None` while there is no such file.
     fn read(&self, key: &str) -> Result<Option<String>, BoardError> {
         let place = self.path.join(key);
@@ -104,26 +71,18 @@ fn file(path: &Path, error: io::Error) -> BoardError {
     BoardError::File { path: path.display().to_string(), error }
 }
 
-/// Fails where the name is taken. File systems without hard links (some network shares) have no such step: there two that come within moments of
-/// each other may both succeed.
-fn put_where_nothing_is(aside: &Path, place: &Path) -> io::Result<()> {
-    match fs::hard_link(aside, place) {
-        Err(e)
-            if matches!(e.raw_os_error(), Some(EPERM | ENOSYS | EOPNOTSUPP | EMLINK)) && !place.exists() =>
-        {
-            fs::rename(aside, place)
-        }
-        other => other,
-    }
-}
-
 impl Notices for Directory {
     fn publish(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
-        self.write(key, text, put_where_nothing_is)
+        let place = self.path.join(key);
+        whole_file::create(&place, text).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => BoardError::There { key: key.into() },
+            _ => file(&place, error),
+        })
     }
 
     fn replace(&mut self, key: &str, text: &str, _: Wait) -> Result<(), BoardError> {
-        self.write(key, text, |aside, place| fs::rename(aside, place))
+        let place = self.path.join(key);
+        whole_file::replace(&place, text).map_err(|error| file(&place, error))
     }
 
     fn settle(&mut self, _: Wait) -> Result<(), BoardError> {
@@ -142,6 +101,10 @@ impl Notices for Directory {
         }
     }
 
+    fn glance(&mut self, key: &str, _: Wait) -> Result<Option<String>, BoardError> {
+        self.read(key)
+    }
+
     fn longest(&self) -> usize {
         MAX_ANSWER
     }
@@ -156,7 +119,7 @@ impl Notices for Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::{os::unix::fs::PermissionsExt, time::Duration};
 
     fn folder(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("phalanx-board-{name}-{}", std::process::id()))
@@ -174,7 +137,7 @@ mod tests {
         assert!(late.contains("for rank 0 to write"), "RDZV-3: {late}");
         board.publish("k", "one", soon()).unwrap();
         assert!(
-            matches!(board.publish("k", "two", soon()), Err(BoardError::File { .. })),
+            matches!(board.publish("k", "two", soon()), Err(BoardError::There { .. })),
             "it is there already"
         );
         assert_eq!(board.look(Rank(0), "k", soon()).unwrap(), "one");

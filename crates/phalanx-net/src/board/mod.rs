@@ -50,9 +50,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How often a board that does not tell of changes is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// A place for short texts under short names. A text is written once, by one rank; other ranks look for it.
 pub(crate) trait Notices: fmt::Debug + Send {
-    /// Puts a text under a name that has none yet.
+    /// Puts a text under a name that has none yet; [`BoardError::There`] says that it has one, on a board that does not end with the job.
     fn publish(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError>;
 
     /// Puts a text under a name, whatever is there.
@@ -63,6 +66,11 @@ pub(crate) trait Notices: fmt::Debug + Send {
 
     /// The text that this rank has put under the name.
     fn look(&mut self, by: Rank, key: &str, wait: Wait) -> Result<String, BoardError>;
+
+    /// What is under the name now, on a board that does not end with the job.
+    fn glance(&mut self, key: &str, wait: Wait) -> Result<Option<String>, BoardError> {
+        self.look(Rank::ZERO, key, wait).map(Some)
+    }
 
     /// The longest text it takes.
     fn longest(&self) -> usize;
@@ -92,8 +100,17 @@ impl Wait {
         self.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
+    /// The same, or `None` when so little is left that what is asked now would not be answered in time.
+    pub fn left_to_look(&self) -> Option<Duration> {
+        self.left().filter(|left| *left > LOOK_EVERY)
+    }
+
+    pub fn waited_s(&self) -> f64 {
+        self.since.elapsed().as_secs_f64()
+    }
+
     pub fn late(&self, whom: impl Into<String>) -> BoardError {
-        BoardError::Late { whom: whom.into(), waited_s: self.since.elapsed().as_secs_f64() }
+        BoardError::Late { whom: whom.into(), waited_s: self.waited_s() }
     }
 }
 

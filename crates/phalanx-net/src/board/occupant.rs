@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How long a process that is alive may take to answer.
-const ANSWERS: Duration = Duration::from_secs(2);
+pub const ANSWERS: Duration = Duration::from_secs(2);
 /// A host rarely has more that lead to it.
 const MAX_TRIED: usize = 8;
 const MAX_NAME: usize = 64;
@@ -58,26 +58,33 @@ impl fmt::Display for Occupant {
     }
 }
 
-/// Whether a process that knows this secret listens at one of these addresses. With no secret, whether any of ours does.
-pub fn answers(addresses: &[SocketAddr], secret: Option<&Secret>, purpose: Purpose) -> bool {
+/// Whether a process that knows this secret listens at one of these addresses. With no secret, whether any of ours does. It takes at most twice
+/// this time.
+pub fn answers(
+    addresses: &[SocketAddr],
+    secret: Option<&Secret>,
+    purpose: Purpose,
+    within: Duration,
+) -> bool {
     // Side by side: a host that is gone lets each of them wait.
     thread::scope(|scope| {
         let ask = |address: &SocketAddr| {
             let address = *address;
-            scope.spawn(move || answers_at(address, secret, purpose))
+            scope.spawn(move || answers_at(address, secret, purpose, within))
         };
         let asked: Vec<_> = addresses.iter().take(MAX_TRIED).map(ask).collect();
         asked.into_iter().any(|thread| thread.join().unwrap_or(false))
     })
 }
 
-fn answers_at(address: SocketAddr, secret: Option<&Secret>, purpose: Purpose) -> bool {
-    let Ok(mut stream) = TcpStream::connect_timeout(&address, ANSWERS) else { return false };
+fn answers_at(address: SocketAddr, secret: Option<&Secret>, purpose: Purpose, within: Duration) -> bool {
+    let within = within.clamp(Duration::from_millis(1), ANSWERS);
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, within) else { return false };
     let caller = Caller { rank: Rank(u32::MAX), epoch: Epoch(0), stream: 0 };
     let mut opening = Vec::new();
     let known = secret.cloned().unwrap_or_else(Secret::random);
     let mut connector = Connector::new(known, purpose, caller, fresh_nonce(), &mut opening);
-    let timeouts = stream.set_read_timeout(Some(ANSWERS)).and(stream.set_write_timeout(Some(ANSWERS)));
+    let timeouts = stream.set_read_timeout(Some(within)).and(stream.set_write_timeout(Some(within)));
     let socket = socket2::SockRef::from(&stream);
     if timeouts.is_err() || socket::send_all(&socket, &opening).is_err() {
         return false;
@@ -120,12 +127,13 @@ mod tests {
         let secret = Secret::random();
         let door = || TcpListener::bind("127.0.0.1:0").unwrap();
         let hub = Hub::start(vec![door()], secret.clone(), 2).unwrap();
-        assert!(answers(hub.addresses(), Some(&secret), Purpose::Hub));
-        assert!(answers(hub.addresses(), None, Purpose::Hub), "of another job, but alive");
-        assert!(!answers(hub.addresses(), Some(&Secret::random()), Purpose::Hub), "the port of another job");
+        assert!(answers(hub.addresses(), Some(&secret), Purpose::Hub, ANSWERS));
+        assert!(answers(hub.addresses(), None, Purpose::Hub, ANSWERS), "of another job, but alive");
+        let other = Secret::random();
+        assert!(!answers(hub.addresses(), Some(&other), Purpose::Hub, ANSWERS), "the port of another job");
         let addresses = hub.addresses().to_vec();
         drop(hub);
-        assert!(!answers(&addresses, Some(&secret), Purpose::Hub));
-        assert!(!answers(&[], None, Purpose::Hub));
+        assert!(!answers(&addresses, Some(&secret), Purpose::Hub, ANSWERS));
+        assert!(!answers(&[], None, Purpose::Hub, ANSWERS));
     }
 }

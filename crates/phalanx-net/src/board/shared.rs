@@ -1,13 +1,14 @@
 //! What ranks exchange on a shared board: where the hub is, proved with the secret that every rank was given.
 //!
 //! - RDZV-5: a rank believes an announcement only if it was made with its own secret, for this board. One that leads nowhere may be of an
-//!   earlier job that was killed: the rank looks again until the deadline.
-//! - RDZV-8: where entries stay when a job dies (a directory), rank 0 takes the place of an entry only if nobody answers there. While the process
-//!   that made it is alive, another one is refused with its name.
+//!   earlier job that was killed, whatever its secret: the rank looks again until the deadline. One with another secret where somebody answers is
+//!   an error at once.
+//! - RDZV-8: while the process that made an entry is alive, a second rank 0 is refused with its name. Where nobody answers, rank 0 takes the
+//!   place of the entry (a directory), or waits until it goes (etcd).
 //! - RDZV-6: when the world has formed, or cannot, rank 0 takes its announcement off the board.
 
 use super::{
-    Meet, Notices, Party, Wait,
+    LOOK_EVERY, Meet, Notices, Party, Wait,
     agree::{Disagreement, fresh_id, of_meeting},
     announcement::{Announcement, Trust},
     encoding::{hex, unhex},
@@ -21,7 +22,10 @@ use crate::{
     secret::Secret,
 };
 use phalanx_core::Rank;
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 const KEY: &str = "rank0";
 /// How long looking once more may take, when an announcement led nowhere.
@@ -41,17 +45,19 @@ pub(crate) struct Post {
     mine: Option<String>,
 }
 
-/// What rank 0 does with an announcement that is there already.
+/// What rank 0 does with an announcement that is there already and leads nowhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Claim {
     /// Waits until it is gone: entries of dead jobs go by themselves.
     Wait,
-    /// Replaces it if nobody answers where it leads: it is of a dead job (RDZV-8).
+    /// Replaces it: it is of a dead job (RDZV-8).
     TakeOver,
 }
 
 /// Two processes that claim one place at once see each other at the second look; more looks are of a directory that does not work.
 const MOST_LOOKS: u32 = 5;
+/// How often it is asked whether the other process is alive, while its entry stays. A busy one may answer the second time.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 impl Post {
     pub fn new(board: Box<dyn Notices>, name: String, given: Secret, claim: Claim) -> Post {
@@ -101,59 +107,94 @@ impl Post {
         let text = announced.to_text(self.board.longest() - 66 - who.len());
         let text = format!("{text}/{who}");
         let text = format!("{text}/{}", hex(&self.given.prove(&parts(&self.name, &text))));
-        match self.claim {
-            Claim::Wait => self.board.publish(KEY, &text, wait)?,
-            Claim::TakeOver => self.take_over(&text, wait)?,
-        }
+        self.take_place(&text, wait)?;
         self.mine = Some(text);
         Ok(announced.addresses)
     }
 
     /// RDZV-8.
-    fn take_over(&mut self, text: &str, wait: Wait) -> Result<(), BoardError> {
-        let mut last = None;
-        for _ in 0..MOST_LOOKS {
-            match self.board.look(Rank::ZERO, KEY, Wait::within(Duration::ZERO)) {
+    fn take_place(&mut self, text: &str, wait: Wait) -> Result<(), BoardError> {
+        let (mut n_looks, mut n_vanished) = (0, 0);
+        let mut asked: Option<(String, Instant)> = None;
+        loop {
+            let taken = match self.board.publish(KEY, text, wait) {
+                Err(taken @ BoardError::There { .. }) => taken,
+                done => return done,
+            };
+            let there = match self.board.glance(KEY, wait) {
                 // A network file system may have answered an attempt of ours twice.
-                Ok(there) if there == text => return Ok(()),
-                Ok(there) => {
-                    if let Some(error) = self.occupied(&there) {
-                        return Err(error);
-                    }
-                    self.board.withdraw(KEY, &there);
+                Ok(Some(there)) if there == text => return Ok(()),
+                Ok(Some(there)) => there,
+                // It went away meanwhile, or it is a link to nothing.
+                Ok(None) if n_vanished == MOST_LOOKS => return Err(taken),
+                Ok(None) => {
+                    n_vanished += 1;
+                    continue;
                 }
-                Err(BoardError::Nonsense { .. }) => return self.board.replace(KEY, text, wait),
-                // Nothing is there.
-                Err(_) => {}
+                Err(BoardError::Nonsense { .. }) if matches!(self.claim, Claim::TakeOver) => {
+                    return self.board.replace(KEY, text, wait);
+                }
+                Err(error) => return Err(error),
+            };
+            let is_known = |(it, at): &(String, Instant)| *it == there && at.elapsed() < ASK_EVERY;
+            if !asked.as_ref().is_some_and(is_known) {
+                if let Some(error) = self.occupied(&there, wait) {
+                    return Err(error);
+                }
+                asked = Some((there.clone(), Instant::now()));
             }
-            // It fails where another process was faster.
-            match self.board.publish(KEY, text, wait) {
-                Ok(()) => return Ok(()),
-                Err(error) => last = Some(error),
+            match self.claim {
+                Claim::TakeOver if n_looks == MOST_LOOKS => return Err(taken),
+                Claim::TakeOver => self.board.withdraw(KEY, &there),
+                Claim::Wait if wait.left_to_look().is_none() => {
+                    let who = self.who(&there);
+                    return Err(wait.late(format!(
+                        "the entry of {who} to go away, where nobody answers; give this job a place of its own"
+                    )));
+                }
+                Claim::Wait => std::thread::park_timeout(LOOK_EVERY),
             }
+            n_looks += 1;
         }
-        Err(last.expect("it was tried"))
+    }
+
+    /// Who meets there first.
+    fn what(&self) -> &'static str {
+        match self.purpose {
+            Purpose::Launcher => "node 0",
+            _ => "rank 0",
+        }
+    }
+
+    /// The process that says it has put this there.
+    fn who(&self, there: &str) -> String {
+        match Post::said(there) {
+            Some((_, who)) => format!("{} ({who})", self.what()),
+            None => self.what().to_string(),
+        }
     }
 
     /// The error that names who is alive where this entry leads.
-    fn occupied(&self, there: &str) -> Option<BoardError> {
-        let what = match self.purpose {
-            Purpose::Launcher => "node 0",
-            _ => "rank 0",
-        };
+    fn occupied(&self, there: &str, wait: Wait) -> Option<BoardError> {
+        let what = self.what();
         match Post::believed(there, &self.given, &self.name) {
             Ok((announced, who)) => {
                 let secret = of_meeting(&self.given, &announced.id);
-                let is_there = occupant::answers(&announced.addresses, Some(&secret), self.purpose);
+                let is_there = self.answers(&announced, Some(&secret), wait);
                 is_there.then(|| BoardError::Taken { what, who: who.to_string() })
             }
-            Err(BoardError::OtherSecret) => {
+            Err(Doubt::OtherSecret) => {
                 let (announced, who) = Post::said(there)?;
-                let is_there = occupant::answers(&announced.addresses, None, self.purpose);
+                let is_there = self.answers(&announced, None, wait);
                 is_there.then(|| BoardError::TakenByOther { what, who: who.to_string() })
             }
             Err(_) => None,
         }
+    }
+
+    fn answers(&self, announced: &Announcement, secret: Option<&Secret>, wait: Wait) -> bool {
+        let within = wait.left().unwrap_or_default().min(occupant::ANSWERS);
+        occupant::answers(&announced.addresses, secret, self.purpose, within)
     }
 
     /// Where the hub is by now; `None` if that cannot be found out.
@@ -161,23 +202,48 @@ impl Post {
         if self.mine.is_some() { None } else { self.look(Wait::within(ONCE_MORE)).ok() }
     }
 
-    /// Where the process that announced itself listens, and the secret of the meeting.
+    /// Where the process that announced itself listens, and the secret of the meeting (RDZV-5).
     pub fn look(&mut self, wait: Wait) -> Result<(Vec<String>, Secret), BoardError> {
-        let text = self.board.look(Rank::ZERO, KEY, wait)?;
-        let (announced, _) = Post::believed(&text, &self.given, &self.name)?;
-        let addresses = announced.addresses.iter().map(ToString::to_string).collect();
-        Ok((addresses, of_meeting(&self.given, &announced.id)))
+        let mut doubted: Option<String> = None;
+        loop {
+            let (text, why) = match self.board.look(Rank::ZERO, KEY, wait) {
+                Ok(text) => match Post::believed(&text, &self.given, &self.name) {
+                    Ok((announced, _)) => {
+                        let addresses = announced.addresses.iter().map(ToString::to_string).collect();
+                        return Ok((addresses, of_meeting(&self.given, &announced.id)));
+                    }
+                    Err(doubt) => {
+                        let why = doubt.of(&text, self.who(&text));
+                        (text, why)
+                    }
+                },
+                Err(why @ BoardError::Nonsense { .. }) => (String::new(), why),
+                Err(error) => return Err(error),
+            };
+            if doubted.as_ref() != Some(&text)
+                && matches!(why, BoardError::OtherSecret { .. })
+                && Post::said(&text).is_some_and(|(announced, _)| self.answers(&announced, None, wait))
+            {
+                return Err(why);
+            }
+            if wait.left_to_look().is_none() {
+                let (what, waited_s) = (self.what(), wait.waited_s());
+                return Err(BoardError::Stale { what, waited_s, why: Box::new(why) });
+            }
+            doubted = Some(text);
+            std::thread::park_timeout(LOOK_EVERY);
+        }
     }
 
     /// What rank 0 has said there, if it has proved the secret for this board (RDZV-5).
-    fn believed(text: &str, given: &Secret, name: &str) -> Result<(Announcement, Occupant), BoardError> {
-        let (announced, proof) = text.rsplit_once('/').ok_or_else(|| nonsense(text))?;
-        let proof = unhex(proof).ok_or_else(|| nonsense(text))?;
+    fn believed(text: &str, given: &Secret, name: &str) -> Result<(Announcement, Occupant), Doubt> {
+        let (announced, proof) = text.rsplit_once('/').ok_or(Doubt::Nonsense)?;
+        let proof = unhex(proof).ok_or(Doubt::Nonsense)?;
         if !given.verify(&parts(name, announced), &proof) {
-            return Err(BoardError::OtherSecret);
+            return Err(Doubt::OtherSecret);
         }
         // A process that has the secret means no harm.
-        Post::said(text).ok_or(BoardError::OtherBuild)
+        Post::said(text).ok_or(Doubt::OtherBuild)
     }
 
     /// The same whether it is proved or not.
@@ -187,9 +253,27 @@ impl Post {
     }
 
     /// Reads an entry, for fuzzing.
-    pub(super) fn reads(text: &str, given: &Secret) -> Result<Announcement, BoardError> {
+    pub(super) fn reads(text: &str, given: &Secret) -> Option<Announcement> {
         let _ = Post::said(text);
-        Post::believed(text, given, "file:/x").map(|(announced, _)| announced)
+        Post::believed(text, given, "file:/x").ok().map(|(announced, _)| announced)
+    }
+}
+
+/// Why an entry is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    Nonsense,
+    OtherSecret,
+    OtherBuild,
+}
+
+impl Doubt {
+    fn of(self, text: &str, who: String) -> BoardError {
+        match self {
+            Doubt::Nonsense => nonsense(text),
+            Doubt::OtherSecret => BoardError::OtherSecret { who },
+            Doubt::OtherBuild => BoardError::OtherBuild,
+        }
     }
 }
 
@@ -221,7 +305,7 @@ mod tests {
     impl Notices for Wall {
         fn publish(&mut self, key: &str, text: &str, wait: Wait) -> Result<(), BoardError> {
             if self.0.lock().unwrap().contains_key(key) {
-                return Err(wait.late("the other one"));
+                return Err(BoardError::There { key: key.into() });
             }
             self.replace(key, text, wait)
         }
@@ -235,9 +319,20 @@ mod tests {
             Ok(())
         }
 
-        fn look(&mut self, by: Rank, key: &str, _: Wait) -> Result<String, BoardError> {
-            let found = self.0.lock().unwrap().get(key).cloned();
-            found.ok_or(BoardError::Missing { rank: by, key: key.into() })
+        fn look(&mut self, by: Rank, key: &str, wait: Wait) -> Result<String, BoardError> {
+            loop {
+                if let Some(found) = self.glance(key, wait)? {
+                    return Ok(found);
+                }
+                if wait.left().is_none() {
+                    return Err(BoardError::Missing { rank: by, key: key.into() });
+                }
+                std::thread::yield_now();
+            }
+        }
+
+        fn glance(&mut self, key: &str, _: Wait) -> Result<Option<String>, BoardError> {
+            Ok(self.0.lock().unwrap().get(key).cloned())
         }
 
         fn longest(&self) -> usize {
@@ -282,7 +377,8 @@ mod tests {
         );
         for (name, secret) in [("a", Secret::random()), ("b", given)] {
             let error = meet(&mut post(name, &secret), 1).err().unwrap();
-            assert!(error.contains("another secret"), "RDZV-5: {error}");
+            assert!(error.starts_with("what rank 0 (host "), "RDZV-5: {error}");
+            assert!(error.contains("was made with another secret"), "RDZV-5: somebody answers: {error}");
         }
         drop(zero);
         assert!(wall.0.lock().unwrap().is_empty(), "RDZV-6");
@@ -310,6 +406,58 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_dead_job_with_another_secret_is_waited_out_and_named_if_it_stays() {
+        let (wall, given) = (Wall::default(), Secret::random());
+        let post =
+            |secret: &Secret| Post::new(Box::new(wall.clone()), "a".into(), secret.clone(), Claim::TakeOver);
+        let mut earlier = post(&Secret::random());
+        drop(meet(&mut earlier, 0).unwrap().hub);
+        let error = meet(&mut post(&given), 1).err().unwrap();
+        assert!(error.contains("for rank 0 of this job to replace an entry where nobody answers"), "{error}");
+        let pid = std::process::id();
+        assert!(
+            error.contains(&format!(", pid {pid}, since ")) && error.contains("another secret"),
+            "{error}"
+        );
+        let seen = wall.0.lock().unwrap()[KEY].clone();
+        let mut zero = post(&given);
+        let (here, there) = std::thread::scope(|scope| {
+            let mut one = post(&given);
+            let looks = scope.spawn(move || {
+                let found = one.look(Wait::within(Duration::from_secs(60)));
+                found.unwrap_or_else(|error| panic!("RDZV-5: {error}"))
+            });
+            let there = meet(&mut zero, 0).unwrap();
+            (looks.join().unwrap(), there)
+        });
+        assert_eq!(here, (there.addresses, there.secret));
+        assert!(!wall.0.lock().unwrap().values().any(|text| *text == seen), "RDZV-8: it was replaced");
+    }
+
+    #[test]
+    fn where_entries_go_by_themselves_a_living_rank_0_is_named_and_a_dead_one_is_waited_for() {
+        let (wall, given) = (Wall::default(), Secret::random());
+        let post = || Post::new(Box::new(wall.clone()), "a".into(), given.clone(), Claim::Wait);
+        let mut first = post();
+        let met = meet(&mut first, 0).unwrap();
+        let error = meet(&mut post(), 0).err().unwrap();
+        assert!(error.starts_with("rank 0 of this job is already there (host "), "RDZV-8: {error}");
+        drop(met.hub);
+        let error = meet(&mut post(), 0).err().unwrap();
+        assert!(error.contains("for the entry of rank 0 (host "), "RDZV-7: {error}");
+        let taken = std::thread::scope(|scope| {
+            let mut second = post();
+            let waits = scope.spawn(move || {
+                second
+                    .announce(Vec::from([([127, 0, 0, 1], 9).into()]), Wait::within(Duration::from_secs(60)))
+            });
+            drop(first);
+            waits.join().unwrap()
+        });
+        taken.expect("RDZV-7: the name is free");
+    }
+
+    #[test]
     fn a_rank_0_that_is_alive_keeps_its_place_and_is_named() {
         let (wall, given) = (Wall::default(), Secret::random());
         let post =
@@ -333,6 +481,6 @@ mod tests {
         let given = Secret::random();
         let old = format!("{}/given/127.0.0.1:1", "07".repeat(16));
         let text = format!("{old}/{}", hex(&given.prove(&parts("a", &old))));
-        assert!(matches!(Post::believed(&text, &given, "a"), Err(BoardError::OtherBuild)));
+        assert!(matches!(Post::believed(&text, &given, "a"), Err(Doubt::OtherBuild)));
     }
 }

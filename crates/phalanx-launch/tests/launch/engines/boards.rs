@@ -146,6 +146,22 @@ fn ranks_meet_through_a_directory_and_leave_it_empty() {
     let others = [0, 2, 3].map(|r| Running::start(rank(&site, r, &there).env("PHALANX_SECRET", SECRET)));
     assert!(others.into_iter().all(|r| r.finish().code == Some(0)), "RDZV-5");
     assert_eq!(early.finish().code, Some(0), "RDZV-5");
+    // The same if the dead job had another secret; without a rank 0 the entry is named.
+    let mut dead = Running::start(rank(&site, 0, &there).env("PHALANX_SECRET", "the secret of another job"));
+    eventually(DEADLINE, "rank 0 has written", || fs::exists(format!("{dir}/rank0")).unwrap());
+    kill(dead.pid(), "KILL");
+    wait(&mut dead.child);
+    let mut alone = rank(&site, 1, &there);
+    let alone = finish(alone.env("PHALANX_SECRET", SECRET).env("PHALANX_START_TIMEOUT", "1"));
+    for text in
+        ["for rank 0 of this job to replace an entry where nobody answers", "made with another secret"]
+    {
+        assert!(alone.code == Some(1) && alone.stderr.contains(text), "RDZV-5: {alone:?}");
+    }
+    let early = Running::start(rank(&site, 1, &there).env("PHALANX_SECRET", SECRET));
+    let others = [2, 3, 0].map(|r| Running::start(rank(&site, r, &there).env("PHALANX_SECRET", SECRET)));
+    assert!(others.into_iter().all(|r| r.finish().code == Some(0)), "RDZV-5");
+    assert_eq!(early.finish().code, Some(0), "RDZV-5");
     let common = Running::start(rank(&site, 1, "file:/tmp").env("PHALANX_SECRET", SECRET)).finish();
     assert!(common.code == Some(1) && common.stderr.contains("others can write /tmp"), "{common:?}");
 }

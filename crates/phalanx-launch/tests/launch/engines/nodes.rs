@@ -96,6 +96,36 @@ fn two_by_two_ranks_meet_at_an_address_through_etcd_and_through_a_directory() {
     assert_clean(&site, &[etcd.0.id()]);
 }
 
+/// RDZV-8
+#[test]
+fn a_second_node_0_is_refused_through_etcd_with_host_and_process_of_the_first() {
+    let Some(site) = Site::open("n0", &[("etcd", "etcd-server")]) else { return };
+    let _etcd = etcd(&site);
+    let place = "etcd://10.78.0.1:2379/lenet";
+    let flags = ["-np", "1", "--start-timeout", "50"];
+    let (words, us) = (site.words(), binary());
+    let mut command = site.command_on(0, "sh");
+    command.args(["-c", "exec \"$@\" 2>\"$0\"", &words, &us, "run", "--nnodes", "2", "--node-rank", "0"]);
+    command.args(["--rdzv", place, "-v"]).args(flags).arg("true").env("PHALANX_SECRET", SECRET);
+    let first = Running::start(&mut command);
+    let is_announced = || fs::read_to_string(&words).is_ok_and(|text| text.contains("waits for the others"));
+    eventually(DEADLINE, "node 0 is announced", is_announced);
+    // On the other host, so that host and process are not its own.
+    let mut second = site.command_on(1, &us);
+    second.args(["run", "--nnodes", "2", "--node-rank", "0", "--rdzv", place]).args(flags).arg("true");
+    let second = finish(second.env("PHALANX_SECRET", SECRET));
+    assert_eq!(second.code, Some(1), "{second:?}");
+    let named = format!(
+        "node 0 of this job is already there (host {}, pid {}, since ",
+        site.hosts.names[0],
+        launcher(&site, 0)
+    );
+    assert!(second.stderr.contains(&named), "{named}: {second:?}");
+    let one = finish(&mut node(&site, 2, 1, place, &flags, &["true"]));
+    let first = first.finish();
+    assert_eq!((one.code, first.code), (Some(0), Some(0)), "{one:?} {first:?}");
+}
+
 #[test]
 fn three_hosts_with_different_numbers_of_ranks_are_numbered_in_their_order() {
     let Some(hosts) = Hosts::bridged("nb", 3) else { return };
