@@ -6,12 +6,26 @@ use signal_hook::{
     iterator::Signals,
 };
 use std::{
-    fmt, fs,
-    sync::{Arc, Mutex, PoisonError, mpsc::SyncSender},
+    fmt, fs, mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
     thread,
 };
 
-type Target = Box<dyn FnMut(i32) + Send>;
+/// What becomes of signals.
+enum Target {
+    Passed(Box<dyn FnMut(i32) + Send>),
+    /// Until somebody wants them.
+    Kept(Vec<i32>),
+}
+
+impl Target {
+    fn take(&mut self, signal: i32) {
+        match self {
+            Target::Passed(to) => to(signal),
+            Target::Kept(kept) => kept.push(signal),
+        }
+    }
+}
 
 /// Where signals go. It can change, so that none is lost between two parts of a launcher's life.
 #[derive(Clone)]
@@ -27,9 +41,30 @@ impl fmt::Debug for SignalWatch {
 }
 
 impl SignalWatch {
-    /// From now on signals go there.
+    /// From now on signals go there, and those first that were kept.
     pub fn redirect(&self, to: impl FnMut(i32) + Send + 'static) {
-        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(to);
+        let mut target = self.target();
+        let before = mem::replace(&mut *target, Target::Passed(Box::new(to)));
+        if let Target::Kept(kept) = before {
+            kept.into_iter().for_each(|signal| target.take(signal));
+        }
+    }
+
+    /// From now on signals are kept for the next one to whom they go.
+    pub fn keep(&self) {
+        let mut target = self.target();
+        if matches!(*target, Target::Passed(_)) {
+            *target = Target::Kept(Vec::new());
+        }
+    }
+
+    /// Takes a signal as if it came now.
+    pub fn take(&self, signal: i32) {
+        self.target().take(signal);
+    }
+
+    fn target(&self) -> MutexGuard<'_, Target> {
+        self.to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on they are news.
@@ -45,18 +80,18 @@ pub fn asks_to_end(signal: i32) -> bool {
 
 /// Starts passing signals on as news.
 pub fn watch(news: SyncSender<News>) -> Result<SignalWatch, LaunchError> {
-    start(Box::new(move |signal| drop(news.send(News::Signal(signal)))))
+    start(Target::Passed(Box::new(move |signal| drop(news.send(News::Signal(signal))))))
 }
 
 /// Ends this process at a signal, with a line that says what it waited for. Nothing of it is anywhere else yet.
 pub fn end_while_it_waits(whom: String) -> Result<SignalWatch, LaunchError> {
-    start(Box::new(move |signal| {
+    start(Target::Passed(Box::new(move |signal| {
         if asks_to_end(signal) {
             let name = phalanx_net::ending::signal_name(signal);
             super::tell(&format!("phalanx: ended by {name} while it waited for {whom}\n"));
             std::process::exit(128 + signal);
         }
-    }))
+    })))
 }
 
 fn start(to: Target) -> Result<SignalWatch, LaunchError> {
@@ -72,7 +107,7 @@ fn start(to: Target) -> Result<SignalWatch, LaunchError> {
     let heard = watch.clone();
     thread::spawn(move || {
         for signal in signals.forever() {
-            (heard.to.lock().unwrap_or_else(PoisonError::into_inner))(signal);
+            heard.take(signal);
         }
     });
     Ok(watch)
@@ -88,6 +123,20 @@ fn is_ignored(status: &str, signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_that_comes_while_nobody_listens_is_kept_for_the_next() {
+        let watch = SignalWatch { to: Arc::new(Mutex::new(Target::Passed(Box::new(|_| {})))) };
+        watch.take(SIGHUP);
+        watch.keep();
+        watch.take(SIGTERM);
+        watch.keep();
+        watch.take(SIGUSR1);
+        let (tell, told) = std::sync::mpsc::channel();
+        watch.redirect(move |signal| tell.send(signal).unwrap());
+        watch.take(SIGINT);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [SIGTERM, SIGUSR1, SIGINT]);
+    }
 
     #[test]
     fn nohup_is_noticed() {

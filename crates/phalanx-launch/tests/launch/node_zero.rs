@@ -6,7 +6,8 @@ use std::{fs, process::Command};
 fn node(me: &str, place: &str, flags: &[&str]) -> Command {
     let words = ["run", "--nnodes", "2", "--node-rank", me, "--rdzv", place, "--interface", "lo", "-np", "1"];
     let words = words.into_iter().filter(|word| me == "0" || !["--interface", "lo"].contains(word));
-    let mut command = phalanx(&words.chain(flags.iter().copied()).chain(["true"]).collect::<Vec<_>>());
+    let words: Vec<&str> = words.chain(flags.iter().copied()).chain(["touch", "/dev/null"]).collect();
+    let mut command = phalanx(&words);
     command.env("PHALANX_SECRET", "correct horse battery staple");
     command
 }
@@ -71,6 +72,36 @@ fn a_launcher_that_is_interrupted_while_it_waits_takes_its_entry_away_and_says_s
         one.signal(signal);
         said(&one.finish(), code, &format!("ended by SIG{signal} while it waited for node 0 at file:"));
     }
+}
+
+/// Between the last host's arrival and the start of the ranks: here node 0 waits for a file that nobody reads yet.
+#[test]
+fn a_signal_that_comes_before_the_ranks_start_ends_the_job() {
+    let dir = TempDir::new();
+    let place = format!("file:{}", dir.path("meet"));
+    fs::create_dir_all(dir.0.join("out/rank.0")).unwrap();
+    let pipe = dir.path("out/rank.0/stdout");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let out = dir.path("out");
+    let started = dir.0.join("started");
+    let mut zero = node("0", &place, &["--output-filename", &out]);
+    let zero = Running::start(zero.args([started.to_str().unwrap()]));
+    eventually(DEADLINE, "node 0 is announced", || dir.0.join("meet/rank0").exists());
+    let one = Running::start(&mut node("1", &place, &[]));
+    // Its entry goes when all hosts have come.
+    eventually(DEADLINE, "node 0 has gathered", || !dir.0.join("meet/rank0").exists());
+    zero.signal("TERM");
+    let is_pending = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", zero.pid())).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        mask.is_none_or(|mask| u64::from_str_radix(mask.trim(), 16).unwrap_or(0) != 0)
+    };
+    eventually(DEADLINE, "node 0 has taken the signal", || !is_pending());
+    let reader = fs::File::open(&pipe).unwrap();
+    let (zero, one) = (zero.finish(), one.finish());
+    drop(reader);
+    assert_eq!((zero.code, one.code), (Some(143), Some(143)), "{zero:?} {one:?}");
+    assert!(!started.exists(), "no rank was started");
 }
 
 fn said(done: &Done, code: i32, text: &str) {

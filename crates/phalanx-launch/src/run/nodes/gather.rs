@@ -167,6 +167,20 @@ pub fn gather(args: &RunArgs, flags: &NodeFlags) -> Result<Gathered, LaunchError
             }
         }
     }
+    // What comes before the ranks have somebody who hears it is kept; what came with the last launcher is heard now.
+    signals.keep();
+    for came in came.try_iter() {
+        match came {
+            Came::Signal(signal) if signals::asks_to_end(signal) => {
+                let error = LaunchError::AskedWhileWaiting { signal, whom: others };
+                part(&seats, &error);
+                return Err(error);
+            }
+            Came::Signal(signal) => signals.take(signal),
+            // One more than there are seats: it hears that the door is closed.
+            Came::Launcher(..) => {}
+        }
+    }
     let companions = seats.into_iter().flatten().collect();
     Ok(Gathered { given, job: nodes::fresh_job(), companions, signals })
 }
