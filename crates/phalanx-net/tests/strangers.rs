@@ -1,7 +1,7 @@
 //! Strangers at the hub's door and at the ranks' doors: none comes in, none costs much, and the job goes on meanwhile.
 
 use crate::job::{self, Job, Ranks, deadline};
-use phalanx_core::{Config, Epoch, Rank};
+use phalanx_core::{Config, Encrypt, Epoch, Rank};
 use phalanx_net::{
     World,
     auth::{Caller, Connector, Purpose, fresh_nonce},
@@ -9,6 +9,7 @@ use phalanx_net::{
     frame,
     hub::message::{FailureKind, Up, Words},
     lost::Cause,
+    nodes::{self, NodeDoor, NodeLine, NodePlace},
     secret::Secret,
 };
 use rustix::net::AddressFamily;
@@ -19,7 +20,10 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{self, UnixStream},
     },
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
@@ -120,6 +124,29 @@ fn ten_thousand_forged_handshakes_are_refused_while_a_world_forms_and_works() {
         println!("the ranks opened {rounds} sets of links meanwhile");
         assert!(rounds > 0);
     });
+}
+
+/// NODE-1
+#[test]
+fn ten_thousand_forged_handshakes_are_refused_at_the_door_of_launchers() {
+    let given = Secret::from_bytes([7; 32]);
+    for encrypt in [Encrypt::Never, Encrypt::Always] {
+        let (come, came) = mpsc::channel();
+        let place = NodePlace::At(vec!["127.0.0.1:0".into()]);
+        let welcome = move |line: NodeLine| come.send(line).expect("the test waits");
+        let door = NodeDoor::open(&place, &given, encrypt, &[], deadline(), welcome).expect("a door");
+        let address = door.addresses()[0];
+        let at_door = shake(address, &given.derive(b"launchers"), Purpose::Launcher, 1).1;
+        none_of_5000_is_accepted(address, &at_door);
+        let place = NodePlace::At(vec![address.to_string()]);
+        let line = nodes::connect(&place, &given, encrypt, 1, deadline());
+        let line = line.expect("a launcher is let in as ever");
+        drop(door);
+        drop(line);
+        // The recorded one is an honest launcher where nothing is encrypted; elsewhere it stopped before TLS.
+        let n_honest = if encrypt == Encrypt::Never { 2 } else { 1 };
+        assert_eq!(came.iter().count(), n_honest, "NODE-1");
+    }
 }
 
 #[test]

@@ -197,6 +197,16 @@ fn ranks_started_by_mpirun_find_each_other() {
 }
 
 #[test]
+fn a_job_inside_each_rank_of_another_is_a_world_of_its_own() {
+    let plain = ["run", "-np", "2", "--tag-output", "never", "--"];
+    let work = [EXE, "bench", "--json", "--sizes", "4", "--seconds", "0.02"];
+    let done = finish(&mut phalanx(&[&plain[..], &[EXE], &plain, &work].concat()));
+    let rows = rows(&done);
+    assert_eq!(rows.len(), 2, "{done:?}");
+    assert!(rows.iter().all(|row| row["np"] == 2 && row["check"] == "ok"), "{done:?}");
+}
+
+#[test]
 fn contradicting_launchers_are_both_named() {
     let mut command = phalanx(&["bench"]);
     command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]);

@@ -1,9 +1,9 @@
 //! `mpiexec` of MPICH.
 
-use super::{Site, WORK};
+use super::{Site, WORK, at_work};
 use crate::launch::{
     netns::binary,
-    support::{Running, finish},
+    support::{Running, finish, kill},
 };
 use std::process::Command;
 
@@ -37,6 +37,22 @@ fn a_given_secret_is_used_and_ranks_on_one_host_need_no_board() {
     let done = finish(lone.env("PHALANX_SECRET", "correct horse battery staple").arg(binary()).args(WORK));
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(done.stderr.matches("on loopback").count(), 4, "DISC-5: {done:?}");
+}
+
+#[test]
+fn a_rank_that_is_killed_under_mpiexec_is_named_by_hydra_and_nothing_is_left() {
+    let Some(site) = Site::open("z", &NEEDS) else { return };
+    let mut command = mpiexec(&site, "10.78.0.1:2,10.78.0.2:2");
+    let mut job = Running::start(command.args(site.long_work("PMI_RANK")).env("PHALANX_LOG", "off"));
+    let pids = at_work(&mut job);
+    kill(pids[1], "KILL");
+    let done = job.finish();
+    // On one host hydra's code is the signal; with two it mixes in how the other host's ranks end.
+    assert!(done.code.is_some_and(|code| code != 0), "{done:?}");
+    let named = format!("PID {} RUNNING AT 10.78.0.1\n=   EXIT CODE: 9\n", pids[1]);
+    assert!(done.stdout.contains("BAD TERMINATION") && done.stdout.contains(&named), "{done:?}");
+    // Hydra kills the other ranks at once: they may or may not have said who was lost.
+    site.assert_nothing_is_left(&pids);
 }
 
 #[test]

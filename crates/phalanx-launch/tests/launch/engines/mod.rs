@@ -12,8 +12,8 @@ mod slurm_jobs;
 mod ssh;
 
 use super::{
-    netns::{Hosts, inside},
-    support::{Done, TempDir, phalanx},
+    netns::{Hosts, binary, inside, many_sizes},
+    support::{DEADLINE, Done, Running, TempDir, eventually, is_alive, phalanx},
 };
 use std::{
     fs,
@@ -92,6 +92,22 @@ impl Site {
         assert!(self.n_said(text) > 0, "RDZV-3: no rank said {text:?}");
     }
 
+    /// A command for ranks of which one will be killed: each says who it is, works for long, and writes its errors to [`words`](Self::words). Launchers
+    /// end the others with SIGTERM; so that they can say what they know, they do not heed it. `rank` is the launcher's variable.
+    fn long_work(&self, rank: &str) -> Vec<String> {
+        let told = format!("trap '' TERM; echo rank ${rank} is $$; exec \"$@\" 2>\"$0.${rank}\"");
+        let work = ["bench", "--json", "--seconds", "0.2", "--sizes"].map(String::from);
+        let mut words = vec!["sh".into(), "-c".into(), told, self.words(), binary()];
+        words.extend(work.into_iter().chain([many_sizes()]));
+        words
+    }
+
+    fn assert_nothing_is_left(&self, pids: &[u32]) {
+        eventually(DEADLINE, "all ranks have ended", || pids.iter().all(|&pid| !is_alive(pid)));
+        let left = || (0..2).map(|host| self.hosts.pids(host).len()).sum::<usize>();
+        eventually(DEADLINE, "no process is left on a host", || left() == 0);
+    }
+
     /// Four ranks ran on two hosts, met there, and nobody made a key.
     fn assert_worked(&self, done: &Done, met: &str) {
         assert_eq!(done.code, Some(0), "{done:?}");
@@ -100,4 +116,17 @@ impl Site {
         assert_eq!(formed.filter(|l| l.contains(met)).count(), 4, "{met}: {done:?}");
         assert!(!self.home.0.join(".phalanx").exists(), "a key was made");
     }
+}
+
+/// The processes of the ranks of [`Site::long_work`], once all of them work.
+fn at_work(job: &mut Running) -> [u32; 4] {
+    let (mut pids, mut n_rows) = ([0; 4], 0);
+    while n_rows < 2 || pids.contains(&0) {
+        let line = job.line();
+        n_rows += usize::from(line.contains("\"bytes\":"));
+        if let [_, rank, _, pid] = line.split(' ').collect::<Vec<_>>()[..] {
+            pids[rank.parse::<usize>().unwrap()] = pid.parse().unwrap();
+        }
+    }
+    pids
 }

@@ -1,11 +1,11 @@
 //! `mpirun` of Open MPI.
 
-use super::{Site, WORK};
+use super::{Site, WORK, at_work};
 use crate::launch::{
-    netns::{binary, inside, many_sizes},
-    support::{Running, eventually, finish, is_alive, kill},
+    netns::{binary, inside},
+    support::{Running, finish, kill},
 };
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
 pub const NEEDS: [(&str, &str); 1] = [("mpirun.openmpi", "openmpi-bin")];
 
@@ -32,42 +32,14 @@ fn mpirun_on_two_hosts_needs_nothing() {
 #[test]
 fn a_rank_that_is_killed_under_mpirun_is_named_by_all_others_and_nothing_is_left() {
     let Some(site) = Site::open("k", &NEEDS) else { return };
-    // Open MPI ends the others with SIGTERM; so that they can say what they know, they do not heed it.
-    let told =
-        "trap '' TERM; echo rank $OMPI_COMM_WORLD_RANK is $$; exec \"$@\" 2>\"$0.$OMPI_COMM_WORLD_RANK\"";
-    let (binary, sizes) = (binary(), many_sizes());
     let mut command = mpirun(&site, "10.78.0.1:2,10.78.0.2:2");
-    command.args([
-        "sh",
-        "-c",
-        told,
-        &site.words(),
-        &binary,
-        "bench",
-        "--json",
-        "--seconds",
-        "0.2",
-        "--sizes",
-        &sizes,
-    ]);
-    let mut job = Running::start(command.env("PHALANX_LOG", "off"));
-    let mut pids = [0; 4];
-    let mut n_rows = 0;
-    while n_rows < 2 || pids.contains(&0) {
-        let line = job.line();
-        n_rows += usize::from(line.contains("\"bytes\":"));
-        if let [_, rank, _, pid] = line.split(' ').collect::<Vec<_>>()[..] {
-            pids[rank.parse::<usize>().unwrap()] = pid.parse().unwrap();
-        }
-    }
+    let mut job =
+        Running::start(command.args(site.long_work("OMPI_COMM_WORLD_RANK")).env("PHALANX_LOG", "off"));
+    let pids = at_work(&mut job);
     kill(pids[1], "KILL");
     let done = job.finish();
     assert_eq!(done.code, Some(137), "{done:?}");
     assert_eq!(site.n_said("rank 1 is lost"), 3, "{done:?}");
-    assert!(pids.iter().all(|&pid| !is_alive(pid)));
-    for host in &site.hosts.names {
-        let left = || Command::new("ip").args(["netns", "pids", host]).output().expect("ip runs").stdout;
-        eventually(Duration::from_secs(10), "no process is left on a host", || left().is_empty());
-    }
+    site.assert_nothing_is_left(&pids);
     assert!(inside(&site.hosts.names[0]).arg("true").status().is_ok());
 }
