@@ -9,6 +9,7 @@ mod dist;
 mod engines;
 mod examples;
 mod frameworks;
+mod fuzz;
 mod lint;
 mod process;
 mod profile;
@@ -35,6 +36,7 @@ cargo xtask COMMAND
   book           the pages of docs/ as a book with search, in target/book; --open shows it
   wheel          release wheels of the package and of Horovod's names, tried out with every Python here
   engines        the tests under the engines of clusters that are here (MPI, Slurm, etcd); --install brings those that are not
+  fuzz [TARGET]  feeds made-up bytes to everything that takes bytes from outside, for --seconds N each
   dist           a tarball with the command, the library for C and what finds it, and completions
   bench [...]    measures Phalanx against Open MPI, Gloo and the machine's limits; `bench --help` says more
 ";
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         "wheel" => wheel::run(&shell),
         "dist" => dist::run(&shell),
         "engines" => engines::run(&shell, &rest),
+        "fuzz" => fuzz::run(&shell, &rest),
         "" | "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())
