@@ -10,13 +10,21 @@ pub const HELP: &str = "\
 cargo xtask engines [--install]
 
   Says which engines of clusters this machine has, and runs the tests that start ranks under them, between network namespaces (root).
-  What is absent is skipped, with the Debian package that has it. Ray and mpi4py are installed by `cargo xtask test`. These tests are also part of `cargo xtask test`.
+  What is absent is skipped, with the Debian package that has it. Ray and mpi4py are installed by `cargo xtask test`. These tests are also part of
+  `cargo xtask test`, but for one that waits for a time limit of Slurm.
 
   --install      first installs what is absent, with apt-get (root)
 ";
 
-const PYTHON_TESTS: [&str; 3] =
-    ["python/tests/test_ray.py", "python/tests/test_mpi4py.py", "python/tests/test_engines_bits.py"];
+const PYTHON_TESTS: [&str; 4] = [
+    "python/tests/test_ray.py",
+    "python/tests/test_ray_hosts.py",
+    "python/tests/test_mpi4py.py",
+    "python/tests/test_engines_bits.py",
+];
+
+/// Lets a test wait for a time limit of Slurm, which takes a minute.
+const TIME_LIMIT: &str = "PHALANX_TEST_TIME_LIMIT";
 
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
@@ -48,7 +56,7 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
     }
     let filter = ["--no-fail-fast", "--success-output", "never", "-E", "test(engines::) or test(kube::pods)"];
     let mut tests = shell.cargo("nextest run --package phalanx-launch");
-    shell.must(tests.args(filter), Output::Shown, LIMIT)?;
+    shell.must(tests.args(filter).env(TIME_LIMIT, "1"), Output::Shown, LIMIT)?;
     python_tests(shell)
 }
 

@@ -128,6 +128,36 @@ fn scancel_and_signals_reach_every_rank_once_and_nothing_is_left() {
     assert!(slurm.is_in_state(&job, "FAILED"), "{}", slurm.job(&job));
 }
 
+/// Slurm counts limits in minutes and looks at them twice a minute. So the warning comes at the first look, and then the end is moved to now.
+#[test]
+fn a_time_limit_warns_the_ranks_and_ends_them_after_they_have_saved() {
+    if std::env::var_os("PHALANX_TEST_TIME_LIMIT").is_none() {
+        eprintln!("skipped: a time limit of Slurm takes a minute; `cargo xtask engines` waits for one");
+        return;
+    }
+    let Some(slurm) = Slurm::start("l", &NEEDS) else { return };
+    let rank = slurm.dir.script("rank", RANK);
+    let run = format!("exec {} run -- {rank} {}", binary(), slurm.dir.path(""));
+    let ranks = Ranks { slurm: &slurm, n: 4 };
+    let job = slurm.submit(&["-N2", "-n4", "--time=1", "--signal=USR1@60"], &run);
+    ranks.wait_until_they_run();
+    ranks.wait_until_all_wrote("USR1\n");
+    let end = finish(slurm.command("scontrol").args(["update", &format!("JobId={job}"), "EndTime=now"]));
+    assert_eq!(end.code, Some(0), "{end:?}");
+    // Slurm itself sends SIGTERM twice then, within milliseconds.
+    let saved = |rank| {
+        let signals = ranks.file("signals", rank);
+        let mut lines: Vec<&str> = signals.lines().collect();
+        lines.dedup();
+        lines == ["USR1", "TERM", "saved"]
+    };
+    eventually(DEADLINE, "all ranks have saved", || (0..4).all(saved));
+    slurm.assert_nothing_is_left(&ranks.pids());
+    assert!(slurm.is_in_state(&job, "TIMEOUT"), "AGENT-3: {}", slurm.job(&job));
+    assert!(slurm.said().contains("DUE TO TIME LIMIT"), "{}", slurm.said());
+    assert!(slurm.said().contains("phalanx: ranks 0-3 ended on request with code 0"), "{}", slurm.said());
+}
+
 #[test]
 fn a_rank_that_is_killed_is_named_by_all_others_and_nothing_is_left() {
     let Some(slurm) = Slurm::start("z", &NEEDS) else { return };
