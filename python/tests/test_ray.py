@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import DEADLINE_S, NEEDS_RAY, SETTINGS, assert_gone, assert_idle, cluster
+from ray_cluster import DEADLINE_S, NEEDS_RAY, assert_gone, assert_idle, cluster
 
 import phalanx
 import phalanx.ray
@@ -363,91 +360,3 @@ def test_variables_of_other_launchers_are_those_that_our_launcher_knows() -> Non
     told = listed("RESERVED", "phalanx-core/src/config.rs")
     assert _foreign.settings(dict.fromkeys(told, "1")) == {}
     assert set(_foreign.misleading(told)) == told
-
-
-def _ip(*words: str) -> bool:
-    return subprocess.run(["ip", *words], capture_output=True, timeout=DEADLINE_S).returncode == 0
-
-
-@pytest.fixture
-def two_hosts() -> Iterator[list[str]]:
-    """Two network namespaces with a cable between them, 10.78.0.1 and 10.78.0.2. What runs inside is ended."""
-    names = [f"px{os.getpid()}ray{side}" for side in "ab"]
-    try:
-        made = shutil.which("ip") is not None and all(_ip("netns", "add", name) for name in names)
-        veth = ("link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns")
-        made = made and _ip("-n", names[0], *veth, names[1])
-        for i, name in enumerate(names, 1):
-            made = made and _ip("-n", name, "addr", "add", f"10.78.0.{i}/24", "dev", "eth0")
-            made = made and all(_ip("-n", name, "link", "set", link, "up") for link in ("lo", "eth0"))
-        if not made:
-            pytest.skip("network namespaces need root and iproute2")
-        yield names
-    finally:
-        pids: list[int] = []
-        for name in names:
-            inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
-            pids += map(int, inside.stdout.split())
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        assert_gone(pids)
-        for name in names:
-            _ip("netns", "del", name)
-
-
-DRIVER = """
-import json, os, sys
-import phalanx.ray, ray
-
-def work():
-    import numpy, os, phalanx, phalanx.numpy
-    phalanx.init()
-    total = phalanx.numpy.allreduce(numpy.arange(100_000) * (phalanx.rank() + 1), op=phalanx.Sum)
-    right = bool((total == numpy.arange(100_000) * 10).all())
-    names = ("RENDEZVOUS", "LOCAL_RANK", "CROSS_RANK")
-    told = [os.environ["PHALANX_" + name] for name in names]
-    return [ray.util.get_node_ip_address(), phalanx.rank(), phalanx.local_size(), phalanx.cross_size(), right, *told]
-
-ray.init(address="10.78.0.1:6379", _node_ip_address="10.78.0.1", log_to_driver=False)
-print(json.dumps({placement: phalanx.ray.run(work, workers=4, placement=placement) for placement in ("PACK", "SPREAD")}))
-"""
-
-
-@NEEDS_RAY
-def test_two_by_two_ranks_on_two_hosts(two_hosts: list[str], tmp_path: Path) -> None:
-    folder = tempfile.mkdtemp(prefix="px-ray-", dir="/tmp")
-    (tmp_path / "driver.py").write_text(DRIVER)
-    ray = [sys.executable, "-m", "ray.scripts.scripts"]
-    head = ["--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={folder}", "--node-ip-address=10.78.0.1"]
-    node = ["--address=10.78.0.1:6379", "--node-ip-address=10.78.0.2"]
-    small = ["--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
-    commands = [
-        (two_hosts[0], [*ray, "start", *head, *small]),
-        (two_hosts[1], [*ray, "start", *node, *small]),
-        (two_hosts[0], [sys.executable, str(tmp_path / "driver.py")]),
-    ]
-    done: subprocess.CompletedProcess[str] | None = None
-    try:
-        for host, words in commands:
-            inside = ["nsenter", f"--net=/run/netns/{host}", *words]
-            with tempfile.TemporaryFile("w+") as errors:
-                # Daemons keep what they inherit open, so not a pipe.
-                done = subprocess.run(
-                    inside, env={**os.environ, **SETTINGS}, stdout=subprocess.PIPE if words[1] != "-m" else errors,
-                    stderr=errors, text=True, timeout=DEADLINE_S, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
-                errors.seek(0)
-                assert done.returncode == 0, errors.read()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    assert done is not None
-    for ranks in json.loads(done.stdout).values():
-        hosts = [rank[0] for rank in ranks]
-        assert sorted(hosts) == ["10.78.0.1", "10.78.0.1", "10.78.0.2", "10.78.0.2"]
-        # Neighbours share a host, and all meet at rank 0's.
-        assert hosts[0] == hosts[1] and hosts[2] == hosts[3]
-        assert [rank[1:5] for rank in ranks] == [[r, 2, 2, True] for r in range(4)]
-        assert [rank[5:] for rank in ranks] == [[hosts[0], str(r % 2), str(r // 2)] for r in range(4)]
