@@ -61,6 +61,7 @@ def test_import_of_the_package_needs_neither_numpy_nor_torch() -> None:
 @pytest.mark.parametrize(
     ("example", "needs", "says"),
     [
+        ("ddl_digits.py --steps 60", "numpy", "unseen digits are right"),
         ("numpy_allreduce.py", "numpy", "2 ranks, together [0. 3. 6. 9.]"),
         ("torch_mnist.py", "torch", "accuracy 9"),
         ("torch_synthetic_benchmark.py --model mlp --rounds 1 --steps 1 --warmup 1", "torch", "samples/s in all"),

@@ -16,11 +16,12 @@ cargo xtask engines [--install]
   --install      first installs what is absent, with apt-get (root)
 ";
 
-const PYTHON_TESTS: [&str; 4] = [
+const PYTHON_TESTS: [&str; 5] = [
     "python/tests/test_ray.py",
     "python/tests/test_ray_hosts.py",
     "python/tests/test_mpi4py.py",
     "python/tests/test_engines_bits.py",
+    "python/tests/test_ddl_hosts.py",
 ];
 
 /// Lets a test wait for a time limit of Slurm, which takes a minute.
