@@ -124,6 +124,11 @@ pub static ALGORITHMS: &[Entry] = &[
     Entry { name: "dissemination", supports: dissemination::supports, draft: dissemination::draft },
     Entry { name: "tiers", supports: tiers::large::supports, draft: tiers::large::draft },
     Entry { name: "tiers-pipelined", supports: tiers::pipelined::supports, draft: tiers::pipelined::draft },
+    Entry {
+        name: "tiers-overlapped",
+        supports: tiers::overlapped::supports,
+        draft: tiers::overlapped::draft,
+    },
     Entry { name: "tiers-small", supports: tiers::small::supports, draft: tiers::small::draft },
     Entry { name: "tiers-rooted", supports: tiers::rooted::supports, draft: tiers::rooted::draft },
 ];

@@ -23,6 +23,8 @@ const DOUBLING_BYTES_OF_TWO: u64 = 2 << 10;
 const HALVING_BYTES: u64 = 1 << 20;
 /// Several hosts: up to this, one leader a host.
 const TIERS_SMALL_BYTES: u64 = 16 << 10;
+/// One tier over links above the arena: from here on segments are in both at once.
+const OVERLAP_BYTES: u64 = 2 << 20;
 /// Several tiers over links: from here on segments are in several of them at once.
 const PIPELINE_BYTES: u64 = 4 << 20;
 /// Broadcast over links: from here on segments along a chain.
@@ -75,12 +77,17 @@ fn allreduce(request: &PlanRequest) -> &'static [&'static str] {
         return match bytes {
             ..=TIERS_SMALL_BYTES if wiring.ways[0] == Way::Arena => &["tiers-small", "doubling"],
             ..=TIERS_SMALL_BYTES => &["doubling"],
-            PIPELINE_BYTES.. => &["tiers-pipelined", "tiers"],
+            PIPELINE_BYTES.. => &["tiers-pipelined", "tiers-overlapped", "tiers"],
+            OVERLAP_BYTES.. => &["tiers-overlapped", "tiers"],
             _ => &["tiers"],
         };
     }
     if n_hosts > 1 && n > n_hosts {
-        return if bytes <= TIERS_SMALL_BYTES { &["tiers-small", "doubling"] } else { &["tiers"] };
+        return match bytes {
+            ..=TIERS_SMALL_BYTES => &["tiers-small", "doubling"],
+            OVERLAP_BYTES.. => &["tiers-overlapped", "tiers"],
+            _ => &["tiers"],
+        };
     }
     let doubling_bytes = if n == 2 { DOUBLING_BYTES_OF_TWO } else { DOUBLING_BYTES };
     if bytes <= doubling_bytes {
@@ -177,7 +184,11 @@ mod tests {
         let choice = |sizes: &[u32], bytes| select(&request(CollectiveOp::Allreduce, sizes, bytes)).name();
         assert_eq!([64, 64 << 10, 64 << 20].map(|b| choice(&[2], b)), ["arena-all"; 3]);
         assert_eq!([64, 64 << 10].map(|b| choice(&[4], b)), ["arena-all", "arena-split"]);
-        assert_eq!([64, 64 << 10].map(|b| choice(&[4, 4], b)), ["tiers-small", "tiers"]);
+        assert_eq!(
+            [64, 64 << 10, 64 << 20].map(|b| choice(&[4, 4], b)),
+            ["tiers-small", "tiers", "tiers-overlapped"]
+        );
+        assert_eq!(choice(&[4, 3], 64 << 20), "tiers", "shares of uneven hosts have different borders");
         assert_eq!(
             [64, 64 << 10, 64 << 20].map(|b| choice(&[1, 1, 1, 1], b)),
             ["doubling", "halving", "ring"]

@@ -116,6 +116,24 @@ fn pipelined_tiers_send_what_tiers_send() {
 }
 
 #[test]
+fn overlapped_tiers_send_what_tiers_send() {
+    for dealt in [false, true] {
+        let rank = |h: u32, i: u32| if dealt { Rank(3 * i + h) } else { Rank(4 * h + i) };
+        let hosts = (0..3).map(|h| (0..4).map(|i| rank(h, i)).collect()).collect();
+        let request = shaped("4x3", None, Topology::new(hosts).unwrap());
+        let request = PlanRequest { segment_bytes: 64, slot_bytes: 256, ..request };
+        let (plain, overlapped) =
+            (prove(named("tiers"), &request), prove(named("tiers-overlapped"), &request));
+        assert_eq!(plain.host_bytes.iter().sum::<u64>(), overlapped.host_bytes.iter().sum::<u64>());
+        let fullest = |bytes: &[u64]| bytes.iter().copied().max().unwrap();
+        let more = fullest(&overlapped.host_bytes) - fullest(&plain.host_bytes);
+        // Pieces need not divide by three hosts: an element of each segment of each rank, at most.
+        let n_segments = LEN / (4 * 3 * 16) + 1;
+        assert!(more <= n_segments * 4 * 4 * 2, "{plain:?} {overlapped:?}");
+    }
+}
+
+#[test]
 fn leaders_send_few_messages() {
     let request = request(CollectiveOp::Allreduce, Layout::Whole { len: 8 }, Topology::of_sizes(&[4; 4]));
     let report = prove(named("tiers-small"), &request);

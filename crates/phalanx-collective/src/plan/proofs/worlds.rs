@@ -95,9 +95,10 @@ fn allreduce_is_right_in_every_small_world() {
             }
         }
     }
-    let all = "alone arena-all arena-direct arena-split doubling halving ring tiers tiers-small"
-        .split(' ')
-        .collect();
+    let all =
+        "alone arena-all arena-direct arena-split doubling halving ring tiers tiers-overlapped tiers-small"
+            .split(' ')
+            .collect();
     assert_eq!(proved, all);
 }
 
@@ -130,7 +131,7 @@ fn hosts_for(dims: &[u32]) -> Vec<Topology> {
 /// WAY-1: ways of different tiers are mixed.
 #[test]
 fn allreduce_is_right_along_every_shape_up_to_16_ranks_with_every_way() {
-    let names = ["tiers", "tiers-pipelined"].map(super::named);
+    let names = ["tiers", "tiers-pipelined", "tiers-overlapped"].map(super::named);
     let mut n_proofs = 0;
     for n in 2..=16 {
         let all: BTreeSet<Vec<u32>> = shapes(n, 3).into_iter().collect();

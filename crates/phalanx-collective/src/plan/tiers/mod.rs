@@ -3,6 +3,7 @@
 //! Inside a host the arena is used where there is one; between hosts data goes over links, in as few messages as possible.
 
 pub mod large;
+pub mod overlapped;
 pub mod pipelined;
 pub mod rooted;
 pub mod small;
