@@ -16,6 +16,7 @@ mod peers;
 mod row;
 mod session;
 mod table;
+mod topology;
 mod torch;
 
 use crate::process::{Output, Shell};
@@ -32,6 +33,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         Some((first, rest)) if first == "graph" => return graph::run(shell, rest),
         Some((first, rest)) if first == "engines" => return engines::run(shell, rest),
         Some((first, rest)) if first == "parallax" => return parallax::run(shell, rest),
+        Some((first, rest)) if first == "topology" => return topology::run(shell, rest),
         Some((first, rest)) if first == "session" => return session::run(shell, rest),
         _ => {}
     }

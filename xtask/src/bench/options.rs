@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 pub const HELP: &str = "\
-cargo xtask bench [OPTIONS]          collectives; see also `cargo xtask bench torch --help`, `bench graph --help` and `bench engines --help`
+cargo xtask bench [OPTIONS]          collectives; see also `cargo xtask bench torch --help`, `bench graph --help`, `bench engines --help` and `bench topology --help`
 
   --quick            one short round: shows that everything works, too noisy to quote
   --np 2,4           numbers of ranks

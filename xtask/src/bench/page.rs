@@ -84,6 +84,26 @@ pub fn engines(
     page + &measured(machine, notes, tables)
 }
 
+/// The page of shapes.
+pub fn topology(
+    command: &str,
+    machine: &[(&'static str, String)],
+    notes: &[String],
+    tables: &[Table],
+) -> String {
+    let page = format!(
+        "# Shapes and networks\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
+         Hosts are network namespaces of one machine; all ranks share its cores. A: 3 hosts of 4 ranks on a switch, token buckets of 200 Mbit/s at both ends of every \
+         cable. B: 2 racks of 3 hosts of 2 ranks, 200 Mbit/s for each host, 100 Mbit/s between the racks. C: as A, without limits. Everybody uses plain TCP between hosts and may share memory \
+         inside them; nothing is encrypted. A call's time is its slowest rank's, started after a barrier; every call counts, the first, whose result is checked, too: up to 20 of a size in a round, and \
+         none begins after a second (`phalanx bench --calls`, `benches/peers/mpi_bench.c`, `benches/peers/torch_bench.py`). Rounds of everybody were interleaved; each number is the median over the rounds \
+         of each round's median. Ranks are dealt to the hosts in turn by `mpirun --map-by node`. What interfaces sent includes TCP's headers and acknowledgements, and what ranks say to each other \
+         when they meet. A share of the line rate counts payload only: TCP's headers, 66 bytes of 1,514, are part of what a token bucket lets through. Simulated times are those of `phalanx simulate` with the costs that `phalanx doctor` measured \
+         between the hosts.\n\n"
+    );
+    page + &measured(machine, notes, tables)
+}
+
 /// The page of tables on servers.
 pub fn parallax(command: &str, machine: &[(&'static str, String)], tables: &[Table]) -> String {
     let page = format!(

@@ -35,7 +35,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    fn is_worth_showing(&self) -> bool {
+    pub fn is_worth_showing(&self) -> bool {
         self.rows.iter().any(|row| row[self.n_labels..].iter().any(|cell| cell != "-"))
     }
 

@@ -3,6 +3,7 @@
 use super::{
     options::{Buffers, Case},
     sample::Sample,
+    traffic::CallTraffic,
 };
 use phalanx_collective::{ArenaVec, Communicator, Error, plan::step::CollectiveOp};
 use phalanx_core::{Rank, ReduceOp};
@@ -12,6 +13,15 @@ use std::{
 };
 
 const MAX_CALLS: usize = 20_000;
+
+/// When enough has been measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    pub seconds: f64,
+    /// All calls of a line; without it the first ones do not count, and at least five do.
+    pub calls: Option<u32>,
+}
+
 /// The largest whole number that every element type holds.
 const EXACT: u64 = 127;
 
@@ -69,6 +79,7 @@ pub struct Measured {
     pub times: Vec<f64>,
     pub plan: &'static str,
     pub checked: ResultCheck,
+    pub traffic: CallTraffic,
 }
 
 /// What became of the comparison of the first call's result; a wrong one ends the benchmark.
@@ -88,11 +99,24 @@ impl ResultCheck {
     }
 }
 
+/// The call whose result is compared.
+struct FirstCall {
+    took: f64,
+    plan: &'static str,
+    checked: ResultCheck,
+    traffic: CallTraffic,
+}
+
+/// What a rank contributes to it.
+fn value(rank: usize) -> u8 {
+    (rank % 3 + 1) as u8
+}
+
 /// Measures one case; `None` where the vector is too short for one element a rank.
 pub fn measure<T: Sample>(
     comm: &mut Communicator,
     case: &Case,
-    seconds: f64,
+    budget: Budget,
 ) -> Result<Option<Measured>, Error> {
     let n = comm.size() as usize;
     let len = (case.bytes as usize).div_ceil(size_of::<T>());
@@ -117,8 +141,8 @@ pub fn measure<T: Sample>(
         counts: vec![share as u64; n],
         matrix: vec![share as u64; n * n],
     };
-    let checked = bench.check(comm)?;
-    bench.time(comm, seconds, checked).map(Some)
+    let first = bench.first(comm)?;
+    bench.time(comm, budget, first).map(Some)
 }
 
 impl<T: Sample> Bench<T> {
@@ -140,12 +164,24 @@ impl<T: Sample> Bench<T> {
     }
 
     /// Calls once with values that tell ranks apart, and compares.
-    fn check(&mut self, comm: &mut Communicator) -> Result<ResultCheck, Error> {
-        let (me, n) = (comm.rank().index(), comm.size() as usize);
-        let value = |rank: usize| (rank % 3 + 1) as u8;
-        self.full.fill(T::of(value(me)));
-        self.block.fill(T::of(value(me)));
+    fn first(&mut self, comm: &mut Communicator) -> Result<FirstCall, Error> {
+        let value = value(comm.rank().index());
+        self.full.fill(T::of(value));
+        self.block.fill(T::of(value));
+        comm.barrier()?;
+        let (sent, began) = (comm.traffic(), Instant::now());
         self.call(comm)?;
+        let (took, plan) = (began.elapsed().as_secs_f64(), comm.last_plan());
+        let traffic = CallTraffic::since(comm, &sent)?;
+        let checked = self.check(comm);
+        self.full.fill(T::of(0));
+        self.block.fill(T::of(0));
+        Ok(FirstCall { took, plan, checked, traffic })
+    }
+
+    /// Compares what the first call gave.
+    fn check(&self, comm: &Communicator) -> ResultCheck {
+        let (me, n) = (comm.rank().index(), comm.size() as usize);
         let all: Vec<u64> = (0..n).map(|r| u64::from(value(r))).collect();
         let sum: u64 = all.iter().sum();
         let (number, is_exact) = match self.case.reduce {
@@ -164,8 +200,7 @@ impl<T: Sample> Bench<T> {
             CollectiveOp::Allreduce | CollectiveOp::Reduce | CollectiveOp::ReduceScatter
         );
         if self.case.op == CollectiveOp::Barrier || reduces && !is_exact {
-            self.full.fill(T::of(0));
-            return Ok(ResultCheck::NotCompared);
+            return ResultCheck::NotCompared;
         }
         let right = match self.case.op {
             CollectiveOp::Allreduce => self.full.iter().all(|x| *x == reduced),
@@ -179,24 +214,34 @@ impl<T: Sample> Bench<T> {
             _ => true,
         };
         assert!(right, "{} of {} bytes gave a wrong result on rank {me}", self.case.op, self.case.bytes);
-        self.full.fill(T::of(0));
-        self.block.fill(T::of(0));
-        Ok(ResultCheck::Right)
+        ResultCheck::Right
     }
 
-    fn time(
-        &mut self,
-        comm: &mut Communicator,
-        seconds: f64,
-        checked: ResultCheck,
-    ) -> Result<Measured, Error> {
-        let large = self.case.bytes >= 1 << 20;
-        let warm = if self.case.bytes >= 16 << 20 { 2 } else { 20 };
-        let mut times = Vec::new();
-        let mut plan = "";
+    fn time(&mut self, comm: &mut Communicator, budget: Budget, first: FirstCall) -> Result<Measured, Error> {
+        let FirstCall { took, mut plan, checked, traffic } = first;
+        let warm = match budget.calls {
+            Some(_) => 0,
+            None if self.case.bytes >= 16 << 20 => 2,
+            None => 20,
+        };
+        let max_calls = budget.calls.map_or(MAX_CALLS, |n| n as usize);
+        let mut times: Vec<f64> = budget.calls.map(|_| took).into_iter().collect();
         let mut start = Instant::now();
+        // Agreed on after each of few or large calls, after every sixteenth of many small ones.
+        let (least, every) = match budget.calls {
+            Some(_) => (0, 1),
+            None => (warm + 5, if self.case.bytes >= 1 << 20 { 1 } else { 16 }),
+        };
         let mut calls = 0;
-        while times.len() < MAX_CALLS {
+        while times.len() < max_calls {
+            if calls >= least && calls % every == 0 {
+                let spent = start.elapsed().as_secs_f64() + budget.calls.map_or(0.0, |_| took);
+                let mut over = [u8::from(spent > budget.seconds)];
+                comm.broadcast(&mut over, Rank::ZERO)?;
+                if over[0] != 0 {
+                    break;
+                }
+            }
             if self.case.buffers == Buffers::Arena {
                 // As a backward pass would: otherwise the result would stay in the caches where it was made, and nothing would move.
                 self.full.fill(T::of(0));
@@ -213,18 +258,11 @@ impl<T: Sample> Bench<T> {
                 times.push(took);
             }
             calls += 1;
-            if calls >= warm + 5 && (large || calls % 16 == 0) {
-                let mut over = [u8::from(start.elapsed().as_secs_f64() > seconds)];
-                comm.broadcast(&mut over, Rank::ZERO)?;
-                if over[0] != 0 {
-                    break;
-                }
-            }
         }
         let mine = times.clone();
         comm.allreduce_into(&mine, &mut times, ReduceOp::Max, phalanx_collective::Scale::default())?;
         times.sort_by(f64::total_cmp);
-        Ok(Measured { times, plan, checked })
+        Ok(Measured { times, plan, checked, traffic })
     }
 }
 

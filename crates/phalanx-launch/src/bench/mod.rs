@@ -3,14 +3,17 @@
 //! A rank of a world measures; otherwise the command starts a world of its own.
 
 mod engine;
+mod fused;
 mod measure;
 mod memory;
 mod options;
 mod report;
 mod sample;
+mod traffic;
 
 pub use options::{BenchArgs, bytes};
 
+use measure::Budget;
 use options::Case;
 use phalanx_collective::{Communicator, Error};
 use phalanx_core::DType;
@@ -80,10 +83,15 @@ enum BenchError {
     #[error(transparent)]
     Engine(#[from] phalanx_collective::engine::EngineError),
     #[error(transparent)]
+    Ddl(#[from] phalanx_collective::ddl::DdlError),
+    #[error(transparent)]
     Memory(#[from] memory::MemoryShortage),
 }
 
 fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
+    if args.fused {
+        return fused::run(args.seconds, args.json);
+    }
     let mut comm = Communicator::from_env()?;
     if args.engine {
         return engine::run(comm, args.seconds, args.json);
@@ -95,9 +103,10 @@ fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
         args.roundings(cases).iter().for_each(|said| eprintln!("note: {said}"));
     }
     let mut table = BenchReport::new(args.json, lead, cases.len());
+    let budget = Budget { seconds: args.seconds, calls: args.calls };
     for case in cases {
-        if let Some(measured) = measure(&mut comm, case, args.seconds)? {
-            table.row(&Row::new(&comm, case, &measured));
+        if let Some(measured) = measure(&mut comm, case, budget)? {
+            table.row(&Row::new(&comm, case, &measured, args.traffic));
         } else if lead {
             eprintln!("skipped: {} of {} bytes has less than one element per rank", case.op, case.bytes);
         }
@@ -106,19 +115,19 @@ fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure(comm: &mut Communicator, case: &Case, seconds: f64) -> Result<Option<measure::Measured>, Error> {
+fn measure(comm: &mut Communicator, case: &Case, budget: Budget) -> Result<Option<measure::Measured>, Error> {
     use half::{bf16, f16};
     match case.dtype {
-        DType::U8 => measure::measure::<u8>(comm, case, seconds),
-        DType::I8 => measure::measure::<i8>(comm, case, seconds),
-        DType::U16 => measure::measure::<u16>(comm, case, seconds),
-        DType::I16 => measure::measure::<i16>(comm, case, seconds),
-        DType::I32 => measure::measure::<i32>(comm, case, seconds),
-        DType::I64 => measure::measure::<i64>(comm, case, seconds),
-        DType::F16 => measure::measure::<f16>(comm, case, seconds),
-        DType::BF16 => measure::measure::<bf16>(comm, case, seconds),
-        DType::F32 => measure::measure::<f32>(comm, case, seconds),
-        DType::F64 => measure::measure::<f64>(comm, case, seconds),
-        DType::Bool => measure::measure::<bool>(comm, case, seconds),
+        DType::U8 => measure::measure::<u8>(comm, case, budget),
+        DType::I8 => measure::measure::<i8>(comm, case, budget),
+        DType::U16 => measure::measure::<u16>(comm, case, budget),
+        DType::I16 => measure::measure::<i16>(comm, case, budget),
+        DType::I32 => measure::measure::<i32>(comm, case, budget),
+        DType::I64 => measure::measure::<i64>(comm, case, budget),
+        DType::F16 => measure::measure::<f16>(comm, case, budget),
+        DType::BF16 => measure::measure::<bf16>(comm, case, budget),
+        DType::F32 => measure::measure::<f32>(comm, case, budget),
+        DType::F64 => measure::measure::<f64>(comm, case, budget),
+        DType::Bool => measure::measure::<bool>(comm, case, budget),
     }
 }

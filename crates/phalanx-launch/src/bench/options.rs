@@ -58,6 +58,18 @@ pub struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     pub seconds: f64,
 
+    /// At most this many calls of each line, all of them timed: the first, which is checked, too. For slow networks
+    #[arg(long, value_name = "N")]
+    pub calls: Option<u32>,
+
+    /// Also what a call sends over links: bytes and messages along each tier, and the bytes that leave the fullest host
+    #[arg(long)]
+    pub traffic: bool,
+
+    /// Measure DDL's AllReduceN instead: the tensors of ResNet-50 below 64 KB in one call, and in one call each
+    #[arg(long, conflicts_with = "engine")]
+    pub fused: bool,
+
     /// Measure the engine instead: the tensors of ResNet-50 one by one, one small tensor, and a first step, which is negotiated
     #[arg(long)]
     pub engine: bool,
@@ -107,6 +119,9 @@ impl BenchArgs {
     pub fn cases(&self) -> Result<Vec<Case>, String> {
         if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
             return Err(format!("--seconds {} is not between 0 and 3600", self.seconds));
+        }
+        if self.calls == Some(0) {
+            return Err("--calls 0: nothing would be measured; write --calls 1 or more".into());
         }
         let ops: Vec<CollectiveOp> = match self.ops.as_slice() {
             [all] if all == "all" => CollectiveOp::ALL.to_vec(),

@@ -26,10 +26,20 @@ pub struct Row {
     calls: usize,
     /// "ok": the result was compared and right; "none": there was nothing that can be compared.
     check: &'static str,
+    #[serde(flatten)]
+    traffic: Option<Traffic>,
+}
+
+/// What one call sends over links.
+#[derive(Debug, Serialize)]
+struct Traffic {
+    host_bytes: u64,
+    tier_bytes: Vec<u64>,
+    tier_messages: Vec<u64>,
 }
 
 impl Row {
-    pub fn new(comm: &Communicator, case: &Case, measured: &Measured) -> Row {
+    pub fn new(comm: &Communicator, case: &Case, measured: &Measured, with_traffic: bool) -> Row {
         let times = &measured.times;
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         let median = at(0.5);
@@ -58,7 +68,29 @@ impl Row {
             busbw_gbps: round(algbw * bus_factor(case.op, f64::from(comm.size()))),
             calls: times.len(),
             check: measured.checked.name(),
+            traffic: with_traffic.then(|| Traffic {
+                host_bytes: measured.traffic.host_bytes,
+                tier_bytes: measured.traffic.tier_bytes.clone(),
+                tier_messages: measured.traffic.tier_messages.clone(),
+            }),
         }
+    }
+
+    /// `16 MiB in 12 messages along tier 1`, for people.
+    fn traffic_line(&self) -> Option<String> {
+        let Traffic { host_bytes, tier_bytes, tier_messages } = self.traffic.as_ref()?;
+        let tiers = tier_bytes.iter().zip(tier_messages).enumerate();
+        let tiers: Vec<String> = tiers
+            .map(|(tier, (bytes, messages))| format!("tier {tier}: {bytes} bytes in {messages} messages"))
+            .collect();
+        let share = *host_bytes as f64 / self.bytes.max(1) as f64;
+        Some(match tiers.is_empty() {
+            true => "    nothing is sent over links".into(),
+            false => format!(
+                "    a call sends along {}; out of the fullest host {host_bytes} bytes ({share:.3} of the vector)",
+                tiers.join(", ")
+            ),
+        })
     }
 
     fn cells(&self) -> [String; 11] {
@@ -143,6 +175,7 @@ impl BenchReport {
                 text = table.head() + "\n";
             }
             text += &table.row(&row.cells());
+            row.traffic_line().iter().for_each(|line| text += &format!("\n{line}"));
         }
         let print = || {
             let mut out = std::io::stdout().lock();

@@ -7,6 +7,7 @@ mod crowd;
 mod doctor;
 mod overheard;
 mod stranger;
+mod tiers;
 
 use crate::launch::support::{Running, finish, phalanx};
 use std::{

@@ -49,6 +49,25 @@ impl Figures {
         self.0.entry((what.into(), who.into())).or_default().push(value);
     }
 
+    /// All of it, one value a line, as `read` takes it.
+    pub fn lines(&self) -> String {
+        let line = |((what, who), values): (&(String, String), &Vec<f64>)| -> String {
+            values.iter().map(|value| format!("{what}\t{who}\t{value}\n")).collect()
+        };
+        self.0.iter().map(line).collect()
+    }
+
+    /// Adds what another run kept.
+    pub fn read(&mut self, lines: &str) -> Result<(), String> {
+        for line in lines.lines() {
+            let words: Vec<&str> = line.split('\t').collect();
+            let [what, who, value] = words[..] else { return Err(format!("{line:?} is not a figure")) };
+            let value = value.parse().map_err(|_| format!("{value:?} is not a number in {line:?}"))?;
+            self.add(what, who, value);
+        }
+        Ok(())
+    }
+
     /// The median over the rounds.
     pub fn get(&self, what: &str, who: &str) -> Option<f64> {
         let mut all = self.0.get(&(what.into(), who.into()))?.clone();
@@ -244,6 +263,10 @@ mod tests {
             figures.add("world", "phalanx run", world);
         }
         assert_eq!(figures.get("world", "phalanx run"), Some(0.6));
+        let mut kept = Figures::default();
+        kept.read(&figures.lines()).unwrap();
+        assert_eq!(kept.lines(), figures.lines());
+        assert!(kept.read("a\tb\n").is_err() && kept.read("a\tb\tc\n").is_err());
         let text = start_table(&figures).text();
         let row = text.lines().find(|line| line.contains("phalanx run")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
