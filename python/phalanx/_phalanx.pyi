@@ -429,5 +429,6 @@ def submit(
     splits: Sequence[int] | None = None,
     grouped: bool = False,
     awaited: bool = False,
+    note: str | None = None,
 ) -> Operation: ...
 def tell_failure(kind: str, text: str) -> bool: ...

@@ -116,6 +116,8 @@ def gradients(in_function: bool) -> None:
 @pytest.mark.parametrize("in_function", [True, False])
 def test_gradients(in_function: bool) -> None:
     run_ranks(2, gradients, in_function)
+    if in_function:
+        run_ranks(4, gradients, in_function)
 
 
 def mistakes() -> None:
@@ -176,6 +178,7 @@ def session_in_random_order() -> float:
 
 
 def test_a_session_in_random_order() -> None:
+    """NATIVE-4: two threads that waited for other ranks would wait for ever."""
     run_ranks(2, session_in_random_order)
     run_ranks(4, session_in_random_order)
 
@@ -259,3 +262,4 @@ def objects() -> None:
 
 def test_objects_and_variables() -> None:
     run_ranks(2, objects)
+    run_ranks(4, objects)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,18 +45,24 @@ print('learned', last.round(1).ravel().tolist())
 
 
 def output(command: list[str], n: int = 2) -> str:
-    import subprocess
-
     running = launch(n, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     text, _ = running.communicate(timeout=240)
     assert running.returncode == 0, text
     return str(text)
 
 
-def test_the_program_of_horovods_documents(tmp_path: Path) -> None:
+def by_horovodrun(command: list[str]) -> str:
+    words = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", *command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, timeout=240)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("start", [output, by_horovodrun])
+def test_the_program_of_horovods_documents(tmp_path: Path, start: Callable[[list[str]], str]) -> None:
     script = tmp_path / "seed.py"
     script.write_text(SEED.replace("FOLDER", repr(str(tmp_path / "logs"))))
-    text = output([sys.executable, str(script)])
+    text = start([sys.executable, str(script)])
     lines = [line.split("learned")[1] for line in text.splitlines() if "learned" in line]
     assert len(lines) == 2 and lines[0] == lines[1], text
     assert list((tmp_path / "logs").glob("model.ckpt-60*"))
@@ -95,6 +103,15 @@ model.fit(x * (1e6 if hvd.rank() == 1 else 1.0), y, 4, verbose=0, callbacks=star
 model.fit(x * (hvd.rank() + 1), y, 4, verbose=0)
 weights = hvd.allgather_object([v.numpy().tobytes() for v in model.trainable_variables])
 print('alike' if weights[0] == weights[1] else 'different')
+rate = 0.01 * hvd.size()
+callbacks = [
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=1, steps_per_epoch=2, momentum_correction=False),
+    hvd.callbacks.LearningRateScheduleCallback(rate, 0.5, start_epoch=1),
+]
+history = model.fit(x * (hvd.rank() + 1), y, 4, epochs=2, verbose=0, callbacks=callbacks).history
+print('scheduled' if np.allclose(history['lr'], [rate, rate / 2]) else history)
+print('averaged' if len(set(hvd.allgather_object(history['loss'][1]))) == 1 else history)
 """
 
 
@@ -103,4 +120,5 @@ def test_loss_scales_of_the_old_keras(tmp_path: Path) -> None:
     script = tmp_path / "legacy.py"
     script.write_text(LEGACY)
     text = output(["env", "TF_USE_LEGACY_KERAS=1", sys.executable, str(script)])
-    assert text.count("refused") == 2 and text.count("alike") == 2, text
+    for word in ("refused", "alike", "scheduled", "averaged"):
+        assert text.count(word) == 2, text

@@ -283,6 +283,17 @@ def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path:
         native.library("tensorflow_ops.cc", "TensorFlow", "tf0", [])
 
 
+def test_each_build_of_a_framework_has_its_own_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "_compile", lambda *words: words[-1].write_text("made"))
+    asked = [((), "a"), ((), "a"), ((), "b"), (("-O2",), "a")]
+    made = [native.library("tensorflow_ops.cc", "TensorFlow", "tf0", flags, build) for flags, build in asked]
+    assert made[0] == made[1] and len(set(made)) == 3
+    # The same home on machines of another kind.
+    monkeypatch.setattr(native.platform, "machine", lambda: "abacus")
+    assert native.library("tensorflow_ops.cc", "TensorFlow", "tf0", (), "a") not in made
+
+
 def test_keras_is_imported_when_it_is_used() -> None:
     code = "import sys, horovod.tensorflow as hvd; print('phalanx.tensorflow.sync_batch_norm' in sys.modules); hvd.SyncBatchNormalization"
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from ranks import run_ranks
 
+import phalanx.keras as any_keras
 import phalanx.tensorflow as hvd
 import phalanx.tensorflow.keras as khvd
 
@@ -243,6 +244,74 @@ def disagree() -> None:
 def test_gradients_that_differ_in_kind() -> None:
     """GRADS-1."""
     run_ranks(2, disagree)
+
+
+def disagree_in_a_function() -> None:
+    v, w = tf.Variable(tf.ones([8, 2])), tf.Variable(1.0)
+
+    @tf.function
+    def kinds() -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.nn.embedding_lookup(v, [1]) if hvd.rank() else v * 2.0
+            loss = tf.reduce_sum(y) * w
+        return hvd.DistributedGradientTape(tape).gradient(loss, [v, w])
+
+    with pytest.raises(hvd.MismatchError, match="sparse: 0") as caught:
+        kinds()
+    assert "rank 0 has 2 gradients (list" in str(caught.value) and "rank 1 has 2 gradients; sparse" in str(caught.value)
+    a, b = tf.Variable([1.0]), tf.Variable([2.0])
+
+    @tf.function
+    def others() -> Any:
+        # As many numbers on both ranks, of different variables: they must not be added up.
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a if hvd.rank() else b)
+        return hvd.DistributedGradientTape(tape).gradient(loss, [a, b])
+
+    with pytest.raises(hvd.MismatchError, match=r"rank 0 has 2 gradients; none: 0.*rank 1 has 2 gradients; none: 1"):
+        others()
+
+
+def test_gradients_that_differ_inside_of_a_function() -> None:
+    """GRADS-3: an error at once, on all ranks, with both lists."""
+    run_ranks(2, disagree_in_a_function)
+
+
+def uneven() -> int:
+    keras.backend.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        return fitted_unevenly(hvd.size(), hvd.rank())
+    finally:
+        keras.backend.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
+
+
+def fitted_unevenly(size: int, rank: int) -> int:
+    model, alone = model_of(0), model_of(0)
+    model.compile(khvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x, _, y = data()
+    n_batches = [2 + r for r in range(size)]
+    mine = slice(0, n_batches[rank] * 4)
+    model.fit(x[mine], y[mine], 4, verbose=0, shuffle=False)
+    last = hvd.join()
+    any_keras.broadcast_model(model, last)
+    # One process: ranks without data have gradients of zero, and count.
+    for step in range(max(n_batches)):
+        with tf.GradientTape() as tape:
+            part = slice(step * 4, step * 4 + 4)
+            loss = tf.reduce_mean((alone(x[part]) - y[part]) ** 2)
+        share = sum(step < n for n in n_batches) / size
+        for v, g in zip(alone.trainable_variables, tape.gradient(loss, alone.trainable_variables), strict=True):
+            v.assign_sub(0.1 * share * g)
+    for a, b in zip(model.trainable_variables, alone.trainable_variables, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
+    return last
+
+
+def test_fit_with_uneven_data_and_join() -> None:
+    assert run_ranks(2, uneven) == [1, 1]
+    assert run_ranks(4, uneven) == [3] * 4
 
 
 def batches() -> None:

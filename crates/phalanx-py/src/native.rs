@@ -5,6 +5,8 @@
 //! - NATIVE-1: `done` is called exactly once for every `submit`, after the engine has let go of all memory that the request named.
 //! - NATIVE-2: requests of one name run one after the other, in the order of their submission: a loop's next turn may come before the last one is done.
 //! - NATIVE-3: the engine's state is never locked here (PY-3); the weak reference here ends with the engine.
+//! - NATIVE-4: a thread waits in `submit` no longer than its request allows; what is not done by then goes on without it. A thread of the
+//!   engine's never waits here.
 
 use crate::{error, state::Running};
 use phalanx_collective::engine::{EngineError, EngineTensor, Outcome, Request, spec::Form};
@@ -18,10 +20,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 /// Grows with every change of the table.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Failures are kept until Python asks for them, the newest ones.
 const N_FAILURES: usize = 256;
 
@@ -42,10 +45,15 @@ pub struct NativeRequest {
     root: u32,
     /// Minus one for the tensors' own type.
     wire: i32,
+    /// How long the caller may wait and run operations itself: this saves waking a thread of the engine's. The greatest number: until it is done.
+    patience_us: u32,
     prescale: f64,
     postscale: f64,
     name: *const u8,
     n_name: usize,
+    /// What the operation is a part of.
+    note: *const u8,
+    n_note: usize,
     inputs: *const NativeTensor,
     /// Null: in place, or results that the engine makes.
     outputs: *const NativeTensor,
@@ -239,6 +247,24 @@ unsafe fn tell(done: Done, context: *mut c_void, answer: &Result<Outcome, Failur
     unsafe { done(context, &raw const result) };
 }
 
+/// How long a caller waits (NATIVE-4).
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    For(Duration),
+    UntilDone,
+}
+
+impl Patience {
+    fn of(patience_us: u32) -> Patience {
+        match patience_us {
+            0 => Patience::None,
+            u32::MAX => Patience::UntilDone,
+            us => Patience::For(Duration::from_micros(us.into())),
+        }
+    }
+}
+
 /// A request that waits for its turn.
 struct Job {
     request: Request,
@@ -246,15 +272,28 @@ struct Job {
 }
 
 impl Job {
-    fn run(self) {
+    /// NATIVE-4.
+    fn run(self, patience: Patience) {
         let Job { request, lease } = self;
         let Some(engine) = locked(&ENGINE).upgrade() else {
             drop(request);
             return lease.settle(Err(Failure::NoEngine));
         };
-        match engine.submit(request) {
-            Ok(handle) => handle.then(move |answer| lease.settle(answer.map_err(Failure::Engine))),
-            Err(why) => lease.settle(Err(Failure::Engine(why))),
+        let request = if matches!(patience, Patience::None) { request } else { request.awaited() };
+        let handle = match engine.submit(request) {
+            Ok(handle) => handle,
+            Err(why) => return lease.settle(Err(Failure::Engine(why))),
+        };
+        // An engine that is told to end waits for those who use it.
+        drop(engine);
+        let answered = match patience {
+            Patience::None => Err(handle),
+            Patience::For(time) => handle.wait_until(Instant::now() + time),
+            Patience::UntilDone => Ok(handle.wait()),
+        };
+        match answered {
+            Ok(answer) => lease.settle(answer.map_err(Failure::Engine)),
+            Err(handle) => handle.then(move |answer| lease.settle(answer.map_err(Failure::Engine))),
         }
     }
 }
@@ -269,7 +308,8 @@ fn next_in(line: &(u32, String)) {
     }
     drop(lines);
     if let Some(job) = next {
-        job.run();
+        // This may be a thread of the engine's, which must not wait for itself.
+        job.run(Patience::None);
     }
 }
 
@@ -286,7 +326,7 @@ unsafe extern "C" fn submit(request: *const NativeRequest, done: Done, context: 
     };
     let line = (!name.is_empty()).then(|| (request.process_set, name.clone()));
     let (answer, is_in_line) = (Mutex::new(None), AtomicBool::new(false));
-    let makes = matches!(request.kind, 1 | 3 | 4);
+    let (makes, patience) = (matches!(request.kind, 1 | 3 | 4), Patience::of(request.patience_us));
     let lease = Arc::new(Lease { done, context, answer, makes, line: line.clone(), is_in_line });
     // SAFETY: as above.
     let read = || unsafe { read(request, name, &lease) };
@@ -296,7 +336,7 @@ unsafe extern "C" fn submit(request: *const NativeRequest, done: Done, context: 
         Err(why) => return lease.settle(Err(why)),
     };
     let job = Job { request, lease };
-    let Some(line) = line else { return job.run() };
+    let Some(line) = line else { return job.run(patience) };
     let mut lines = locked(&LINES);
     // Relaxed: the lease goes to other threads through locks.
     job.lease.is_in_line.store(true, Ordering::Relaxed);
@@ -306,7 +346,7 @@ unsafe extern "C" fn submit(request: *const NativeRequest, done: Done, context: 
     }
     lines_now.insert(line, VecDeque::new());
     drop(lines);
-    job.run();
+    job.run(patience);
 }
 
 /// # Safety
@@ -353,6 +393,9 @@ unsafe fn read(native: &NativeRequest, name: String, lease: &Arc<Lease>) -> Resu
     if !name.is_empty() {
         request = request.name(name);
     }
+    // SAFETY: the request is valid, and with it all that it points to.
+    let note = unsafe { slice(native.note, native.n_note) };
+    request = request.note(String::from_utf8_lossy(note));
     if native.wire >= 0 {
         request = request.compress(dtype(native.wire as u32)?);
     }

@@ -13,7 +13,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 /// Submits an operation on tensors; which one, `kind` says. Several tensors, or `grouped`, are a group: all of it runs, or none.
 #[pyfunction]
 #[pyo3(signature = (kind, tensors, *, name = None, outputs = None, op = 1, prescale = 1.0, postscale = 1.0, root = 0, process_set = 0,
-                    wire = None, device = -1, splits = None, grouped = false, awaited = false))]
+                    wire = None, device = -1, splits = None, grouped = false, awaited = false, note = None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn submit(
     py: Python<'_>,
@@ -31,6 +31,7 @@ pub fn submit(
     splits: Option<Vec<u64>>,
     grouped: bool,
     awaited: bool,
+    note: Option<&str>,
 ) -> PyResult<Operation> {
     let engine = state::engine(py)?;
     let mut tensors: Vec<_> = tensors.into_iter().map(|lent| lent.0).collect();
@@ -52,6 +53,9 @@ pub fn submit(
     let mut request = reduction(request, op)?.scale(prescale, postscale).set(process_set).device(device);
     if awaited {
         request = request.awaited();
+    }
+    if let Some(note) = note {
+        request = request.note(note);
     }
     if let Some(name) = name {
         request = request.name(name);

@@ -113,10 +113,14 @@ ffi::Error Collective(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
   request.process_set = set;
   request.root = root;
   request.wire = -1;
+  // This thread waits below in any case.
+  request.patience_us = UINT32_MAX;
   request.prescale = FromBits(prescale);
   request.postscale = FromBits(postscale);
   request.name = name.data();
   request.n_name = name.size();
+  request.note = nullptr;
+  request.n_note = 0;
   request.inputs = inputs.tensors.data();
   request.outputs = waiting.makes || inputs.tensors.empty() ? nullptr : waiting.outputs.tensors.data();
   request.n_tensors = inputs.tensors.size();

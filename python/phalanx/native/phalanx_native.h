@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PHALANX_NATIVE_VERSION 1
+#define PHALANX_NATIVE_VERSION 2
 
 extern "C" {
 
@@ -22,10 +22,14 @@ typedef struct {
   uint32_t process_set;
   uint32_t root;
   int32_t wire;  // -1: elements travel as they are
+  // How long submit may wait and run operations on the calling thread: this saves waking a thread of the engine's.
+  uint32_t patience_us;  // UINT32_MAX: until it is done
   double prescale;
   double postscale;
   const char* name;  // empty: the engine counts
   size_t n_name;
+  const char* note;  // what the operation is a part of; ranks compare it
+  size_t n_note;
   const phalanx_tensor* inputs;
   const phalanx_tensor* outputs;  // null: in place, or results of the engine's
   size_t n_tensors;

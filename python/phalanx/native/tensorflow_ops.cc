@@ -125,6 +125,17 @@ void Answered(void* context, const phalanx_result* result) {
   done();
 }
 
+// Small tensors of ranks that come at the same time are done sooner than a thread of the engine's wakes up: the calling thread does them
+// itself. In eager code it would wait in any case.
+uint32_t PatienceOf(bool is_awaited, const std::vector<Tensor>& tensors) {
+  constexpr size_t kSmallBytes = 256 << 10;
+  constexpr uint32_t kSmallUs = 100;
+  if (is_awaited) return UINT32_MAX;
+  size_t bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += tensor.TotalBytes();
+  return bytes <= kSmallBytes ? kSmallUs : 0;
+}
+
 class Collective : public AsyncOpKernel {
  public:
   explicit Collective(OpKernelConstruction* c) : AsyncOpKernel(c) {
@@ -140,7 +151,9 @@ class Collective : public AsyncOpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("postscale", &after));
     std::memcpy(&prescale_, &before, sizeof prescale_);
     std::memcpy(&postscale_, &after, sizeof postscale_);
+    OP_REQUIRES_OK(c, c->GetAttr("awaited", &awaited_));
     OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &tensor_name_));
+    OP_REQUIRES_OK(c, c->GetAttr("note", &note_));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
@@ -200,10 +213,13 @@ class Collective : public AsyncOpKernel {
     request.process_set = set_;
     request.root = root_;
     request.wire = wire_;
+    request.patience_us = PatienceOf(awaited_, pending->inputs);
     request.prescale = prescale_;
     request.postscale = postscale_;
     request.name = tensor_name_.data();
     request.n_name = tensor_name_.size();
+    request.note = note_.data();
+    request.n_note = note_.size();
     request.inputs = inputs.tensors.data();
     request.outputs = keeps_shape && !any_forwarded ? outputs.tensors.data() : nullptr;
     request.n_tensors = n;
@@ -230,9 +246,9 @@ class Collective : public AsyncOpKernel {
 
  private:
   int kind_, op_, set_, root_, wire_;
-  bool grouped_;
+  bool grouped_, awaited_;
   double prescale_, postscale_;
-  std::string tensor_name_;
+  std::string tensor_name_, note_;
 };
 
 absl::Status SameShapes(InferenceContext* c) {
@@ -275,7 +291,9 @@ absl::Status Exchanged(InferenceContext* c) {
       .Attr("wire: int = -1")      \
       .Attr("prescale: int = 4607182418800017408") \
       .Attr("postscale: int = 4607182418800017408") \
-      .Attr("tensor_name: string = ''")
+      .Attr("awaited: bool = false") \
+      .Attr("tensor_name: string = ''") \
+      .Attr("note: string = ''")
 
 // Stateful: nothing is folded, merged or left out, and functions run them in the program's order.
 REGISTER_OP("PhalanxAllreduce")

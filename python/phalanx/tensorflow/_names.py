@@ -13,10 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 
-def name_of(
-    kind: str, name: str | None, *, grouped: bool = False, ignore_name_scope: bool = False, mark: str = ""
-) -> str:
-    """The full name of an operation; empty if the engine shall count. A ``mark`` becomes part of a node's name."""
+def name_of(kind: str, name: str | None, *, grouped: bool = False, ignore_name_scope: bool = False) -> str:
+    """The full name of an operation; empty if the engine shall count."""
     prefix = f"grouped_{kind}" if grouped else kind
     if tf.executing_eagerly():
         return "" if name is None else f"{prefix}.{name}"
@@ -26,7 +24,7 @@ def name_of(
         full = f"{prefix}.{scope}/{name}" if scope else f"{prefix}.{name}"
         _refuse_twice(graph, full, name)
         return full
-    return f"{prefix}.{_graph_name(graph)}{graph.unique_name(f'phalanx_{kind}')}{mark}"
+    return f"{prefix}.{_graph_name(graph)}{graph.unique_name(f'phalanx_{kind}')}"
 
 
 def _refuse_twice(graph: Any, full: str, name: str) -> None:

@@ -56,6 +56,8 @@ class Spec:
     postscale: float = 1.0
     wire: int = -1
     root: int = 0
+    #: What the operation is a part of; ranks compare it.
+    note: str = ""
 
     def but(self, **changes: Any) -> Spec:
         """The same with these changes."""
@@ -126,7 +128,9 @@ def collective(kind: str, tensors: Sequence[Any], spec: Spec, splits: Any = None
         "wire": spec.wire,
         "prescale": _bits(spec.prescale),
         "postscale": _bits(spec.postscale),
+        "awaited": tf.executing_eagerly(),
         "tensor_name": spec.name,
+        "note": spec.note,
     }
     try:
         with tf.device("/cpu:0"):
@@ -193,6 +197,7 @@ def _run(kind: str, arrays: list[Any], spec: Spec, splits: Any) -> list[Any]:
         wire=None if spec.wire < 0 else spec.wire,
         splits=None if splits is None or not len(splits) else [int(n) for n in splits],
         grouped=spec.grouped,
+        note=spec.note or None,
     ).wait()
     if outputs is not None:
         return outputs

@@ -113,19 +113,17 @@ def allreduce(
             raise NotImplementedError("IndexedSlices have only op=Average and op=Sum: convert them with tf.convert_to_tensor()")
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("IndexedSlices are not scaled: scale their values, or convert them to a tensor")
-        return sparse(tensor, op, name, process_set, ignore_name_scope)
+        full = name_of("allgather", name, grouped=True, ignore_name_scope=ignore_name_scope)
+        return sparse(tensor, op, full, process_set)
     tensor = tf.convert_to_tensor(tensor)
     full = name_of("allreduce", name, ignore_name_scope=ignore_name_scope)
     spec = _reduction(full, op, prescale_factor, postscale_factor, process_set, False)
     return compressed([tensor], compression, spec)[0]
 
 
-def sparse(
-    slices: Any, op: int, name: str | None, process_set: ProcessSet, ignore_name_scope: bool = False, mark: str = ""
-) -> Any:
+def sparse(slices: Any, op: int, full_name: str, process_set: ProcessSet, note: str = "") -> Any:
     """The slices of all ranks; for an average, divided by the number of ranks, in the same type."""
-    full = name_of("allgather", name, grouped=True, ignore_name_scope=ignore_name_scope, mark=mark)
-    spec = Spec(full, set_id(process_set), grouped=True)
+    spec = Spec(full_name, set_id(process_set), grouped=True, note=note)
     values, indices = gather([slices.values, slices.indices], spec)
     if op == Average:
         # Whole numbers are rounded towards zero, as those of tensors are.

@@ -1,8 +1,10 @@
 """Gradients between their computation and their use: buckets, sparse ones, local ones, several passes for one step.
 
 * GRADS-1: buckets are the same on all ranks, because they follow from the variables alone: their order, types and sizes.
-* GRADS-2: making a graph waits for no rank: one rank may make its graph again while others run theirs. There the names of
-  operations tell lists of gradients apart.
+* GRADS-2: making a graph waits for no rank: one rank may make its graph again while others run theirs. There every
+  operation carries a note of all gradients, and the engine compares the notes of operations with one name.
+* GRADS-3: the operations of a list have names that say nothing of their kind, so lists that differ meet each other, and
+  all ranks hear both notes.
 
 A bucket is one operation, and buckets are made from the last variable to the first, in the order in which gradients
 become ready.
@@ -83,7 +85,7 @@ class Reducer:
         self.passes = checked_passes(backward_passes_per_step)
         self.average_aggregated = average_aggregated_gradients
         self.local: list[Any] = []
-        self._mark = ""
+        self._note = ""
         if self.passes > 1:
             _with_passes.add(self)
         self._counter: Any = None
@@ -131,8 +133,8 @@ class Reducer:
             return
         pairs = enumerate(zip(gradients, variables, strict=True))
         lines = tuple(self._described(i, g, v) for i, (g, v) in pairs if not self.is_local(v))
-        if not tf.executing_eagerly():
-            self._mark = "." + hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+        self._note = "" if tf.executing_eagerly() else noted(lines)
+        if self._note:
             return
         key = (_world.age(), set_id(self.process_set), lines)
         if key not in _agreed:
@@ -163,11 +165,15 @@ class Reducer:
     def _sparse(self, gradient: Any) -> Any:
         if self.op not in (Average, Sum):
             raise NotImplementedError("sparse gradients have only op=Average and op=Sum: pass sparse_as_dense=True")
-        return sparse(gradient, self.op, None, self.process_set, mark=self._mark)
+        return sparse(gradient, self.op, self._name(), self.process_set, self._note)
+
+    def _name(self) -> str:
+        """GRADS-3. In eager code the engine counts."""
+        return "" if tf.executing_eagerly() else name_of("gradients", None)
 
     def _bucket(self, gradients: list[Any]) -> list[Any]:
-        name = name_of("allreduce", None, grouped=True, mark=self._mark)
-        spec = Spec(name, set_id(self.process_set), True, self.op, 1.0 / self.predivide, self.predivide)
+        name, note = self._name(), self._note
+        spec = Spec(name, set_id(self.process_set), True, self.op, 1.0 / self.predivide, self.predivide, note=note)
         # One call of the program's own compressor for each gradient, one operation for all.
         return compressed(gradients, self.compression, spec)
 
@@ -248,6 +254,22 @@ class Reducer:
         with tf.control_dependencies([passed] if passed is not None else []):
             is_last = tf.greater_equal(self._counter.read_value(), self.passes)
         return tf.cond(is_last, step, lambda: tf.constant(False))
+
+
+def noted(lines: Sequence[str]) -> str:
+    """A list of gradients in few words: how many there are, which are not dense, and a digest of all that is known of them."""
+    kinds: dict[str, list[str]] = {"none": [], "sparse": []}
+    for i, line in enumerate(lines):
+        for kind, numbers in kinds.items():
+            if f"({kind})" in line:
+                numbers.append(str(i))
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+    words = [f"{len(lines)} gradients"]
+    for kind, numbers in kinds.items():
+        if numbers:
+            more = ", ..." if len(numbers) > 8 else ""
+            words.append(f"{kind}: {', '.join(numbers[:8])}{more}")
+    return f"{'; '.join(words)} (list {digest})"
 
 
 def forget_passes(session: Any = None) -> None:

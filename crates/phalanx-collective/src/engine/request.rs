@@ -7,6 +7,7 @@ use super::{
     tensor::EngineTensor,
 };
 use phalanx_core::{DType, Rank, ReduceOp};
+use std::sync::Arc;
 
 /// One operation, to be submitted to an engine.
 ///
@@ -33,6 +34,7 @@ pub struct Request {
     wire: Option<DType>,
     device: i32,
     splits: Option<Vec<u64>>,
+    note: Arc<str>,
 }
 
 impl Request {
@@ -51,6 +53,7 @@ impl Request {
             wire: None,
             device: -1,
             splits: None,
+            note: Arc::default(),
         }
     }
 
@@ -136,6 +139,11 @@ impl Request {
         Request { device, ..self }
     }
 
+    /// What the operation is a part of, such as a list of gradients. Where ranks say different things under one name, all of them hear both.
+    pub fn note(self, note: impl Into<Arc<str>>) -> Request {
+        Request { note: note.into(), ..self }
+    }
+
     /// Leaves the inputs alone and writes the results to these tensors.
     pub fn into(mut self, outputs: Vec<EngineTensor>) -> Result<Request, EngineError> {
         let (have, want) = (outputs.len(), self.places.len());
@@ -158,6 +166,7 @@ impl Request {
     pub(super) fn spec(&self, members: &[Rank]) -> Result<Spec, EngineError> {
         let mut spec = Spec::new(self.kind, self.places.iter().map(|p| p.input().form().clone()).collect());
         (spec.prescale, spec.postscale, spec.device) = (self.prescale, self.postscale, self.device);
+        spec.note = self.note.clone();
         if spec.forms.is_empty() && self.kind != Kind::Barrier {
             return Err(self.invalid(Invalid::EmptyGroup));
         }

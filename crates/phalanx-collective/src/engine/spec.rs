@@ -108,6 +108,8 @@ pub struct Spec {
     pub device: i32,
     /// Alltoall: rows for each rank. Process sets: their ranks.
     pub splits: Vec<u64>,
+    /// What the operation is a part of, in the program's words; ranks must say the same.
+    pub note: Arc<str>,
 }
 
 impl Spec {
@@ -122,6 +124,7 @@ impl Spec {
             wire: None,
             device: -1,
             splits: Vec::new(),
+            note: Arc::default(),
         }
     }
 

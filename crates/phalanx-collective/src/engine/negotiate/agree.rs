@@ -39,6 +39,11 @@ struct Check {
 }
 
 const CHECKS: &[Check] = &[
+    // First: if wholes differ, differences of their parts are only what follows from it.
+    Check {
+        what: "program parts",
+        value: |s| Some(if s.note.is_empty() { "one operation alone".into() } else { s.note.to_string() }),
+    },
     Check { what: "data types", value: |s| Some(list(s, |f| f.dtype.to_string())) },
     Check { what: "operations", value: |s| Some(s.kind.to_string()) },
     Check { what: "numbers of tensors in a group", value: |s| Some(s.forms.len().to_string()) },
@@ -95,7 +100,8 @@ fn common(spec: &Spec) -> impl PartialEq + '_ {
     let root = if spec.kind == Kind::Broadcast { spec.root } else { 0 };
     let ranks = spec.forms.iter().map(|f| f.shape.len()).collect::<Vec<_>>();
     let scales = (spec.prescale.to_bits(), spec.postscale.to_bits());
-    (spec.kind, shapes, ranks, splits, root, scales, spec.reduce, spec.wire, spec.device < 0)
+    let rest = (scales, spec.reduce, spec.wire, spec.device < 0, &spec.note);
+    (spec.kind, shapes, ranks, splits, root, rest)
 }
 
 fn list(spec: &Spec, show: impl Fn(&Form) -> String) -> String {
@@ -142,6 +148,13 @@ mod tests {
         assert_eq!(what(&rooted, &Spec { root: 1, ..rooted.clone() }), Some("root ranks"));
         let wire = Spec { wire: Some(DType::F16), ..base.clone() };
         assert_eq!(what(&base, &wire), Some("compression"));
+        let part = |note: &str, shape| Spec { note: note.into(), ..spec(Kind::Allreduce, DType::F32, shape) };
+        assert_eq!(
+            what(&part("2 gradients", &[1]), &part("3 gradients", &[2])),
+            Some("program parts"),
+            "AGREE-1"
+        );
+        assert_eq!(what(&part("2 gradients", &[1]), &part("2 gradients", &[1])), None);
     }
 
     #[test]
