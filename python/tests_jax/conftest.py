@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+# Before Keras and JAX are imported, here and on the ranks.
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ["JAX_ENABLE_X64"] = "1"
 
 from ranks import end_all
 

@@ -33,7 +33,14 @@ pub const ALL: [Framework; 2] = [
     },
     Framework {
         name: "jax",
-        packages: &["jax[cpu]==0.10.2", "optax", "numpy", "pytest>=8,<10", "cloudpickle==3.1.2"],
+        packages: &[
+            "jax[cpu]==0.10.2",
+            "keras==3.15.1",
+            "optax",
+            "numpy",
+            "pytest>=8,<10",
+            "cloudpickle==3.1.2",
+        ],
         size: "about 650 MB on disk, 200 MB to download",
     },
 ];
@@ -56,11 +63,23 @@ pub fn asked(flags: &[String]) -> Result<Vec<&'static str>, String> {
     names.split(',').map(find).collect()
 }
 
+impl Framework {
+    /// Its environment with the package of this clone in it; `None` if it is not installed and must not be.
+    pub fn environment(
+        &self,
+        shell: &Shell,
+        environment: &Environment,
+        may_install: bool,
+    ) -> Result<Option<Environment>, String> {
+        python::beside(shell, environment, self.name, self.packages, self.size, may_install)
+    }
+}
+
 /// Runs the tests of a framework; without it they count as skipped, unless it was asked for.
 pub fn test(shell: &Shell, environment: &Environment, framework: &Framework, is_asked: bool) -> Verdict {
-    let Framework { name, packages, size } = *framework;
+    let Framework { name, size, .. } = *framework;
     let folder = format!("python/tests_{name}");
-    let own = match python::beside(shell, environment, name, packages, size, is_asked) {
+    let own = match framework.environment(shell, environment, is_asked) {
         Ok(Some(own)) => own,
         Ok(None) => {
             let n = skips::tests_in(&shell.root.join(&folder));

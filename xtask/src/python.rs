@@ -30,6 +30,10 @@ const MODELS_SIZE: &str = "about 110 MB on disk, 40 MB to download";
 const CLUSTERS: &[&str] = &["ray==2.60.0", "mpi4py==4.1.2"];
 const CLUSTERS_SIZE: &str = "about 265 MB on disk, 83 MB to download";
 
+/// Keras on torch's tensors.
+const KERAS: &[&str] = &["keras==3.15.1"];
+const KERAS_SIZE: &str = "about 45 MB on disk, 10 MB to download";
+
 const INSTALL_LIMIT: Duration = Duration::from_secs(14 * 60);
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const TEST_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -100,7 +104,8 @@ pub fn environment(shell: &Shell, torch: Torch) -> Result<Environment, Missing> 
     let shared = cache.join(format!("python-{version}"));
     install(shell, &shared, LIGHT, "").map_err(Missing::Failed)?;
     install(shell, &shared, lint::PACKAGES, "").map_err(Missing::Failed)?;
-    let for_tests = [(READERS, READERS_SIZE), (CLUSTERS, CLUSTERS_SIZE), (MODELS, MODELS_SIZE)];
+    let for_tests =
+        [(READERS, READERS_SIZE), (CLUSTERS, CLUSTERS_SIZE), (MODELS, MODELS_SIZE), (KERAS, KERAS_SIZE)];
     for (packages, size) in for_tests.into_iter().filter(|_| torch == Torch::Pinned) {
         if let Err(why) = install(shell, &shared, packages, size) {
             let packages = packages.join(" and ");
