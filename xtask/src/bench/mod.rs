@@ -4,6 +4,7 @@
 //! round down should slow all of them down alike.
 
 mod engines;
+mod frameworks;
 mod goals;
 mod graph;
 mod machine;
@@ -32,6 +33,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         Some((first, rest)) if first == "torch" => return torch::run(shell, rest),
         Some((first, rest)) if first == "graph" => return graph::run(shell, rest),
         Some((first, rest)) if first == "engines" => return engines::run(shell, rest),
+        Some((first, rest)) if first == "frameworks" => return frameworks::run(shell, rest),
         Some((first, rest)) if first == "parallax" => return parallax::run(shell, rest),
         Some((first, rest)) if first == "topology" => return topology::run(shell, rest),
         Some((first, rest)) if first == "session" => return session::run(shell, rest),
