@@ -41,7 +41,7 @@ pub const ALL: [Framework; 2] = [
             "pytest>=8,<10",
             "cloudpickle==3.1.2",
         ],
-        size: "about 650 MB on disk, 200 MB to download",
+        size: "about 700 MB on disk, 210 MB to download",
     },
 ];
 

@@ -1,4 +1,5 @@
-// Collectives as asynchronous operations of TensorFlow: no thread waits in them, tensors of the CPU are not copied.
+// Collectives as asynchronous operations of TensorFlow: no thread waits in them for longer than a moment (PatienceOf), tensors of the CPU are
+// not copied.
 //
 // A pending operation holds its tensors' buffers until the engine is done, so that a step that is cancelled need not wait for other ranks.
 #include <atomic>
