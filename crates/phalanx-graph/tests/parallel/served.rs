@@ -3,15 +3,18 @@
 use super::models::on;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, BuildError, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, Init, Optimizer,
-    ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor,
+    Act, BATCH, BuildError, BuildStrategy, Builder, Clip, Dim, ExecutionStrategy, Feed, Fetch, Init,
+    Optimizer, ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor,
     exec::{CollectiveError, Done, LocalServed, PushedRows, Served},
     graph::{NodeKind, Unserved, servable, serve},
     kernel::Stream,
     layers::EmbeddingOptions,
     op::Reduction,
 };
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
 
 /// Words and their successors: a table for three words, one row of padding; a second table for a fixed number of candidates.
 fn words(optimizer: &Optimizer) -> Program {
@@ -192,6 +195,60 @@ fn lost_servers_end_a_run_with_their_reason() {
             assert!(error.contains("is lost") || error.contains(wanted), "{error}");
         }
     }
+}
+
+/// Servers whose first push takes until another one has begun, or, where none may begin, a moment.
+#[derive(Debug)]
+struct Slow {
+    own: LocalServed,
+    begun: Mutex<Vec<String>>,
+    news: Condvar,
+}
+
+impl Served for Slow {
+    fn pull(&self, table: &str, ids: Vec<i64>, done: Done) {
+        self.own.pull(table, ids, done);
+    }
+
+    fn push(&self, table: &str, rows: PushedRows, done: Done) {
+        let mut begun = self.begun.lock().unwrap();
+        begun.push(table.to_string());
+        self.news.notify_all();
+        if begun.len() == 1 {
+            let at_most = Duration::from_millis(300);
+            let (begun, _) = self.news.wait_timeout_while(begun, at_most, |all| all.len() < 2).unwrap();
+            assert_eq!(begun.len(), 1, "SERVING-1: another thread pushes meanwhile: {begun:?}");
+        } else {
+            drop(begun);
+        }
+        self.own.push(table, rows, done);
+    }
+
+    fn abort(&self, _: &str) {}
+}
+
+/// SERVING-1
+#[test]
+fn pushes_follow_the_program_however_many_threads_are_idle() {
+    let program = words(&Optimizer::new(Rule::Sgd, 0.1));
+    let names = EVERY.map(str::to_string).to_vec();
+    let own = LocalServed::new(&serve(&program, &names).unwrap().1, 9);
+    let slow = Arc::new(Slow { own, begun: Mutex::default(), news: Condvar::new() });
+    let build = BuildStrategy { served: names, ..BuildStrategy::default() };
+    let exec = ExecutionStrategy { num_threads: 3, ..ExecutionStrategy::default() };
+    let setup = Setup { build, exec, served: Some(slow.clone()), ..on(1) };
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+    let pushed = |kind: &NodeKind| match kind {
+        NodeKind::Push { op } => Some(op.index()),
+        _ => None,
+    };
+    let order: Vec<usize> = exe.graph().nodes.iter().filter_map(|node| pushed(&node.kind)).collect();
+    assert_eq!(order.len(), EVERY.len());
+    assert!(step(&mut exe, &mut Store::new(9), &batch(6, 0)).is_finite());
+    let begun = slow.begun.lock().unwrap().clone();
+    let titles = exe.graph().to_json();
+    let place = |name: &String| titles.find(&format!("\"title\":\"push {name}\"")).unwrap();
+    assert!(begun.windows(2).all(|pair| place(&pair[0]) < place(&pair[1])), "{begun:?} in {titles}");
 }
 
 /// SERVED-1

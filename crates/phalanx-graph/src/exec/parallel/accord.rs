@@ -238,6 +238,11 @@ impl Accord {
         self.collective.start(&names.exchanges[exchange], offer, done);
     }
 
+    /// Whether this process has begun every exchange of the pass: no other one waits for it then.
+    pub(super) fn has_brought_all(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.n_exchanges
+    }
+
     /// A run has failed after every process agreed to it: nobody waits for this process in vain (ACCORD-2). Gives what the
     /// caller is told. `is_known` says that an exchange did not fit, so that every process knows already. This is the only
     /// place where a process gives up what others count on.

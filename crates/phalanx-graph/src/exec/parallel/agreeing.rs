@@ -70,15 +70,16 @@ impl ParallelExecutor {
         if self.run.accord.is_alone() || !self.graph.settings.is_reduced() {
             return error;
         }
-        // As long as others cannot have pushed, servers know nothing of this step, and it can be run again.
-        let n_exchanges = exchanges(&self.graph).len();
+        // As long as others cannot have pushed, servers know nothing of this step, and it can be run again. They can when they wait for
+        // no exchange of this process any more, whether it has come to its own gate or not. An exchange that did not fit stops all.
+        let is_known = self.run.places.is_misfit();
+        let others_push = self.run.accord.has_brought_all() && !is_known;
         if let Some(served) = &self.run.served
-            && (self.run.places.is_past_gate() || n_exchanges == 0)
+            && (self.run.places.is_past_gate() || others_push)
         {
             served.abort(&error.to_string());
         }
         let run = self.run_mut();
-        let is_known = run.places.is_misfit();
         run.accord.fail(error, is_known)
     }
 }

@@ -106,6 +106,8 @@ struct Lowering<'a> {
     takes: Vec<u32>,
     answers: Vec<Vec<u32>>,
     gate: Option<u32>,
+    /// The task that pushes last (SERVING-1).
+    last_push: Option<u32>,
     /// The tasks of each node.
     tasks_of: Vec<Vec<u32>>,
     n_threads: usize,
@@ -154,6 +156,7 @@ impl<'a> Lowering<'a> {
             takes: Vec::new(),
             answers: Vec::new(),
             gate: None,
+            last_push: None,
             tasks_of: Vec::new(),
         }
     }

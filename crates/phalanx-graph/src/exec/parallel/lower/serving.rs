@@ -1,4 +1,6 @@
 //! Calls to servers as tasks: some that ask, and some that store the answers.
+//! - SERVING-1: the pushes of a pass are called one after the other, in the order of the program, whatever threads are idle. Processes that
+//!   push in different orders would wait for each other: what comes back of a dense parameter needs the pushes of all.
 
 use super::{Called, Lowering, What, whole};
 use crate::{
@@ -74,13 +76,9 @@ impl Lowering<'_> {
         }
         let home = self.n_threads - 1;
         let begun = self.draft.len() as u32;
-        self.task(
-            node,
-            0,
-            home,
-            vec![Called { what: What::Ask(op, desk, 0), step: whole(from, vec![]) }],
-            after,
-        );
+        let after: Vec<u32> = after.iter().copied().chain(self.last_push.replace(begun)).collect();
+        let ask = Called { what: What::Ask(op, desk, 0), step: whole(from, vec![]) };
+        self.task(node, 0, home, vec![ask], &after);
         self.answers.push(vec![self.draft.len() as u32]);
         let answer = Called { what: What::Answer(op, desk, 0), step: whole(vec![], to) };
         self.task(node, 0, home, vec![answer], &[begun]);
