@@ -6,7 +6,7 @@ use crate::{
     mail::RowWire,
     placement::Placement,
     spec::TableSpec,
-    tables::Consistency,
+    tables::TableTerms,
 };
 use phalanx_core::Rank;
 use phalanx_net::{World, lost::Cause};
@@ -20,15 +20,20 @@ use std::{
 const NAP_NS: i64 = 20_000_000;
 
 /// One line for each thing that must be equal on all ranks.
-pub fn words(specs: &[TableSpec], placement: &Placement, consistency: Consistency, step: u64) -> String {
-    let mut lines = vec![format!("consistency and first step\t{consistency:?}, {step}")];
+pub fn words(specs: &[TableSpec], placement: &Placement, terms: TableTerms) -> String {
+    let TableTerms { consistency, step, collects } = terms;
+    let per = if collects { "host" } else { "worker" };
+    let mut lines =
+        vec![format!("consistency and first step\t{consistency:?}, {step}, an office for each {per}")];
     for (number, spec) in specs.iter().enumerate() {
-        let TableSpec { name, height, width, dtype, rule, reduction, wire, partitions, spread, .. } = spec;
+        let TableSpec { name, height, width, dtype, rule, reduction, wire, partitions, spread, raw, .. } =
+            spec;
         let layout = placement.layout(number);
         let servers: Vec<u32> = (0..layout.n_partitions()).map(|p| layout.server_of(p)).collect();
         lines.push(format!(
-            "{}\t{height} x {width} {dtype}, {rule:?}, {reduction:?}, wire {wire:?}, {partitions} partitions ({spread:?}) on {servers:?}",
-            name.replace(['\t', '\n'], " ")
+            "{}\t{height} x {width} {dtype}, {rule:?}, {reduction:?}, wire {wire:?}, {partitions} partitions ({spread:?}) on {servers:?}{}",
+            name.replace(['\t', '\n'], " "),
+            if *raw { ", raw rows" } else { "" }
         ));
     }
     lines.join("\n")
@@ -134,7 +139,7 @@ mod tests {
     use crate::testing::spec;
 
     fn of(specs: &[TableSpec]) -> String {
-        words(specs, &Placement::greedy(specs, 2), Consistency::Sync, 0)
+        words(specs, &Placement::greedy(specs, 2), TableTerms::default())
     }
 
     #[test]

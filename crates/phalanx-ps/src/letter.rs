@@ -26,7 +26,7 @@ pub struct RowLetter {
     pub step: u64,
     /// What an answer repeats.
     pub ticket: u64,
-    /// A rate or a factor.
+    /// A rate, a factor, an age, or with a goodbye the partitions that tables are opened with next.
     pub number: f64,
     pub rows: Rows,
 }
@@ -60,10 +60,12 @@ pub enum LetterKind {
     Refused = 13,
     /// An office's word: a worker has said goodbye, and never pushes this step of this table. `from` is its rank.
     Gone = 14,
+    /// The steps that a table's rule counts are as many as `number` from now on.
+    Age = 15,
 }
 
 impl LetterKind {
-    const ALL: [LetterKind; 14] = [
+    const ALL: [LetterKind; 15] = [
         LetterKind::Hello,
         LetterKind::Pull,
         LetterKind::Pulled,
@@ -78,6 +80,7 @@ impl LetterKind {
         LetterKind::Bye,
         LetterKind::Refused,
         LetterKind::Gone,
+        LetterKind::Age,
     ];
 }
 
@@ -171,11 +174,12 @@ impl RowLetter {
             | LetterKind::Norm
             | LetterKind::Release
             | LetterKind::Bye
-            | LetterKind::Gone => n == 0 && bytes == 0,
+            | LetterKind::Gone
+            | LetterKind::Age => n == 0 && bytes == 0,
             LetterKind::NormIs => n == 0 && bytes == SUM_BYTES as u64,
             LetterKind::Hello | LetterKind::Refused => n == 0 && bytes <= TEXT_CAP,
         };
-        let has_touches = kind == LetterKind::Push && spec.reduction == RowReduction::ByTouch;
+        let has_touches = kind == LetterKind::Push && spec.reduction == RowReduction::ByTouch && !spec.raw;
         let is_part = usize::from(header[5]) <= spec.rule.n_states();
         if !fits || u64::from(n) > spec.height || touches != (if has_touches { n } else { 0 }) || !is_part {
             return Err(LetterError::Length { table: spec.name.clone(), n, bytes });
@@ -193,11 +197,12 @@ impl RowLetter {
         Ok((letter, BodyLengths { ids: n as usize, touches: touches as usize, bytes: bytes as usize }))
     }
 
-    /// Whether what the body says can be used: numbers of rows rise and exist.
+    /// Whether what the body says can be used: numbers of rows exist, and rise unless they are raw.
     pub fn check(&self, specs: &[TableSpec]) -> Result<(), LetterError> {
         let spec = &specs[self.table as usize];
-        let rises = self.rows.ids.windows(2).all(|pair| pair[0] < pair[1]);
-        let exists = self.rows.ids.last().is_none_or(|&last| u64::from(last) < spec.height);
+        let is_raw = spec.raw && matches!(self.kind, LetterKind::Pull | LetterKind::Push);
+        let rises = is_raw || self.rows.ids.windows(2).all(|pair| pair[0] < pair[1]);
+        let exists = self.rows.ids.iter().all(|&id| u64::from(id) < spec.height);
         if rises && exists {
             return Ok(());
         }
@@ -226,6 +231,10 @@ mod tests {
         assert!(counted.is_err(), "nobody asks for touches where rows are added up");
         let turned = RowLetter { rows: Rows { ids: vec![4, 1], ..sent.rows.clone() }, ..sent };
         assert!(turned.check(&[spec("t")]).is_err());
+        let raw = [TableSpec { raw: true, ..spec("t") }];
+        assert_eq!(turned.check(&raw), Ok(()), "raw rows come as they stand");
+        let strange = RowLetter { rows: Rows { ids: vec![64, 1], ..turned.rows.clone() }, ..turned };
+        assert!(strange.check(&raw).is_err(), "but they exist");
         assert_eq!(RowLetter::new(LetterKind::Pull, 0, 0).header().len(), HEADER);
     }
 

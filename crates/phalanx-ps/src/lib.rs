@@ -37,5 +37,5 @@ pub use search_run::SearchRun;
 pub use seats::Seats;
 pub use shard::{Shard, ShardSetup};
 pub use spec::{FirstValues, RowReduction, Spread, TableClip, TableRule, TableSpec, TableUpdate};
-pub use tables::{Consistency, TableCounters, Tables};
+pub use tables::{Consistency, TableCounters, TableTerms, Tables};
 pub use values::{RowValues, Rows};

@@ -6,10 +6,10 @@ use crate::{
     letter::{LetterKind, RowLetter},
     mail::RowWire,
     placement::Placement,
-    seats::Seats,
+    seats::{Seats, road},
     shard::Shard,
     spec::TableSpec,
-    station::{Station, road},
+    station::Station,
 };
 use phalanx_core::Rank;
 use phalanx_net::{
@@ -40,6 +40,8 @@ pub struct Line {
     pub next_ticket: u64,
     /// Why nothing more can be asked.
     pub failed: Option<LineEnd>,
+    /// After the end: how workers go on, as their goodbyes said.
+    pub recut: Option<(u64, u32)>,
 }
 
 /// Why a line is of no use any more. The first reason stays.
@@ -203,6 +205,16 @@ impl Line {
 
     /// Says goodbye, and waits for the end of the own station, at most that long.
     pub fn end(&mut self, at_most: Option<Duration>) -> Result<(), PsError> {
+        self.end_with(RowLetter::new(LetterKind::Bye, 0, 0), at_most)
+    }
+
+    /// The same; the goodbye says with which step and how many partitions the tables are opened next.
+    pub fn end_recut(&mut self, step: u64, partitions: u32, at_most: Duration) -> Result<(), PsError> {
+        let number = f64::from(partitions);
+        self.end_with(RowLetter { number, ..RowLetter::new(LetterKind::Bye, 0, step) }, Some(at_most))
+    }
+
+    fn end_with(&mut self, bye: RowLetter, at_most: Option<Duration>) -> Result<(), PsError> {
         if self.wire.is_none() && self.station.is_none() {
             return Ok(());
         }
@@ -213,7 +225,7 @@ impl Line {
         // Where something was refused, the others still wait for the goodbye.
         let said = match self.failed {
             Some(LineEnd::Lost) => Ok(()),
-            _ if is_worker => self.post(RowLetter::new(LetterKind::Bye, 0, 0)),
+            _ if is_worker => self.post(bye),
             _ => Ok(()),
         };
         let start = Instant::now();
@@ -224,7 +236,9 @@ impl Line {
                 let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
                 let world = self.world.clone();
                 let is_doomed = move || world.casualties().doomed().is_some();
-                match station.join_until(until.unwrap_or(far), is_doomed) {
+                let has_ended = station.join_until(until.unwrap_or(far), is_doomed);
+                self.recut = station.counter.recut();
+                match has_ended {
                     true => self.world.casualties().doomed().map_or(Ok(()), |doom| Err(self.named(doom))),
                     false if self.world.casualties().doomed().is_some() => Err(self.lost()),
                     false => Err(PsError::Unclosed {

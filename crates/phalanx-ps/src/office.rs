@@ -1,7 +1,7 @@
 //! The office of a host: what its workers want of servers and give to them, collected. Pure: letters in, letters out.
 //!
 //! - OFFICE-1: in a step, a row is fetched from its server at most once for all workers of the host (consistency `Sync`); again after one of
-//!   them has written rows, and where the rows of a step take more than `KEPT_BYTES`.
+//!   them has written rows, where the rows of a step take more than `KEPT_BYTES`, and of a table with raw rows each time.
 //! - OFFICE-2: a push leaves the host when every worker of it has pushed that step; rows are added in the order of the workers.
 //! - OFFICE-3: other consistencies collect nothing: what a worker wants or gives travels at once, in its name.
 
@@ -137,6 +137,11 @@ impl Office {
                 self.norm(Some((worker, letter.ticket)), letter.table, letter.step, out);
             }
             (Port::Worker(worker), LetterKind::Release) => self.release(worker, &letter, out),
+            (Port::Worker(worker), LetterKind::Age) => {
+                let to = Some((worker, letter.ticket));
+                let letter = RowLetter { from: self.sender(worker), ..letter };
+                self.ask_servers(to, LetterKind::Written, &letter, out);
+            }
             (Port::Server(_), LetterKind::Pulled) => self.pulled(letter, out),
             (Port::Server(_), LetterKind::HaveRead | LetterKind::Written | LetterKind::NormIs) => {
                 self.part(letter, out);
@@ -191,8 +196,8 @@ impl Office {
 
     fn pull(&mut self, worker: Rank, letter: RowLetter, out: &mut Vec<(Port, RowLetter)>) {
         let (table, step) = (letter.table, letter.step);
-        let row_bytes = self.specs[table as usize].row_bytes();
-        let alone = if self.is_sync() { 0 } else { self.ticket() };
+        let (row_bytes, is_raw) = (self.specs[table as usize].row_bytes(), self.specs[table as usize].raw);
+        let alone = if self.is_sync() && !is_raw { 0 } else { self.ticket() };
         let key = (table, step, alone);
         let layout = self.placement.layout(table as usize);
         let gathering = self.gathering.entry(key).or_default();
@@ -201,7 +206,7 @@ impl Office {
         let mut asks: BTreeMap<u32, (Vec<u32>, Vec<u32>)> = BTreeMap::new();
         for &id in &letter.rows.ids {
             let fresh = gathering.bringer.len() as u32;
-            let slot = *gathering.slots.entry(id).or_insert(fresh);
+            let slot = if is_raw { fresh } else { *gathering.slots.entry(id).or_insert(fresh) };
             if slot == fresh {
                 gathering.bringer.push(0);
                 let (ids, to) = asks.entry(layout.place(id.into()).server).or_default();
@@ -290,10 +295,13 @@ impl Office {
             self.pushes.remove(&key).expect("it was found above").into_iter().flatten().collect();
         // Nobody of this host asks for rows of this step any more.
         self.gathering.remove(&(key.0, key.1, 0));
-        let rate = given[0].0;
-        if let Some(at) = given.iter().position(|(other, _)| other.to_bits() != rate.to_bits()) {
+        // Who has joined has no rate.
+        let first = given.iter().position(|(rate, _)| !rate.is_nan()).unwrap_or(0);
+        let rate = given[first].0;
+        let differs = |other: f64| !other.is_nan() && other.to_bits() != rate.to_bits();
+        if let Some(at) = given.iter().position(|(other, _)| differs(*other)) {
             let spec = &self.specs[key.0 as usize].name;
-            let (a, b, other) = (self.workers[0], self.workers[at], given[at].0);
+            let (a, b, other) = (self.workers[first], self.workers[at], given[at].0);
             let text = format!(
                 "table {spec:?}, step {}: rank {a} has the rate {rate}, rank {b} has {other}; every rank must push with the same rate",
                 key.1
@@ -301,7 +309,11 @@ impl Office {
             return self.refuse(&text, out);
         }
         let spec = &self.specs[key.0 as usize];
-        let rows = Rows::merge(given.into_iter().map(|(_, rows)| rows).collect(), spec.width, spec.dtype);
+        // One worker's rows go on as they came.
+        let merges = spec.raw && given.len() > 1;
+        let once = |(_, rows): Gift| if merges { rows.of_raw(spec) } else { rows };
+        let rows = Rows::merge(given.into_iter().map(once).collect(), spec.width, spec.dtype);
+        let rows = if spec.raw { Rows { touches: Vec::new(), ..rows } } else { rows };
         self.forward(key, self.number, rate, rows, out);
         if matches!(self.specs[key.0 as usize].rule.clip, TableClip::Norm(_)) {
             self.norm(None, key.0, key.1, out);
@@ -369,26 +381,26 @@ impl Office {
     }
 
     fn norm(&mut self, to: Option<(Rank, u64)>, table: u32, step: u64, out: &mut Vec<(Port, RowLetter)>) {
-        let of = self.ticket();
+        let letter = RowLetter { from: self.number, ..RowLetter::new(LetterKind::Norm, table, step) };
+        self.ask_servers(to, LetterKind::NormIs, &letter, out);
+    }
+
+    /// Every server of a table gets a letter, and all of them answer together.
+    fn ask_servers(
+        &mut self,
+        to: Option<(Rank, u64)>,
+        answer: LetterKind,
+        letter: &RowLetter,
+        out: &mut Vec<(Port, RowLetter)>,
+    ) {
+        let (table, step, of) = (letter.table, letter.step, self.ticket());
         let servers = servers_of(&self.placement, table);
-        let request = Request {
-            to,
-            answer: LetterKind::NormIs,
-            table,
-            step,
-            left: servers.len(),
-            values: RowValues::default(),
-            sum: ExactSum::default(),
-        };
-        self.requests.insert(of, request);
+        let (left, values, sum) = (servers.len(), RowValues::default(), ExactSum::default());
+        self.requests.insert(of, Request { to, answer, table, step, left, values, sum });
         for server in servers {
             let ticket = self.ticket();
             self.asked.insert(ticket, Asked::Part { of, places: Vec::new() });
-            let from = self.number;
-            out.push((
-                Port::Server(server),
-                RowLetter { from, ticket, ..RowLetter::new(LetterKind::Norm, table, step) },
-            ));
+            out.push((Port::Server(server), RowLetter { ticket, ..letter.clone() }));
         }
     }
 

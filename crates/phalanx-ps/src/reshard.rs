@@ -7,7 +7,7 @@
 use crate::{
     error::PsError,
     spec::TableSpec,
-    tables::{Consistency, Tables},
+    tables::{Consistency, TableTerms, Tables},
 };
 
 /// Rows of one part of a table that a worker holds while partitions move.
@@ -27,18 +27,13 @@ impl Tables {
         if partitions == 0 {
             return refused("a table is cut into at least one partition");
         }
-        if world.servers().len() > 0 {
-            return refused("ranks that only serve cannot cut tables anew; start the world without them");
-        }
-        if self.consistency != Consistency::Sync {
+        if self.terms.consistency != Consistency::Sync {
             return refused("workers are not at the same step, so partitions cannot move: that needs sync");
         }
-        let step = self.next_push.first().copied().unwrap_or_default();
+        // Tables that were pushed less often, because nothing trains them, have the steps of the others afterwards.
+        let step = self.next_push.iter().copied().max().unwrap_or_default();
         if step == 0 {
             return refused("nothing was pushed yet; open the tables with that many partitions instead");
-        }
-        if self.next_push.iter().any(|&next| next != step) {
-            return refused("tables are at different steps; push the step of every table first");
         }
         let (me, n) = (world.rank().index() as u64, u64::from(world.n_workers()));
         let mut moved = Vec::new();
@@ -50,22 +45,47 @@ impl Tables {
                 moved.push(Moved { table, part, ids, rows });
             }
         }
-        let cut = |spec: &TableSpec| {
-            let most = u32::try_from(spec.height).unwrap_or(u32::MAX);
-            TableSpec { partitions: partitions.min(most), ..spec.clone() }
-        };
-        let specs = self.specs().iter().map(cut).collect();
-        // Every rank says goodbye to the old tables after it has read, so nobody's rows are gone too early.
-        self.line.end(Some(world.config().timeout))?;
+        let ages: Vec<u64> = (0..self.specs().len()).map(|table| self.age(table)).collect();
+        // Every rank says goodbye to the old tables after it has read, so nobody's rows are gone too early. Ranks that only serve learn from
+        // it how to go on.
         // They begin a step earlier, which everybody ends without rows when its own are written: a pull of the present step then waits
         // for all of them.
-        *self = Tables::open(&world, specs, self.consistency, step - 1)?;
+        self.line.end_recut(step - 1, partitions, world.config().timeout)?;
+        self.line.recut = Some((step - 1, partitions));
+        self.reopen()?;
         for Moved { table, part, ids, rows } in moved {
             self.write(table, part, &ids, &rows)?;
         }
         for table in 0..self.specs().len() {
             self.push(table, step - 1, &[], &[], 0.0)?;
         }
-        self.release(step - 1, 1.0)
+        self.release(step - 1, 1.0)?;
+        (0..).zip(ages).try_for_each(|(table, age)| self.set_age(table, age))
+    }
+
+    /// Opens tables that have ended as the goodbyes of workers said; false if they said nothing.
+    pub(crate) fn reopen(&mut self) -> Result<bool, PsError> {
+        let Some((step, partitions)) = self.line.recut.take() else { return Ok(false) };
+        let cut = |spec: &TableSpec| {
+            let most = u32::try_from(spec.height).unwrap_or(u32::MAX);
+            TableSpec { partitions: partitions.clamp(1, most), ..spec.clone() }
+        };
+        let specs = self.specs().iter().map(cut).collect();
+        *self = Tables::open_as(&self.line.world.clone(), specs, TableTerms { step, ..self.terms })?;
+        Ok(true)
+    }
+
+    /// On a rank that only serves, and looks after other things meanwhile: opens the tables anew if workers have cut them.
+    pub fn follow(&mut self) -> Result<bool, PsError> {
+        if self
+            .line
+            .station
+            .as_ref()
+            .is_none_or(|station| !station.has_ended() || station.counter.recut().is_none())
+        {
+            return Ok(false);
+        }
+        self.line.end(None)?;
+        self.reopen()
     }
 }

@@ -62,6 +62,8 @@ struct ServedTable {
     /// Who has said goodbye, and the first step that it never pushes; the earliest such step.
     gone: Option<(u64, u32)>,
     norms: Vec<(Port, RowLetter)>,
+    /// How many more steps its rule has counted than were applied here: those before a resume.
+    older: i64,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,7 @@ impl Shard {
                 pulls: Vec::new(),
                 gone: None,
                 norms: Vec::new(),
+                older: 0,
             }
         };
         let tables = setup.specs.iter().enumerate().map(table).collect();
@@ -140,7 +143,7 @@ impl Shard {
             return refuse(from, &format!("a letter of office {pusher} that comes from another one"), out);
         }
         match letter.kind {
-            LetterKind::Pull | LetterKind::Read | LetterKind::Write => {
+            LetterKind::Pull | LetterKind::Read | LetterKind::Write | LetterKind::Age => {
                 self.tables[number].pulls.push((from, letter));
             }
             LetterKind::Push => self.push(from, letter, out),
@@ -174,6 +177,7 @@ impl Shard {
         *next += 1;
         let values = letter.rows.values.convert(spec.wire_dtype(), spec.dtype);
         let rows = Rows { values, ..letter.rows };
+        let rows = if spec.raw { rows.of_raw(spec) } else { rows };
         let step = match self.setup.consistency {
             Consistency::Sync => letter.step,
             // Each push is a step of its own.
@@ -269,6 +273,10 @@ impl Shard {
             match text {
                 Some(text) => refuse(to, &text, out),
                 None if letter.kind == LetterKind::Write => self.write(to, &letter, out),
+                None if letter.kind == LetterKind::Age => {
+                    self.tables[number].older = letter.number as i64 - version as i64;
+                    out.push((to, written(&letter)));
+                }
                 None => out.push((to, self.fetch(&letter))),
             }
         }
@@ -352,13 +360,7 @@ impl Shard {
                 store.parts[usize::from(letter.part)].bytes_mut()[at..at + row_bytes].copy_from_slice(row);
             }
         }
-        out.push((
-            from,
-            RowLetter {
-                ticket: letter.ticket,
-                ..RowLetter::new(LetterKind::Written, letter.table, letter.step)
-            },
-        ));
+        out.push((from, written(letter)));
     }
 
     /// What this server has, for messages about its loss.
@@ -370,6 +372,10 @@ impl Shard {
     }
 }
 
+fn written(letter: &RowLetter) -> RowLetter {
+    RowLetter { ticket: letter.ticket, ..RowLetter::new(LetterKind::Written, letter.table, letter.step) }
+}
+
 fn refuse(to: Port, text: &str, out: &mut Vec<(Port, RowLetter)>) {
     out.push((to, RowLetter::words(LetterKind::Refused, 0, text)));
 }
@@ -378,10 +384,11 @@ fn refuse_all(n_offices: u32, text: &str, out: &mut Vec<(Port, RowLetter)>) {
     (0..n_offices).for_each(|office| refuse(Port::Office(office), text, out));
 }
 
-/// The number that all offices gave, or words about two that differ.
+/// The number that all offices gave, or words about two that differ. One whose workers have all joined gives none; 0 where no office gives one.
 fn agreed(given: &BTreeMap<u32, f64>) -> Result<f64, String> {
-    let (&first, &number) = given.iter().next().expect("callers have one");
-    match given.iter().find(|(_, other)| other.to_bits() != number.to_bits()) {
+    let mut some = given.iter().filter(|(_, number)| !number.is_nan());
+    let Some((&first, &number)) = some.next() else { return Ok(0.0) };
+    match some.find(|(_, other)| other.to_bits() != number.to_bits()) {
         None => Ok(number),
         Some((office, other)) => Err(format!("host {first} has {number} and host {office} has {other}")),
     }
@@ -428,7 +435,7 @@ fn apply<T: Float>(
     let TableRule { update, decay, .. } = spec.rule;
     let rate = T::of(held.rate);
     let adam = match update {
-        TableUpdate::Adam(adam) => Some(adam.at(table.version as i64 + 1, rate)),
+        TableUpdate::Adam(adam) => Some(adam.at(table.version as i64 + table.older + 1, rate)),
         _ => None,
     };
     let (width, mut values) = (spec.width, held.rows.values);

@@ -27,6 +27,9 @@ pub struct TableSpec {
     pub wire: Option<DType>,
     pub partitions: u32,
     pub spread: Spread,
+    /// Rows that one worker touches several times in a step travel several times, and servers add them up: what the other way saves. A step
+    /// that touches more rows than the table has is merged all the same.
+    pub raw: bool,
 }
 
 /// How the rows of all workers become one gradient.

@@ -5,10 +5,10 @@
 
 use crate::{
     error::PsError,
-    letter::{LetterKind, Road, RowLetter},
+    letter::{LetterKind, RowLetter},
     mail::{MailError, Pouch, RowWire},
     office::{Office, OfficeCounters, Port},
-    seats::Seats,
+    seats::{Seats, port_of},
     shard::Shard,
     spec::TableSpec,
 };
@@ -50,6 +50,8 @@ pub struct Counter {
     counters: Mutex<OfficeCounters>,
     /// Who has not said goodbye; written by the station.
     awaited: Mutex<Vec<Rank>>,
+    /// The step and the partitions with which workers open the tables next, if their goodbyes said so.
+    recut: Mutex<Option<(u64, u32)>>,
     bytes_out: AtomicU64,
     bytes_in: AtomicU64,
 }
@@ -68,6 +70,11 @@ impl Counter {
 }
 
 impl Counter {
+    /// With which step and how many partitions workers go on, if they do.
+    pub fn recut(&self) -> Option<(u64, u32)> {
+        *self.recut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The ranks that have not said goodbye.
     pub fn awaited(&self) -> Vec<Rank> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -101,6 +108,7 @@ impl Station {
             bell,
             counters: Mutex::default(),
             awaited: Mutex::default(),
+            recut: Mutex::default(),
             bytes_out: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
         });
@@ -273,6 +281,10 @@ impl Running {
 
     fn handle(&mut self, from: Port, letter: RowLetter, came: &mut VecDeque<(Port, RowLetter)>) {
         let mut out = Vec::new();
+        if letter.kind == LetterKind::Bye && letter.number >= 1.0 {
+            let recut = Some((letter.step, letter.number as u32));
+            *self.counter.recut.lock().unwrap_or_else(PoisonError::into_inner) = recut;
+        }
         match (from, letter.kind) {
             (Port::Worker(worker), LetterKind::Bye) => {
                 self.workers_gone.insert(worker);
@@ -280,7 +292,7 @@ impl Running {
                     office.leave(worker, &mut out);
                 }
                 if let Some(own) = self.seats.office_at(self.me).filter(|_| self.all_workers_gone()) {
-                    let bye = RowLetter { from: own, ..RowLetter::new(LetterKind::Bye, 0, 0) };
+                    let bye = RowLetter { from: own, ..letter };
                     let servers = 0..self.seats.servers().len() as u32;
                     out.extend(servers.map(|s| (Port::Server(s), bye.clone())));
                 }
@@ -389,43 +401,11 @@ impl Running {
     }
 }
 
-/// In which capacity a peer wrote such a letter to this rank; `None` if it has none in which it could.
-fn port_of(seats: &Seats, me: Rank, peer: Rank, kind: LetterKind) -> Option<Port> {
-    let answers = matches!(
-        kind,
-        LetterKind::Pulled
-            | LetterKind::HaveRead
-            | LetterKind::Written
-            | LetterKind::NormIs
-            | LetterKind::Refused
-    );
-    let (own_office, own_server) = (seats.office_at(me), seats.server_at(me));
-    if answers {
-        return seats.server_at(peer).filter(|_| own_office.is_some()).map(Port::Server);
-    }
-    if kind == LetterKind::Hello {
-        return None;
-    }
-    match seats.office_at(peer) {
-        Some(office) => own_server.map(|_| Port::Office(office)),
-        None if own_office.is_some() && seats.office_of(peer) == own_office && kind != LetterKind::Gone => {
-            Some(Port::Worker(peer))
-        }
-        None => None,
-    }
-}
-
-/// The road of a connection between two ranks.
-pub fn road(seats: &Seats, a: Rank, b: Rank) -> Road {
-    let is_station = |rank: Rank| seats.office_at(rank).is_some() || seats.server_at(rank).is_some();
-    if is_station(a) && is_station(b) { Road::Between } else { Road::Own }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{placement::Placement, shard::ShardSetup, tables::Consistency, testing::spec};
-    use phalanx_core::{Config, Topology};
+    use phalanx_core::Config;
     use phalanx_net::{
         discover::{Identity, Meeting},
         secret::Secret,
@@ -478,20 +458,5 @@ mod tests {
         let mut station = Station::start(setup).unwrap();
         world.casualties().doom(Doom::Lost(Lost { rank: Rank(0), cause: Cause::Left }));
         assert!(station.join_until(Instant::now() + Duration::from_secs(60), || false));
-    }
-
-    #[test]
-    fn a_letter_that_is_not_its_senders_to_send_has_no_port() {
-        let workers = Topology::of_sizes(&[2, 1]);
-        let seats = Seats::of(&workers, [Rank(3)].into_iter());
-        let port = |me, peer, kind| port_of(&seats, Rank(me), Rank(peer), kind);
-        assert_eq!(port(0, 1, LetterKind::Push), Some(Port::Worker(Rank(1))));
-        assert_eq!(port(0, 3, LetterKind::Pulled), Some(Port::Server(0)));
-        assert_eq!(port(3, 2, LetterKind::Push), Some(Port::Office(1)));
-        assert_eq!(port(0, 3, LetterKind::Push), None, "a server that only serves pushes nothing");
-        assert_eq!(port(0, 2, LetterKind::Release), None, "another host's office");
-        assert_eq!(port(0, 1, LetterKind::Pulled), None, "a worker answers nothing");
-        assert_eq!(port(0, 1, LetterKind::Gone), None);
-        assert_eq!(port(3, 2, LetterKind::Hello), None, "greetings are over");
     }
 }

@@ -13,11 +13,13 @@ use crate::{
     shard::{Shard, ShardSetup},
     spec::{RowReduction, TableClip, TableSpec},
     station::{Station, StationSetup},
-    values::{RowValues, Rows, gathered},
+    values::{RowValues, Rows},
 };
-use phalanx_core::DType;
 use phalanx_net::World;
 use std::{collections::BTreeMap, sync::Arc};
+
+/// More steps than any training makes, and few enough to be exact in a letter.
+const MOST_STEPS: u64 = 1 << 52;
 
 /// How far workers may be apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,22 @@ pub enum Consistency {
     Bounded(u64),
     /// Nobody waits for anybody.
     Async,
+}
+
+/// How tables are opened, on all ranks alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableTerms {
+    pub consistency: Consistency,
+    /// The first step.
+    pub step: u64,
+    /// Whether the office of a host collects what its workers want and give. Otherwise each worker asks servers by itself.
+    pub collects: bool,
+}
+
+impl Default for TableTerms {
+    fn default() -> TableTerms {
+        TableTerms { consistency: Consistency::Sync, step: 0, collects: true }
+    }
 }
 
 /// What was asked for, and what of it left the host.
@@ -43,9 +61,11 @@ pub struct TableCounters {
 #[derive(Debug)]
 pub struct Tables {
     pub(crate) line: Line,
-    pub(crate) consistency: Consistency,
+    pub(crate) terms: TableTerms,
     /// The step that each table gets next.
     pub(crate) next_push: Vec<u64>,
+    /// How many more steps each table's rule has counted: those before a resume.
+    pub(crate) older: Vec<i64>,
 }
 
 impl Tables {
@@ -56,8 +76,17 @@ impl Tables {
         consistency: Consistency,
         step: u64,
     ) -> Result<Tables, PsError> {
-        check(&specs, consistency)?;
-        let seats = Seats::of(world.workers(), world.servers());
+        Tables::open_as(world, specs, TableTerms { consistency, step, collects: true })
+    }
+
+    /// The same on other terms.
+    pub fn open_as(world: &Arc<World>, specs: Vec<TableSpec>, terms: TableTerms) -> Result<Tables, PsError> {
+        let TableTerms { consistency, step, collects } = terms;
+        check(&specs, terms)?;
+        let seats = match collects {
+            true => Seats::of(world.workers(), world.servers()),
+            false => Seats::of_each(world.workers(), world.servers()),
+        };
         let placement = Placement::greedy(&specs, seats.servers().len() as u32);
         let specs: Arc<[TableSpec]> = specs.into();
         let me = world.rank();
@@ -67,12 +96,12 @@ impl Tables {
         let stream = world.next_tables();
         let (office, server) = (seats.office_at(me), seats.server_at(me));
         let fits = server.map_or(Ok(()), |server| memory::check(placement.loads()[server as usize]));
-        let mine = greeting::words(&specs, &placement, consistency, step);
+        let mine = greeting::words(&specs, &placement, terms);
         // Links that a failure left open would be taken for those of the next tables.
         let failed = Undone { world, stream };
         let mut wires = line::connect(world, &seats, stream)?;
         greeting::exchange(world, &mut wires, &specs, &mine, fits)?;
-        let next_push = vec![step; specs.len()];
+        let (next_push, older) = (vec![step; specs.len()], vec![0; specs.len()]);
         let mut line = Line {
             world: world.clone(),
             specs: specs.clone(),
@@ -83,11 +112,12 @@ impl Tables {
             station: None,
             next_ticket: 0,
             failed: None,
+            recut: None,
         };
         if office.is_none() && server.is_none() {
             line.wire = wires.into_values().next();
             std::mem::forget(failed);
-            return Ok(Tables { line, consistency, next_push });
+            return Ok(Tables { line, terms, next_push, older });
         }
         let shard = server.map(|server| {
             Shard::new(ShardSetup {
@@ -107,7 +137,7 @@ impl Tables {
         let setup = StationSetup { world: world.clone(), specs, seats, office, shard, wires };
         line.station = Some(Station::start(setup)?);
         std::mem::forget(failed);
-        Ok(Tables { line, consistency, next_push })
+        Ok(Tables { line, terms, next_push, older })
     }
 
     pub fn specs(&self) -> &[TableSpec] {
@@ -152,6 +182,32 @@ impl Tables {
         self.line.ask(letter).map(drop)
     }
 
+    /// How many steps the rule of a table has counted: those that were pushed, and those before a resume.
+    pub fn age(&self, table: usize) -> u64 {
+        let age = self.next_push[table] as i64 + self.older[table];
+        u64::try_from(age).unwrap_or_default()
+    }
+
+    /// The rule of a table has counted this many steps before the next one; Adam's formula depends on it. Every worker calls it between the
+    /// same steps, as it replaces rows and states.
+    pub fn set_age(&mut self, table: usize, age: u64) -> Result<(), PsError> {
+        let spec = self.checked(table, &[])?;
+        let step = self.next_push[table];
+        if age > MOST_STEPS {
+            let why = format!("a rule counts at most {MOST_STEPS} steps, not {age}");
+            return Err(PsError::Spec { table: spec.name.clone(), why });
+        }
+        let number = age as f64;
+        self.line.ask(RowLetter { number, ..RowLetter::new(LetterKind::Age, table as u32, step) })?;
+        self.older[table] = age as i64 - step as i64;
+        Ok(())
+    }
+
+    /// A step of the others, for which this worker has neither rows nor a rate: it has no data left.
+    pub fn attend(&mut self, table: usize, step: u64) -> Result<(), PsError> {
+        self.give(table, step, &[], &[], f64::NAN)
+    }
+
     /// The gradients of a step. Every worker pushes every step once, in order; one that touched nothing pushes no rows.
     pub fn push(
         &mut self,
@@ -161,6 +217,16 @@ impl Tables {
         grads: &[u8],
         rate: f64,
     ) -> Result<(), PsError> {
+        if rate.is_nan() {
+            let table = self.checked(table, ids)?.name.clone();
+            let why =
+                format!("the rate of step {step} is not a number; push with a learning rate that is one");
+            return Err(PsError::Spec { table, why });
+        }
+        self.give(table, step, ids, grads, rate)
+    }
+
+    fn give(&mut self, table: usize, step: u64, ids: &[u64], grads: &[u8], rate: f64) -> Result<(), PsError> {
         let spec = self.checked(table, ids)?;
         is_length(spec, "the gradients have", ids.len(), grads.len())?;
         let next = self.next_push[table];
@@ -170,16 +236,16 @@ impl Tables {
         if step > next {
             return Err(PsError::Skipped { table: spec.name.clone(), step, next });
         }
-        let aligned = RowValues::of(grads);
-        let (ids, values) = match spec.dtype {
-            DType::F64 => gathered(ids, aligned.as_slice::<f64>(), spec.width),
-            _ => gathered(ids, aligned.as_slice::<f32>(), spec.width),
+        let values = RowValues::of(grads);
+        let rows = match spec.raw {
+            false => Rows::of_worker(ids, &values, spec),
+            // Servers add them up, and count who touched them.
+            true if ids.len() as u64 <= spec.height => {
+                let ids = ids.iter().map(|&id| id as u32).collect();
+                Rows { ids, values, touches: Vec::new() }
+            }
+            true => Rows { touches: Vec::new(), ..Rows::of_worker(ids, &values, spec) },
         };
-        let touches = match spec.reduction {
-            RowReduction::ByTouch => vec![1; ids.len()],
-            _ => Vec::new(),
-        };
-        let rows = Rows { ids, touches, values };
         self.next_push[table] += 1;
         self.line.send(RowLetter {
             number: rate,
@@ -215,9 +281,14 @@ impl Tables {
         TableCounters { office, bytes_out, bytes_in }
     }
 
-    /// On a rank that only serves: returns when no worker wants anything any more.
+    /// On a rank that only serves: returns when no worker wants anything any more. Tables that workers cut anew are opened anew.
     pub fn serve(mut self) -> Result<(), PsError> {
-        self.line.end(None)
+        loop {
+            self.line.end(None)?;
+            if !self.reopen()? {
+                return Ok(());
+            }
+        }
     }
 
     /// Says that this rank wants nothing more, and waits until the tables that it serves are not needed any more. Tables that are dropped
@@ -258,15 +329,18 @@ impl Tables {
         }
         let row_bytes = spec.row_bytes();
         let mut unique: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
-        unique.sort_unstable();
-        unique.dedup();
+        let is_raw = spec.raw && kind == LetterKind::Pull && ids.len() as u64 <= spec.height;
+        if !is_raw {
+            unique.sort_unstable();
+            unique.dedup();
+        }
         let rows = Rows { ids: unique.clone(), ..Rows::default() };
         let came = self.line.ask(RowLetter { part, rows, ..RowLetter::new(kind, table as u32, step) })?;
         let values = came.rows.values.bytes();
         if values.len() != unique.len() * row_bytes {
             return Err(PsError::Refused("an answer of another length".to_string()));
         }
-        if unique.len() == ids.len() && ids.is_sorted() {
+        if is_raw || unique.len() == ids.len() && ids.is_sorted() {
             out.copy_from_slice(values);
             return Ok(());
         }
@@ -297,7 +371,7 @@ impl Drop for Undone<'_> {
     }
 }
 
-fn check(specs: &[TableSpec], consistency: Consistency) -> Result<(), PsError> {
+fn check(specs: &[TableSpec], TableTerms { consistency, collects, .. }: TableTerms) -> Result<(), PsError> {
     if specs.is_empty() {
         return Err(PsError::Spec { table: String::new(), why: "there is no table to open".to_string() });
     }
@@ -305,6 +379,10 @@ fn check(specs: &[TableSpec], consistency: Consistency) -> Result<(), PsError> {
         spec.check()?;
         if specs[..at].iter().any(|other| other.name == spec.name) {
             return Err(PsError::Twice(spec.name.clone()));
+        }
+        if spec.raw && collects && spec.reduction == RowReduction::ByTouch {
+            let why = "raw rows do not say who touched them: by-touch needs merged rows, or workers that ask by themselves";
+            return Err(PsError::Spec { table: spec.name.clone(), why: why.to_string() });
         }
         if consistency != Consistency::Sync && spec.rule.clip != TableClip::No {
             let why = "a gradient is clipped when all workers have pushed it: that needs sync".to_string();

@@ -21,5 +21,6 @@ pub fn spec(name: &str) -> TableSpec {
         wire: None,
         partitions: 3,
         spread: Spread::Mod,
+        raw: false,
     }
 }

@@ -1,5 +1,6 @@
 //! Bytes of rows, aligned for every element type, and their change between the type of a table and the type in which they travel.
 
+use crate::spec::{RowReduction, TableSpec};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use phalanx_core::{DType, kernel::Float};
 
@@ -92,6 +93,22 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// The rows of one worker, each once.
+    pub fn of_worker(ids: &[u64], values: &RowValues, spec: &TableSpec) -> Rows {
+        let (ids, values) = match spec.dtype {
+            DType::F64 => gathered(ids, values.as_slice::<f64>(), spec.width),
+            _ => gathered(ids, values.as_slice::<f32>(), spec.width),
+        };
+        let touches = if spec.reduction == RowReduction::ByTouch { vec![1; ids.len()] } else { Vec::new() };
+        Rows { ids, touches, values }
+    }
+
+    /// The same of rows that travelled as they came, with the bits that the worker would have made.
+    pub fn of_raw(self, spec: &TableSpec) -> Rows {
+        let ids: Vec<u64> = self.ids.iter().map(|&id| id.into()).collect();
+        Rows::of_worker(&ids, &self.values, spec)
+    }
+
     /// The sum of several contributions, row by row, in their order.
     pub fn merge(contributions: Vec<Rows>, width: usize, dtype: DType) -> Rows {
         let mut some: Vec<Rows> = contributions.into_iter().filter(|rows| !rows.ids.is_empty()).collect();

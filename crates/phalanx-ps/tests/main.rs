@@ -1,8 +1,10 @@
 //! The tests of this crate, as one program.
 
 mod agreement;
+mod changes;
 mod faults;
 mod letters;
+mod memory;
 mod rows;
 mod schedules;
 mod worlds;

@@ -97,6 +97,7 @@ pub fn spec(name: &str) -> TableSpec {
         wire: None,
         partitions: 5,
         spread: Spread::Mod,
+        raw: false,
     }
 }
 

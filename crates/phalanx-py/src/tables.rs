@@ -254,6 +254,7 @@ pub fn spec(described: Described) -> PyResult<TableSpec> {
         wire,
         partitions,
         spread,
+        raw: false,
     })
 }
 

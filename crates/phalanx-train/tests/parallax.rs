@@ -1,13 +1,13 @@
 //! Programs whose variables are on servers, reduced, or both: what worlds of ranks learn, and what crosses between hosts.
 
-use crate::worlds::engines;
+use crate::worlds::{engines, with_servers};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Feed, Fetch, Init, Optimizer, ParallelExecutor, Program, Rule, Setup, Store,
     Tensor, graph::scale_rows, kernel::Stream, layers::EmbeddingOptions, op::Reduction,
 };
 use phalanx_train::parallax::{
-    AllotmentStrategy, Lodging, ParallaxConfig, ParallaxError, ParallaxRun, parallel_run,
+    AllotmentStrategy, Lodging, ParallaxConfig, ParallaxError, ParallaxRun, parallel_run, parallel_serve,
 };
 use std::collections::BTreeMap;
 
@@ -100,7 +100,6 @@ fn every_strategy_learns_what_one_process_learns() {
                         .unwrap()
                     });
                     for (rank, got) in got.iter().enumerate() {
-                        assert_eq!(got, &got[..], "{case}: rank {rank}");
                         for (name, (got, wanted)) in EVERY.iter().zip(got.iter().zip(&wanted)) {
                             let off = difference(got, wanted);
                             assert!(off < 1e-6, "{case}: rank {rank}, {name} is off by {off}");
@@ -256,7 +255,7 @@ fn saved_with_4_partitions_restored_with_7_and_cut_anew_in_between() {
             assert!(same(&kept.0, &moved.0) && same(&kept.1, &moved.1), "{rule:?}");
         }
         if !matches!(rule, Rule::Adagrad { .. }) {
-            // The step that Adam counts is not among the values.
+            // The steps that Adam counts for what is reduced are among other values; of the table they are its age.
             continue;
         }
         let restored = engines(&hosts, |engine| {
@@ -264,6 +263,7 @@ fn saved_with_4_partitions_restored_with_7_and_cut_anew_in_between() {
                 for (name, value) in names.iter().zip(&kept[0].0) {
                     run.set(name, value).unwrap();
                 }
+                run.set_age("table", 5).unwrap();
                 assert!(same(&values(run), &kept[0].0));
                 train(run, 5..10, seat.worker_id, seat.num_workers);
                 values(run)
@@ -272,6 +272,97 @@ fn saved_with_4_partitions_restored_with_7_and_cut_anew_in_between() {
         });
         assert!(restored.iter().all(|got| same(got, &kept[0].1)), "restored with 7 partitions");
     }
+}
+
+/// What Adam has learned with everything on servers, straight or resumed in the middle with other partitions.
+#[test]
+fn adam_on_servers_resumes_at_its_step() {
+    let hosts = [0, 0, 1];
+    let with = |partitions| ParallaxConfig { partitions: Some(partitions), ..config(AllotmentStrategy::Ps) };
+    let names: Vec<String> = EVERY
+        .iter()
+        .flat_map(|name| [name.to_string(), format!("{name}.moment1"), format!("{name}.moment2")])
+        .collect();
+    let all = |run: &mut ParallaxRun| -> Vec<Tensor> {
+        names.iter().map(|name| run.value(name).unwrap()).collect()
+    };
+    let straight = engines(&hosts, |engine| {
+        parallel_run(&program(Rule::adam()), "loss", &engine, &with(4), |run, seat| {
+            train(run, 0..5, seat.worker_id, seat.num_workers);
+            let middle = (all(run), EVERY.map(|name| run.age(name).unwrap()));
+            train(run, 5..10, seat.worker_id, seat.num_workers);
+            (middle, all(run))
+        })
+        .unwrap()
+    });
+    let ((middle, ages), wanted) = &straight[0];
+    assert_eq!(*ages, [5; 3]);
+    let resumed = engines(&hosts, |engine| {
+        parallel_run(&program(Rule::adam()), "loss", &engine, &with(7), |run, seat| {
+            for (name, value) in names.iter().zip(middle) {
+                run.set(name, value).unwrap();
+            }
+            for (name, age) in EVERY.iter().zip(ages) {
+                run.set_age(name, *age).unwrap();
+            }
+            train(run, 5..10, seat.worker_id, seat.num_workers);
+            all(run)
+        })
+        .unwrap()
+    });
+    let bytes = |all: &[Tensor]| all.iter().map(|t| t.bytes().to_vec()).collect::<Vec<_>>();
+    assert!(resumed.iter().all(|got| bytes(got) == bytes(wanted)));
+}
+
+/// The naive ways, which benchmarks compare with, learn the same.
+#[test]
+fn workers_that_ask_servers_by_themselves_learn_the_same() {
+    let hosts = [0, 0, 1, 1];
+    let wanted = serial(Rule::Sgd, 1);
+    for strategy in [AllotmentStrategy::Ps, AllotmentStrategy::Hybrid] {
+        let naive = ParallaxConfig {
+            average_sparse: true,
+            local_aggregation: false,
+            merge_rows: false,
+            ..config(strategy)
+        };
+        let got = engines(&hosts, |engine| {
+            parallel_run(&program(Rule::Sgd), "loss", &engine, &naive, |run, seat| {
+                train(run, 0..STEPS, seat.worker_id, seat.num_workers);
+                let values = EVERY.map(|name| run.value(name).unwrap().to_f64()).to_vec();
+                (values, run.counters().unwrap().office)
+            })
+            .unwrap()
+        });
+        for (values, office) in &got {
+            assert!(values.iter().zip(&wanted).all(|(got, wanted)| difference(got, wanted) < 1e-6));
+            assert_eq!(office.given_rows, office.pushed_rows, "nothing is merged on the way");
+        }
+    }
+}
+
+#[test]
+fn a_search_begins_with_the_partitions_of_the_tables_and_small_dense_ones_do_not_end_it() {
+    let hosts = [0, 1];
+    let config = ParallaxConfig { search: Some((1, 1, 1)), ..config(AllotmentStrategy::Ps) };
+    let got = engines(&hosts, |engine| {
+        parallel_run(&program(Rule::Sgd), "loss", &engine, &config, |run, seat| {
+            let first = run.explain().unwrap();
+            train(run, 0..40, seat.worker_id, seat.num_workers);
+            (first, run.found_partitions(), run.explain().unwrap())
+        })
+        .unwrap()
+    });
+    for (first, found, last) in got {
+        assert!(first.contains("table table: 24 x 4 f32, 2 partitions"), "hosts and not the least: {first}");
+        let found = found.expect("it has ended");
+        assert!(last.contains(&format!("table table: 24 x 4 f32, {found} partitions")), "{last}");
+    }
+    let both = ParallaxConfig { partitions: Some(3), ..config };
+    engines(&[0], |engine| {
+        let refused = ParallaxRun::new(&program(Rule::Sgd), "loss", &engine, &both).unwrap_err();
+        assert!(matches!(refused, ParallaxError::SearchFrom(3)), "{refused}");
+    });
 }
 
 #[test]
@@ -302,6 +393,32 @@ fn a_search_ends_and_training_goes_on_with_what_it_found() {
         .unwrap()
     });
     assert_eq!(wanted[0], got[0].1, "PART-1: bits do not depend on partitions");
+}
+
+/// Ranks that only serve go on when the search cuts tables anew, to its end.
+#[test]
+fn a_search_ends_where_ranks_only_serve() {
+    let config =
+        ParallaxConfig { search: Some((1, 1, 2)), average_sparse: true, ..config(AllotmentStrategy::Hybrid) };
+    let learned = |search, servers| {
+        let config = ParallaxConfig { search, ..config.clone() };
+        let worker = |engine| {
+            parallel_run(&program(Rule::Sgd), "loss", &engine, &config, |run, seat| {
+                train(run, 0..40, seat.worker_id, seat.num_workers);
+                (run.found_partitions(), run.value("table").unwrap().bytes().to_vec())
+            })
+            .unwrap()
+        };
+        let serve = |world: &_| parallel_serve(&program(Rule::Sgd), world, &config).unwrap();
+        with_servers(&[0, 0, 1], servers, worker, serve)
+    };
+    let plain = learned(None, 0);
+    for servers in [1, 2] {
+        let got = learned(config.search, servers);
+        let found = got[0].0.expect("it has ended");
+        assert!((1..=ROWS as u32).contains(&found));
+        assert!(got.iter().all(|(other, table)| *other == Some(found) && *table == plain[0].1), "PART-1");
+    }
 }
 
 /// CLIENT-1: a worker's pull has all its pushes before it, at whatever pace.

@@ -1,7 +1,7 @@
 //! Worlds of ranks, as threads of this process, that train one program.
 
 use phalanx_collective::{Communicator, engine::Engine};
-use phalanx_core::{Config, DType, Rank};
+use phalanx_core::{Config, DType, Rank, TaskRole};
 use phalanx_graph::{
     Act, BATCH, Builder, Collective, CollectiveError, Dim, Executor, Feed, Fetch, Optimizer, Options,
     ParallelExecutor, Program, ReduceStrategy, Rule, RunError, Setup, Store, Tensor, exec::Refusal,
@@ -27,23 +27,42 @@ pub fn world<T: Send>(hosts: &[u32], run: impl Fn(Ranks) -> T + Sync) -> Vec<T> 
 
 /// The same, with the engine itself.
 pub fn engines<T: Send>(hosts: &[u32], run: impl Fn(Arc<Engine>) -> T + Sync) -> Vec<T> {
+    with_servers(hosts, 0, run, |_| ())
+}
+
+/// The same beside ranks that only serve, each on a host of its own.
+pub fn with_servers<T: Send>(
+    hosts: &[u32],
+    n_servers: u32,
+    run: impl Fn(Arc<Engine>) -> T + Sync,
+    serve: impl Fn(&Arc<World>) + Sync,
+) -> Vec<T> {
     let secret = Secret::random();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    let hub = Hub::start(vec![listener], secret.clone(), hosts.len() as u32).expect("a hub starts");
+    let n_workers = hosts.len() as u32;
+    let n = n_workers + n_servers;
+    let hub = Hub::start(vec![listener], secret.clone(), n).expect("a hub starts");
     let address = hub.addresses()[0].to_string();
-    let rank = |(rank, host): (usize, &u32)| {
+    let join = |rank: u32, role: TaskRole, host: String| {
         let meeting = Meeting::Hub(vec![address.clone()]);
-        let identity = Identity::worker(Rank(rank as u32), hosts.len() as u32, meeting);
+        let identity = Identity { role, ..Identity::worker(Rank(rank), n, meeting) };
         let mut config = Config::default();
-        config.host_id = Some(format!("host{host}"));
+        config.host_id = Some(host);
         config.timeout = DEADLINE;
-        let world = World::join(identity, secret.clone(), config).expect("the world forms");
-        let communicator = Communicator::of_world(Arc::new(world)).expect("it is the first of its world");
+        Arc::new(World::join(identity, secret.clone(), config).expect("the world forms"))
+    };
+    let rank = |rank: u32, host: u32| {
+        let world = join(rank, TaskRole::Worker, format!("host{host}"));
+        let communicator = Communicator::of_world(world).expect("it is the first of its world");
         run(Arc::new(Engine::start(communicator).expect("an engine starts")))
     };
-    let rank = &rank;
+    let (rank, join, serve) = (&rank, &join, &serve);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = hosts.iter().enumerate().map(|one| scope.spawn(move || rank(one))).collect();
+        for server in n_workers..n {
+            scope.spawn(move || serve(&join(server, TaskRole::Server, format!("server{server}"))));
+        }
+        let threads: Vec<_> =
+            (0..).zip(hosts).map(|(at, &host)| scope.spawn(move || rank(at, host))).collect();
         threads.into_iter().map(|t| t.join().expect("no rank panics")).collect()
     })
 }

@@ -4,7 +4,7 @@
 use phalanx_core::DType;
 use phalanx_graph::exec::{CollectiveError, Data, Done, PushedRows, Served};
 use phalanx_net::World;
-use phalanx_ps::{Consistency, PsError, TableCounters, TableSpec, Tables};
+use phalanx_ps::{PsError, TableCounters, TableSpec, TableTerms, Tables};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -45,11 +45,10 @@ impl TableClient {
     pub fn open(
         world: &Arc<World>,
         specs: Vec<TableSpec>,
-        consistency: Consistency,
-        step: u64,
+        terms: TableTerms,
     ) -> Result<TableClient, PsError> {
         let tables = specs.iter().enumerate().map(|(at, spec)| (spec.name.clone(), at)).collect();
-        let opened = Tables::open(world, specs.clone(), consistency, step)?;
+        let opened = Tables::open_as(world, specs.clone(), terms)?;
         let (jobs, queue) = channel();
         let thread = std::thread::Builder::new().name("tables".into()).spawn(move || work(opened, &queue));
         Ok(TableClient {
@@ -84,6 +83,18 @@ impl TableClient {
             let ids: Vec<u64> = (0..height).collect();
             tables.write(number, part, &ids, &rows)
         })
+    }
+
+    /// How many steps the rule of a table has counted.
+    pub fn age(&self, table: &str) -> Result<u64, PsError> {
+        let number = self.number(table)?;
+        self.ask(move |tables| Ok(tables.age(number)))
+    }
+
+    /// It has counted this many; every worker says so, between the same steps.
+    pub fn set_age(&self, table: &str, age: u64) -> Result<(), PsError> {
+        let number = self.number(table)?;
+        self.ask(move |tables| tables.set_age(number, age))
     }
 
     /// Cuts all tables anew; every worker calls it between the same steps.

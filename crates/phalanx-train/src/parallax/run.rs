@@ -18,7 +18,7 @@ use phalanx_graph::{
 use phalanx_net::World;
 use phalanx_ps::{
     Consistency, PsError, RowReduction, Search, SearchRun, Seats, Spread, TableClip, TableCounters,
-    TableRule, TableSpec, TableUpdate, Tables, Trial,
+    TableRule, TableSpec, TableTerms, TableUpdate, Tables, Trial,
 };
 use std::{
     collections::BTreeMap,
@@ -45,6 +45,10 @@ pub struct ParallaxConfig {
     /// Looks for the best number of partitions while it trains, from this number on: the steps of a trial that warm up, and
     /// those that count.
     pub search: Option<(u32, u64, u64)>,
+    /// One of a host's workers collects what all of them want and give; otherwise each asks servers by itself.
+    pub local_aggregation: bool,
+    /// A row that a worker touches several times in a step travels once; otherwise as often, and servers add it up.
+    pub merge_rows: bool,
     /// Replicas in each process.
     pub replicas: usize,
     /// Where first values and random numbers come from.
@@ -65,6 +69,8 @@ impl Default for ParallaxConfig {
             wire: None,
             partitions: None,
             search: None,
+            local_aggregation: true,
+            merge_rows: true,
             replicas: 1,
             seed: 0,
             samples_per_worker: 1,
@@ -83,6 +89,10 @@ pub enum ParallaxError {
     Stale(u64),
     #[error("a search for partitions times all workers together: it needs sync and tables on servers")]
     Search,
+    #[error(
+        "a search begins with the partitions that it is given: leave `partitions` ({0}) out, or `search`"
+    )]
+    SearchFrom(u32),
     #[error("`{name}` is neither in the store nor on servers")]
     Unknown { name: String },
     #[error("`{name}` has {got} bytes where {wanted} are needed")]
@@ -156,11 +166,11 @@ impl ParallaxRun {
         config: &ParallaxConfig,
     ) -> Result<ParallaxRun, ParallaxError> {
         let world = engine.world().clone();
-        let (allotment, specs, consistency) = prepared(program, &world, config)?;
+        let Prepared { allotment, specs, terms, search } = prepared(program, &world, config)?;
         let ranks = Arc::new(Ranks::new(engine.clone()));
         let client = match specs.is_empty() {
             true => None,
-            false => Some(Arc::new(TableClient::open(&world, specs, consistency, 0)?)),
+            false => Some(Arc::new(TableClient::open(&world, specs, terms)?)),
         };
         // Rows are added up by everybody who serves or gathers them; dense gradients are means already.
         let n = if config.sync { engine.size() as usize * config.replicas } else { config.replicas };
@@ -176,17 +186,6 @@ impl ParallaxRun {
             ..Setup::default()
         };
         let executor = ParallelExecutor::new(&program, Some(loss), setup)?;
-        let rows = client.iter().flat_map(|client| client.specs()).map(|spec| spec.height).min();
-        let search = match (config.search, rows) {
-            (None, _) => None,
-            (Some(_), None) => return Err(ParallaxError::Search),
-            (Some(_), _) if !config.sync => return Err(ParallaxError::Search),
-            (Some((least, warm, timed)), Some(rows)) => {
-                let hosts = allotment.cluster.hosts as u32;
-                let most = u32::try_from(rows).unwrap_or(u32::MAX);
-                Some(SearchRun::new(Search::new(least.max(hosts), least, most), warm, timed))
-            }
-        };
         Ok(ParallaxRun { executor, store: Store::new(config.seed), allotment, client, ranks, search })
     }
 
@@ -247,6 +246,19 @@ impl ParallaxRun {
         let [Data::F64(seconds)] = &sums[..] else { return Err(lost().into()) };
         let partitions = search.end(Trial::Took(seconds[0]));
         self.reshard(partitions)
+    }
+
+    /// How many steps the rule of a variable on servers has counted.
+    pub fn age(&self, name: &str) -> Result<u64, ParallaxError> {
+        let unknown = || ParallaxError::Unknown { name: name.to_string() };
+        Ok(self.client.as_ref().ok_or_else(unknown)?.age(name)?)
+    }
+
+    /// The rule of a variable on servers has counted this many steps: after its values and states were set to those of a run that is
+    /// resumed. Every worker calls it between the same steps.
+    pub fn set_age(&mut self, name: &str, age: u64) -> Result<(), ParallaxError> {
+        let unknown = || ParallaxError::Unknown { name: name.to_string() };
+        Ok(self.client.as_ref().ok_or_else(unknown)?.set_age(name, age)?)
     }
 
     /// The value of a parameter or a state of an update, wherever it is.
@@ -315,18 +327,22 @@ pub fn parallel_serve(
     world: &Arc<World>,
     config: &ParallaxConfig,
 ) -> Result<(), ParallaxError> {
-    let (_, specs, consistency) = prepared(program, world, config)?;
+    let Prepared { specs, terms, .. } = prepared(program, world, config)?;
     if specs.is_empty() {
         return Ok(());
     }
-    Ok(Tables::open(world, specs, consistency, 0)?.serve()?)
+    Ok(Tables::open_as(world, specs, terms)?.serve()?)
 }
 
-fn prepared(
-    program: &Program,
-    world: &World,
-    config: &ParallaxConfig,
-) -> Result<(Allotment, Vec<TableSpec>, Consistency), ParallaxError> {
+/// What all ranks of a world decide alike.
+struct Prepared {
+    allotment: Allotment,
+    specs: Vec<TableSpec>,
+    terms: TableTerms,
+    search: Option<SearchRun>,
+}
+
+fn prepared(program: &Program, world: &World, config: &ParallaxConfig) -> Result<Prepared, ParallaxError> {
     let allotment = place(program, &config.strategy, &config.overrides, cluster(world, config))?;
     let consistency = match (config.sync, config.staleness) {
         (true, None) => Consistency::Sync,
@@ -339,11 +355,33 @@ fn prepared(
         let vars = reduced.map(|var| format!("`{}`", var.name)).collect::<Vec<_>>().join(", ");
         return Err(ParallaxError::Unsynced { vars });
     }
-    let partitions = config.partitions.or(config.search.map(|(least, ..)| least));
+    let search = match (config.search, config.partitions) {
+        (None, _) => None,
+        (Some(_), Some(partitions)) => return Err(ParallaxError::SearchFrom(partitions)),
+        (Some(asked), None) => Some(search_of(asked, &allotment, config.sync).ok_or(ParallaxError::Search)?),
+    };
+    // The first trial is of the tables as they are opened.
+    let partitions = config.partitions.or(search.as_ref().map(SearchRun::first));
     let partitions = partitions.unwrap_or_else(|| world.n_workers());
-    let spec = |var: &ServedVar| spec_of(var, config.seed, partitions, config.wire);
+    let spec = |var: &ServedVar| TableSpec {
+        raw: !config.merge_rows,
+        ..spec_of(var, config.seed, partitions, config.wire)
+    };
     let specs = allotment.served().map(spec).collect();
-    Ok((allotment, specs, consistency))
+    let terms = TableTerms { consistency, step: 0, collects: config.local_aggregation };
+    Ok(Prepared { allotment, specs, terms, search })
+}
+
+/// The least partitions, and the steps of a trial, as a search over what is on servers. Tables with fewer rows stay cut as finely as they can
+/// be, so that a dense variable of few rows does not end the search of a large table.
+fn search_of((least, warm, timed): (u32, u64, u64), allotment: &Allotment, sync: bool) -> Option<SearchRun> {
+    let heights = |sparse: bool| {
+        let some = allotment.served().filter(move |var| var.sparse == sparse);
+        some.map(|var| u32::try_from(var.height).unwrap_or(u32::MAX))
+    };
+    let most = heights(true).min().or_else(|| heights(false).max()).filter(|_| sync)?;
+    let hosts = allotment.cluster.hosts as u32;
+    Some(SearchRun::new(Search::new(least.max(hosts), least, most), warm, timed))
 }
 
 /// The table that a variable is on servers, with the first values that a store of this seed would give it.
@@ -380,5 +418,6 @@ pub fn spec_of(var: &ServedVar, seed: u64, partitions: u32, wire: Option<DType>)
         wire: wire.filter(|_| dtype == DType::F32),
         partitions: partitions.clamp(1, u32::try_from(var.height).unwrap_or(u32::MAX)),
         spread: Spread::Mod,
+        raw: false,
     }
 }
