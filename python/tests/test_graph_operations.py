@@ -43,7 +43,7 @@ def _torch_hsigmoid(x: Any, w: Any, b: Any) -> Any:
 
 
 def _op(kind: str, form: Any) -> Callable[..., Any]:
-    from phalanx.graph.program import append
+    from phalanx.graph._adding import append
 
     return lambda *inputs: append(kind, form, list(inputs), kind.lower())
 

@@ -39,7 +39,9 @@ from phalanx.graph import (
     regularizer,
     unique_name,
 )
+from phalanx.graph._data import data
 from phalanx.graph._feed import Fetch, PerDevice, Replicate
+from phalanx.graph.backward import append_backward
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.data_feeder import DataFeeder
 from phalanx.graph.errors import (
@@ -88,8 +90,6 @@ from phalanx.graph.program import (
     Parameter,
     Program,
     Variable,
-    append_backward,
-    data,
     default_main_program,
     default_startup_program,
     program_guard,

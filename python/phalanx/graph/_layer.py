@@ -12,18 +12,11 @@ from typing import Any
 
 from phalanx import _phalanx
 from phalanx.graph import _lengths
+from phalanx.graph._adding import append_all, declare, written
 from phalanx.graph._operators import check_compared, check_real
 from phalanx.graph._site import caller
 from phalanx.graph.param_attr import ParamAttr, parameter
-from phalanx.graph.program import (
-    Program,
-    Variable,
-    append_all,
-    declare,
-    default_main_program,
-    program_guard,
-    written,
-)
+from phalanx.graph.program import Program, Variable, default_main_program, program_guard
 
 # What Paddle calls parameters that the draft calls otherwise.
 _SUFFIXES = {"scale": "w", "shift": "b", "var": "variance", "w_hh": "w", "b_hh": "b"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from phalanx.graph import _values, program
+from phalanx.graph import _adding, _values, program
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 
@@ -85,12 +85,12 @@ def widened(x: Variable, y: Variable) -> Variable:
 def reshaped(x: Variable, shape: Sequence[int]) -> Variable:
     """Under exactly this shape."""
     dims = [{"Batch": -d} if d < 0 else {"Fixed": d} for d in shape]
-    return program.append("Reshape", {"shape": dims}, [x], "reshape")
+    return _adding.append("Reshape", {"shape": dims}, [x], "reshape")
 
 
 def check_real(layer: str, x: Variable, y: Variable | None = None) -> None:
     """Arithmetic is for floating-point numbers of one type."""
-    program._program_of([x] if y is None else [x, y], layer)
+    _adding.program_of([x] if y is None else [x, y], layer)
     if x.dtype in _REAL and (y is None or y.dtype == x.dtype):
         return
     at = "{}:{}".format(*caller())
@@ -104,7 +104,7 @@ def check_real(layer: str, x: Variable, y: Variable | None = None) -> None:
 
 def check_compared(layer: str, x: Variable, y: Variable | None = None) -> None:
     """Comparisons are for numbers of one type."""
-    program._program_of([x] if y is None else [x, y], layer)
+    _adding.program_of([x] if y is None else [x, y], layer)
     for each in (x,) if y is None else (x, y):
         if each.dtype not in (*_REAL, *WHOLE) or each.dtype != x.dtype:
             text = f"`{x.name}` is {x.dtype}" + ("" if y is None else f" and `{y.name}` {y.dtype}")
@@ -124,9 +124,9 @@ def _is_whole(n: float) -> bool:
 def scaled(x: Variable, a: float, b: float) -> Variable:
     """``a * x + b``. Of a counter, only what is exact."""
     if x.dtype == "int64" and a == 1.0 and _is_whole(b) and -MOST <= b < MOST:
-        return program.append("Increment", {"by": int(b)}, [x], "increment")
+        return _adding.append("Increment", {"by": int(b)}, [x], "increment")
     check_real("scale", x)
-    return program.append("Unary", {"Scale": {"a": float(a), "b": float(b)}}, [x], "scale")
+    return _adding.append("Unary", {"Scale": {"a": float(a), "b": float(b)}}, [x], "scale")
 
 
 def arith(op: str, x: Variable, y: Any) -> Variable:
@@ -138,7 +138,7 @@ def arith(op: str, x: Variable, y: Any) -> Variable:
         check_real(layer, x, y)
         x = widened(x, y)
         axis = max(len(x.shape) - len(y.shape), 0)
-        return program.append("Binary", {"op": op, "axis": axis}, [x, y], layer)
+        return _adding.append("Binary", {"op": op, "axis": axis}, [x, y], layer)
     n = number(y, layer)
     if op in ("Add", "Sub"):
         return scaled(x, 1.0, n if op == "Add" else -n)
@@ -163,47 +163,47 @@ def _whole(op: str, x: Variable, y: Any, layer: str, axis: int = -1, name: str |
         check_real(layer, x, y)
     x = widened(x, y)
     begin = max(len(x.shape) - len(y.shape), 0) if axis == -1 else axis
-    return program.append("Whole", {"op": op, "axis": begin}, [x, y], layer, name)
+    return _adding.append("Whole", {"op": op, "axis": begin}, [x, y], layer, name)
 
 
 def _constant(x: Variable, n: float) -> Variable:
     """One number of the same type and program."""
     with program.program_guard(x.program):
         form = {"dtype": _values.kind(x.dtype), "shape": [], "value": float(n)}
-        return program.append("Fill", form, [], "fill_constant")
+        return _adding.append("Fill", form, [], "fill_constant")
 
 
 def floor_quotient(x: Variable, y: Any, axis: int = -1, name: str | None = None) -> Variable:
     """``x // y``."""
     layer = "elementwise_floordiv"
-    program._program_of([v for v in (x, y) if isinstance(v, program.Variable)], layer)
+    _adding.program_of([v for v in (x, y) if isinstance(v, program.Variable)], layer)
     if x.dtype in WHOLE:
         return _whole("FloorDiv", x, y, layer, axis, name)
     y = y if isinstance(y, program.Variable) else _constant(x, number(y, layer))
     check_real(layer, x, y)
     begin = max(len(x.shape) - len(y.shape), 0) if axis == -1 else axis
-    quotient = program.append("Binary", {"op": "Div", "axis": begin}, [x, y], layer)
-    return program.append("Unary", "Floor", [quotient], layer, name)
+    quotient = _adding.append("Binary", {"op": "Div", "axis": begin}, [x, y], layer)
+    return _adding.append("Unary", "Floor", [quotient], layer, name)
 
 
 def remainder(x: Variable, y: Any, axis: int = -1, name: str | None = None) -> Variable:
     """``x % y``, with the sign of ``y`` as in Python."""
     layer = "elementwise_mod"
-    program._program_of([v for v in (x, y) if isinstance(v, program.Variable)], layer)
+    _adding.program_of([v for v in (x, y) if isinstance(v, program.Variable)], layer)
     if x.dtype in WHOLE:
         return _whole("Mod", x, y, layer, axis, name)
     y = y if isinstance(y, program.Variable) else _constant(x, number(y, layer))
     below = floor_quotient(x, y, axis)
     begin = max(len(x.shape) - len(y.shape), 0) if axis == -1 else axis
-    whole = program.append("Binary", {"op": "Mul", "axis": begin}, [below, y], layer)
-    return program.append("Binary", {"op": "Sub", "axis": 0}, [x, whole], layer, name)
+    whole = _adding.append("Binary", {"op": "Mul", "axis": begin}, [below, y], layer)
+    return _adding.append("Binary", {"op": "Sub", "axis": 0}, [x, whole], layer, name)
 
 
 def power(x: Variable, y: Any) -> Variable:
     """``x ** y``."""
     if not isinstance(y, program.Variable):
         check_real("pow", x)
-        return program.append("Unary", {"Pow": {"by": float(number(y, "pow"))}}, [x], "pow")
+        return _adding.append("Unary", {"Pow": {"by": float(number(y, "pow"))}}, [x], "pow")
     from phalanx.graph.layers.arithmetic import elementwise_pow
 
     return elementwise_pow(x, y)
@@ -214,13 +214,13 @@ def powered(x: Variable, base: Any) -> Variable:
     n = number(base, "pow")
     if not n > 0.0:
         raise ProgramError(f"pow: {n} ** `{x.name}` has no value everywhere; the base must be above 0", op="pow")
-    return program.append("Unary", "Exp", [scaled(x, math.log(n), 0.0)], "pow")
+    return _adding.append("Unary", "Exp", [scaled(x, math.log(n), 0.0)], "pow")
 
 
 def divided(x: Variable, y: Any) -> Variable:
     """``y / x`` of a number."""
     check_real("elementwise_div", x)
-    one = program.append("Unary", "Reciprocal", [x], "reciprocal")
+    one = _adding.append("Unary", "Reciprocal", [x], "reciprocal")
     n = number(y, "elementwise_div")
     return one if n == 1 else scaled(one, n, 0.0)
 
@@ -239,9 +239,9 @@ def compare(op: str, x: Variable, y: Any) -> Variable:
             )
         with program.program_guard(x.program):
             form = {"dtype": _values.kind(x.dtype), "shape": [], "value": float(n)}
-            y = program.append("Fill", form, [], "fill_constant")
+            y = _adding.append("Fill", form, [], "fill_constant")
     x = widened(x, y)
-    return program.append("Compare", {"op": op, "axis": max(len(x.shape) - len(y.shape), 0)}, [x, y], layer)
+    return _adding.append("Compare", {"op": op, "axis": max(len(x.shape) - len(y.shape), 0)}, [x, y], layer)
 
 
 def item(x: Variable, key: Any) -> Variable:
@@ -254,7 +254,7 @@ def item(x: Variable, key: Any) -> Variable:
     out, gone = x, []
     for axis, (one, (begin, end)) in enumerate(zip(keys, parts, strict=True)):
         if (begin, end) != (0, x.shape[axis]):
-            out = program.append("Slice", {"axis": axis, "begin": begin, "end": end}, [out], "slice")
+            out = _adding.append("Slice", {"axis": axis, "begin": begin, "end": end}, [out], "slice")
         if not isinstance(one, slice):
             gone.append(axis)
     return reshaped(out, [d for axis, d in enumerate(out.shape) if axis not in gone]) if gone else out

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from phalanx.graph import layers, unique_name
+from phalanx.graph._adding import declare
 from phalanx.graph._operators import reshaped
 from phalanx.graph.errors import ProgramError, UninitialisedError
 from phalanx.graph.executor import Executor
@@ -29,7 +30,6 @@ from phalanx.graph.program import (
     Parameter,
     Program,
     Variable,
-    declare,
     default_main_program,
     default_startup_program,
     program_guard,

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from phalanx.graph._adding import program_of
 from phalanx.graph._attributes import once
 from phalanx.graph._flags import get_flags, set_flags
+from phalanx.graph.backward import append_backward
 from phalanx.graph.errors import ProgramError, StrategyError
 from phalanx.graph.program import (
     Block,
@@ -20,8 +22,6 @@ from phalanx.graph.program import (
     Parameter,
     Program,
     Variable,
-    _program_of,
-    append_backward,
     default_main_program,
     default_startup_program,
     program_guard,
@@ -71,7 +71,7 @@ def gradients(
 
     wanted = [inputs] if isinstance(inputs, Variable) else list(inputs)
     of = [targets] if isinstance(targets, Variable) else list(targets)
-    program = _program_of([*of, *wanted], "gradients")
+    program = program_of([*of, *wanted], "gradients")
     given: list[Any] = [target_gradients] if isinstance(target_gradients, Variable) else list(target_gradients or [])
     if given and len(given) != len(of):
         raise ProgramError(f"gradients: {len(of)} targets have {len(given)} target_gradients; one for each, or none")

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph._adding import program_of
 from phalanx.graph.layers import network, shaping
-from phalanx.graph.program import Variable, _program_of
+from phalanx.graph.program import Variable
 
 
 def embedding(
@@ -31,7 +32,7 @@ def embedding(
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
     """A row with a one in the place of each number; the result has one axis more than the numbers."""
-    _program_of([input], "one_hot")
+    program_of([input], "one_hot")
     return shaping.rows_of(shaping.as_whole(input), depth, allow_out_of_range)
 
 

@@ -29,21 +29,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from phalanx.graph import unique_name
+from phalanx.graph._adding import program_of
 from phalanx.graph._site import caller
+from phalanx.graph.backward import append_backward, chosen, paired
 from phalanx.graph.clip import GradientClip
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers.learning_rate import LearningRate, schedule
-from phalanx.graph.program import (
-    Operator,
-    Parameter,
-    Program,
-    Variable,
-    _program_of,
-    append_backward,
-    chosen,
-    default_startup_program,
-    paired,
-)
+from phalanx.graph.program import Operator, Parameter, Program, Variable, default_startup_program
 from phalanx.graph.regularizer import L1Decay, L2Decay
 
 if TYPE_CHECKING:
@@ -152,7 +144,7 @@ class Optimizer:
         """
         if not isinstance(loss, Variable):
             raise TypeError(f"the loss must be a variable, not {type(loss).__name__}")
-        program = _program_of([loss], "minimize")
+        program = program_of([loss], "minimize")
         parameter_list = self._parameters if parameter_list is None else parameter_list
         only, without = chosen(program, parameter_list, no_grad_set)
         with _Updating(program, startup_program) as updating:
@@ -169,7 +161,7 @@ class Optimizer:
         pairs = [_pair(one) for one in params_grads]
         if not pairs:
             raise ProgramError("apply_gradients: the list has no parameters with gradients; call backward first")
-        program = _program_of([v for pair in pairs for v in pair], "apply_gradients")
+        program = program_of([v for pair in pairs for v in pair], "apply_gradients")
         with _Updating(program, startup_program) as updating:
             form = self._form(program)
             program._graph.apply_gradients([(p.name, g.name) for p, g in pairs], form, caller())
@@ -183,7 +175,7 @@ class Optimizer:
         params_grads: Sequence[tuple[Variable, Variable]],
     ) -> list[Operator]:
         """The same, with the loss that the gradients are of."""
-        _program_of([loss, *(v for one in params_grads for v in _pair(one))], "apply_optimize")
+        program_of([loss, *(v for one in params_grads for v in _pair(one))], "apply_optimize")
         return self.apply_gradients(params_grads, startup_program)
 
 

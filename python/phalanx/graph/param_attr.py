@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from phalanx.graph._adding import declare
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Initializer
-from phalanx.graph.program import Parameter, Program, declare, default_startup_program
+from phalanx.graph.program import Parameter, Program, default_startup_program
 from phalanx.graph.regularizer import L2Decay
 
 

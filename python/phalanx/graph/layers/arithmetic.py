@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._adding import append, converted, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph._operators import (
     WHOLE,
@@ -26,7 +27,7 @@ from phalanx.graph._operators import (
     widened,
 )
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import Variable, _program_of, append, converted, program_guard
+from phalanx.graph.program import Variable, program_guard
 
 
 def _function(name: str, form: Any) -> Callable[..., Variable]:
@@ -119,7 +120,7 @@ def swapped(rank: int, axis: int) -> list[int] | None:
 
 def along_last(x: Variable, axis: int, op: str, of: Callable[[Variable, str | None], Variable], name: Any) -> Variable:
     """A function of the last axis, for any axis."""
-    _program_of([x], op)
+    program_of([x], op)
     rank = len(x.shape)
     if not -rank <= axis < rank:
         raise ProgramError(f"{op}: {x!r} has no axis {axis}", op=op, var=x.name)
@@ -259,7 +260,7 @@ def matmul(
 
     One axis is a row on the left and a column on the right, and is not in the result.
     """
-    _program_of([x, y], "matmul")
+    program_of([x, y], "matmul")
     with at_once([x, y]):
         return _product(x, y, bool(transpose_x), bool(transpose_y), float(alpha), name)
 
@@ -304,7 +305,7 @@ def _wide(x: Variable, outer: list[int]) -> Variable:
 
 def axes_of(input: Variable, dim: int | Sequence[int] | None, layer: str) -> list[int]:
     """The axes that are meant, ascending; none means all."""
-    _program_of([input], layer)
+    program_of([input], layer)
     rank = len(input.shape)
     dims = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
     axes = sorted({d + rank if d < 0 else d for d in dims})
@@ -340,7 +341,7 @@ def mean(x: Variable, name: str | None = None) -> Variable:
 def sums(input: Sequence[Variable], name: str | None = None) -> Variable:
     """The sum of variables of the same type and shape."""
     given = list(input)
-    _program_of(given, "sum")
+    program_of(given, "sum")
     with at_once(given):
         return append("Sum", None, [as_alike(x, given[0].shape) for x in given], "sum", name)
 

@@ -14,17 +14,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._adding import append, program_of
 from phalanx.graph._operators import at_once
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.layers.control import cond, increment
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.program import Variable, _program_of, append
+from phalanx.graph.program import Variable
 
 
 def _rank(x: Variable, op: str) -> int:
-    _program_of([x], op)
+    program_of([x], op)
     return len(x.shape)
 
 
@@ -32,7 +33,7 @@ def mul(
     x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
 ) -> Variable:
     """The product of two matrices; dimensions up to ``num_col_dims`` are the rows of each, the others its columns."""
-    _program_of([x, y], "mul")
+    program_of([x, y], "mul")
     for what, v, n in (("x_num_col_dims", x, x_num_col_dims), ("y_num_col_dims", y, y_num_col_dims)):
         if not 0 < n < len(v.shape):
             raise ProgramError(f"mul: {what}={n} must be from 1 to {len(v.shape) - 1} for {v!r}", op="mul", var=v.name)
@@ -90,7 +91,7 @@ def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) ->
 
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
     """Repeats a variable until it has the shape of another one."""
-    _program_of([x, target_tensor], "expand_as")
+    program_of([x, target_tensor], "expand_as")
     if len(x.shape) != len(target_tensor.shape):
         raise ProgramError(f"expand_as: {x!r} and {target_tensor!r} have different ranks", op="expand_as")
     pairs = list(zip(x.shape, target_tensor.shape, strict=True))
@@ -186,7 +187,7 @@ def argsort(
     input: Variable, axis: int = -1, descending: bool = False, name: str | None = None
 ) -> tuple[Variable, Variable]:
     """Sorted along an axis, and the places of its elements. NaN counts as larger than all numbers."""
-    from phalanx.graph.program import append_all
+    from phalanx.graph._adding import append_all
 
     axis = shaping._axis(input, axis, "argsort")
     order = arithmetic.swapped(len(input.shape), axis)
@@ -199,14 +200,14 @@ def scatter(
     input: Variable, index: Variable, updates: Variable, name: str | None = None, overwrite: bool = True
 ) -> Variable:
     """The input with rows in the places that ``index`` names; without ``overwrite`` rows for one place are added up."""
-    _program_of([input, index, updates], "scatter")
+    program_of([input, index, updates], "scatter")
     ids = shaping.as_ids(index)
     return append("ScatterRows", {"add": not overwrite}, [input, ids, updates], "scatter", name)
 
 
 def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
     """Elements or slices by several numbers each, which the last axis of ``index`` holds."""
-    _program_of([input, index], "gather_nd")
+    program_of([input, index], "gather_nd")
     return append("GatherNd", None, [input, shaping.as_whole(index)], "gather_nd", name)
 
 
@@ -249,7 +250,7 @@ def _of_booleans(
 
 def cos_sim(X: Variable, Y: Variable) -> Variable:
     """The cosine of the angle between rows, ``[n, 1]``; ``Y`` may be one row for all."""
-    _program_of([X, Y], "cos_sim")
+    program_of([X, Y], "cos_sim")
     if len(X.shape) < 2 or len(X.shape) != len(Y.shape):
         raise ProgramError(f"cos_sim takes rows [n, width], got {X!r} and {Y!r}", op="cos_sim")
     axes = list(range(1, len(X.shape)))
@@ -359,7 +360,7 @@ def edit_distance(
 ) -> tuple[Variable, Variable]:
     """How many changes make each sequence its label, ``[n, 1]``, and the number of sequences, ``[1]``."""
     op = "edit_distance"
-    _program_of([input, label], op)
+    program_of([input, label], op)
     if ignored_tokens:
         raise ProgramError(f"{op}: ignored_tokens is not supported; remove them before they are fed", op=op)
     given = []
@@ -393,7 +394,7 @@ def hsigmoid(
     ``[num_classes - 1, 1]``.
     """
     op = "hsigmoid"
-    _program_of([input, label], op)
+    program_of([input, label], op)
     for what, value in (("path_table", path_table), ("path_code", path_code), ("is_custom", is_custom or None)):
         if value is not None:
             raise ProgramError(f"{op}: {what} is not supported: the tree is complete; leave it out", op=op)
@@ -422,7 +423,7 @@ def nce(
 ) -> Variable:
     """Noise-contrastive estimation, ``[n, 1]``: the right class against random ones, new in every run."""
     op = "nce"
-    _program_of([input, label], op)
+    program_of([input, label], op)
     if sampler not in ("uniform", "log_uniform") or custom_dist is not None:
         raise ProgramError(f"{op}: sampler={sampler!r} is not supported; choose uniform or log_uniform", op=op)
     if seed:

@@ -19,19 +19,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from phalanx.graph import unique_name
+from phalanx.graph._adding import append, hand_on, outside, program_of
 from phalanx.graph._operators import as_alike, at_once
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import (
-    Program,
-    Variable,
-    _program_of,
-    append,
-    default_startup_program,
-    hand_on,
-    outside,
-    program_guard,
-)
+from phalanx.graph.program import Program, Variable, default_startup_program, program_guard
 
 
 def while_loop(
@@ -53,7 +45,7 @@ def while_loop(
         raise TypeError("while_loop takes two functions and a list of at least one variable")
     if maximum_trip_count < 1:
         raise ProgramError(f"while_loop: maximum_trip_count is {maximum_trip_count}; it must be at least 1", op="while")
-    program, at = _program_of(loop_vars, "while_loop"), caller()
+    program, at = program_of(loop_vars, "while_loop"), caller()
     with _writing(program):
         first = [_one(cond(*loop_vars), program, "cond"), *loop_vars]
         begin = program._graph.n_ops
@@ -96,7 +88,7 @@ def cond(
     ...     graph.layers.cond(small, lambda: x * 2.0, lambda: x).shape
     (-1, 4)
     """
-    program, at = _program_of([pred], "cond"), caller()
+    program, at = program_of([pred], "cond"), caller()
     where = f"cond at {at[0]}:{at[1]}"
     if not callable(true_fn) or not callable(false_fn):
         missing = "true_fn" if not callable(true_fn) else "false_fn"
@@ -129,7 +121,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     Only a variable in the scope (``create_global_var``) can be changed in place. For a variable that each run computes,
     write ``i = increment(i, in_place=False)``.
     """
-    program = _program_of([x], "increment")
+    program = program_of([x], "increment")
     if int(value) != value:
         raise ProgramError(f"increment: counters grow by whole numbers, not by {value}", var=x.name)
     if not in_place:
@@ -148,7 +140,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
 
 def _logical(name: str, op: str) -> Callable[..., Variable]:
     def function(x: Variable, y: Variable, name: str | None = None) -> Variable:
-        _program_of([x, y], layer)
+        program_of([x, y], layer)
         with at_once([x, y]):
             return append("Logical", op, [x, as_alike(y, x.shape)], layer, name)
 

@@ -13,13 +13,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph._adding import append, program_of
 from phalanx.graph._layer import Layer
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Xavier
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.layers.network import _images, _pair
 from phalanx.graph.param_attr import parameter
-from phalanx.graph.program import Variable, _program_of, append
+from phalanx.graph.program import Variable
 
 
 def conv2d_transpose(
@@ -99,7 +100,7 @@ def adaptive_pool2d(
 ) -> Variable:
     """The highest, or the mean, of ``pool_size`` windows that are as equal as possible."""
     op = "adaptive_pool2d"
-    _program_of([input], op)
+    program_of([input], op)
     if pool_type not in _POOLS or require_index:
         raise ProgramError(f"{op} takes pool_type max or avg, and require_index=False; got {pool_type!r}", op=op)
     form = {"op": _POOLS[pool_type], "rule": {"Adaptive": {"out": _pair(pool_size)}}}
@@ -125,7 +126,7 @@ def instance_norm(
     input: Variable, epsilon: float = 1e-05, param_attr: Any = None, bias_attr: Any = None, name: str | None = None
 ) -> Variable:
     """Normalises each channel of each sample."""
-    _program_of([input], "instance_norm")
+    program_of([input], "instance_norm")
     return _normalised("instance_norm", input, input.shape[1], epsilon, (param_attr, bias_attr), None, name)
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
+from phalanx.graph._adding import append, append_all, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
-from phalanx.graph.program import Variable, _program_of, append, append_all
+from phalanx.graph.program import Variable
 
 
 def _soft(logs: Variable, label: Variable, op: str, name: str | None = None) -> Variable:
@@ -37,7 +38,7 @@ def cross_entropy(
 
     With ``soft_label`` from probabilities of all classes.
     """
-    _program_of([input, label], "cross_entropy")
+    program_of([input, label], "cross_entropy")
     if soft_label:
         return _soft(arithmetic.log(input), label, "cross_entropy", name)
     ids = shaping.as_whole(label)
@@ -83,7 +84,7 @@ def softmax_with_cross_entropy(
     With ``soft_label`` from scores and probabilities of all classes.
     """
     op = "softmax_with_cross_entropy"
-    _program_of([logits, label], op)
+    program_of([logits, label], op)
     place = shaping._axis(logits, axis, op)
     rank = len(logits.shape)
     if place != rank - 1:
@@ -113,7 +114,7 @@ def sigmoid_cross_entropy_with_logits(x: Variable, label: Variable, name: str | 
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
     """From probabilities of one of two classes and targets between 0 and 1, element by element."""
-    _program_of([input, label], "log_loss")
+    program_of([input, label], "log_loss")
     is_one = label * arithmetic.log(input + epsilon)
     is_none = (1.0 - label) * arithmetic.log((1.0 + epsilon) - input)
     return arithmetic.scale(is_one + is_none, -1.0, name=name)
@@ -137,7 +138,7 @@ def smooth_l1(
 
 def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
     """``target * (log(target) - x)`` for log probabilities ``x``; zero where the target is zero."""
-    _program_of([x, target], "kldiv_loss")
+    program_of([x, target], "kldiv_loss")
     positive = arithmetic.cast(target > 0.0, target.dtype)
     # Where the target is zero, its logarithm is taken of one.
     logs = arithmetic.log(target + (1.0 - positive))

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._adding import append
 from phalanx.graph._layer import Layer
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.program import Variable, append
+from phalanx.graph.program import Variable
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from phalanx.graph._data import data
 from phalanx.graph.errors import ProgramError
-from phalanx.graph.program import Variable, data, default_main_program
+from phalanx.graph.program import Variable, default_main_program
 
 if TYPE_CHECKING:
     from phalanx.graph.io import PyReader

@@ -16,11 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.graph import _values
+from phalanx.graph._adding import alike, append
 from phalanx.graph._layer import Layer, expand
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, network, shaping
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.program import Variable, alike, append
+from phalanx.graph.program import Variable
 
 
 def _lengths(op: str, x: Variable, length: Variable | None = None) -> list[Variable]:

@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.graph import _values, program, unique_name
+from phalanx.graph import _data, _values, unique_name
+from phalanx.graph._adding import append, declare, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph._operators import at_once
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Initializer, Xavier
 from phalanx.graph.layers.arithmetic import activate
 from phalanx.graph.param_attr import ParamAttr, parameter
-from phalanx.graph.program import Parameter, Program, Variable, append, declare, default_main_program
+from phalanx.graph.program import Parameter, Program, Variable, default_main_program
 
 
 def data(
@@ -44,7 +45,7 @@ def data(
         raise ProgramError(f"data({name!r}): type={type!r} is not supported, all tensors are dense: leave it out")
     has_batch = not append_batch_size or any(d is None or d < 0 for d in shape)
     whole = shape if has_batch else [-1, *shape]
-    return program.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
+    return _data.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
 
 
 def create_parameter(
@@ -149,7 +150,7 @@ def assign(input: Any, output: Variable | str | None = None, name: str | None = 
             op="assign",
             var=output.name,
         )
-    program._program_of([value, output], "assign")
+    program_of([value, output], "assign")
     output.program._append_to({"Assign": None}, [value], [output])
     return output
 
@@ -260,7 +261,7 @@ def _axis(x: Variable, axis: int, op: str, extra: int = 0) -> int:
 def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
     """Concatenates along an axis; a number counts as an array of one element."""
     given = list(input)
-    program._program_of(given, "concat")
+    program_of(given, "concat")
     with at_once(given):
         inputs = [unsqueeze(x, [0]) if x.shape == () else x for x in given]
         return append("Concat", {"axis": _axis(inputs[0], axis, "concat") if inputs else 0}, inputs, "concat", name)
@@ -349,13 +350,13 @@ def expand_to(x: Variable, shape: Sequence[int], name: str | None = None) -> Var
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
     """Slices of the first axis by number."""
-    program._program_of([input, index], "gather")
+    program_of([input, index], "gather")
     return append("Gather", None, [input, as_ids(index)], "gather")
 
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False, *, dtype: Any = "float32") -> Variable:
     """A row with a one in the place of each number; of numbers ``[…, 1]``, rows ``[…, depth]``, as in Paddle."""
-    program._program_of([input], "one_hot")
+    program_of([input], "one_hot")
     ids = as_whole(input)
     if len(ids.shape) > 1 and ids.shape[-1] == 1:
         ids = exactly(ids, ids.shape[:-1], "reshape")
