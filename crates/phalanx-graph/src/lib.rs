@@ -30,7 +30,10 @@ pub use layers::{Act, Builder};
 pub use op::Schedule;
 pub use optimizer::{Clip, Names, Optimizer, Rule};
 
-/// The page for people, whose programs are compiled and run as tests.
+/// The pages for people, whose programs are compiled and run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/graph.md")]
-struct GraphPage;
+#[doc = include_str!("../../../docs/graph-programs.md")]
+#[doc = include_str!("../../../docs/graph-execution.md")]
+#[doc = include_str!("../../../docs/graph-async.md")]
+struct GraphPages;
