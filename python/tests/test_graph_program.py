@@ -221,7 +221,7 @@ def test_variables_of_two_programs_do_not_mix(world: World) -> None:
 def test_what_is_not_supported_says_so(world: World) -> None:
     x = fluid.data("x", [None, 4, 4])
     for call in (
-        lambda: fluid.data("ragged", [None], lod_level=1),
+        lambda: fluid.data("ragged", [None], lod_level=2),
         lambda: fluid.data("negative", [None, -2]),
         lambda: fluid.layers.softmax(x, axis=3),
         lambda: fluid.layers.embedding(x, [3, 3], is_distributed=True),

@@ -42,8 +42,8 @@ def test_a_sequence_is_declared_with_its_lengths(world: World) -> None:
 
 def test_wrong_declarations(world: World) -> None:
     for given, says in [
-        ({"lod_level": 1}, "lod_level=1 needs max_length"),
-        ({"lod_level": 1, "max_length": 0}, "needs max_length.*got 0"),
+        ({"lod_level": 1, "max_length": 0}, "the longest one, from 1; got 0"),
+        ({"lod_level": 1, "max_length": "5"}, "the longest one, from 1; got '5'"),
         ({"lod_level": 2, "max_length": 3}, "sequences of sequences are not supported"),
         ({"max_length": 3}, "pass lod_level=1, too"),
         ({"lod_level": 1, "max_length": 3, "append_batch_size": False}, "one batch"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from phalanx.graph import _attributes, _values
 from phalanx.graph._adding import declare
+from phalanx.graph._flags import longest
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.lod import LEVELS, lengths_of
@@ -33,7 +34,7 @@ def data(
     With ``stop_gradient=False`` its gradient is computed, too, and can be fetched as ``<name>@GRAD``.
 
     With ``lod_level=1`` it holds sequences of ``max_length`` at most, padded to ``[n, max_length, …]``; its
-    ``lengths`` are fed with it.
+    ``lengths`` are fed with it. Without ``max_length`` it is ``FLAGS_max_sequence_length``.
     """
     if lod_level not in (0, 1):
         raise ProgramError(f"`{name}`, lod_level={lod_level}: {LEVELS}", var=name)
@@ -49,6 +50,8 @@ def data(
         raise ProgramError(
             f"{text}; one batch dimension only: give the others a size, or lod_level=1 for sequences", var=name
         )
+    if lod_level and max_length is None:
+        max_length = longest(name)
     _attributes.check_flow(name, dtype, stop_gradient)
     known = default_main_program()._graph.var(name)
     if known is not None and known[2] == "feed":
@@ -85,7 +88,7 @@ def _again(
 
 def _sequences(name: str, dims: list[int], dtype: Any, max_length: int | None) -> Variable:
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        text = f"`{name}`: sequences are padded here, so lod_level=1 needs max_length=…, the length of the longest one"
+        text = f"`{name}`: sequences are padded here, so max_length is the length of the longest one, from 1"
         raise ProgramError(f"{text}; got {max_length!r}", var=name, got=repr(max_length))
     if not dims or dims[0] != -1 or -1 in dims[1:]:
         raise ProgramError(f"`{name}`: sequences have a shape [None, …] with one batch, not {dims}", var=name)

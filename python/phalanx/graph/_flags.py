@@ -31,11 +31,15 @@ _CUDA: dict[str, Any] = {
 }
 
 
+# How long sequences may be that are declared without max_length.
+LONGEST = "FLAGS_max_sequence_length"
+
+
 class Flags(Mapping[str, Any]):
     """Flags by name."""
 
     def __init__(self) -> None:
-        self._values = {**_MEMORY, **_ALWAYS, **_CUDA, "FLAGS_check_nan_inf": False}
+        self._values = {**_MEMORY, **_ALWAYS, **_CUDA, "FLAGS_check_nan_inf": False, LONGEST: 128}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
@@ -55,6 +59,8 @@ class Flags(Mapping[str, Any]):
         before = self[name]
         if name == "FLAGS_check_nan_inf":
             self._values[name] = _switch(name, value)
+        elif name == LONGEST:
+            self._values[name] = _length(value)
         elif name in _MEMORY:
             once(f"{name} has no effect: memory is planned before the first run")
             self._values[name] = value
@@ -72,6 +78,18 @@ def _switch(name: str, value: Any) -> bool:
     if text not in ("1", "true", "0", "false"):
         raise StrategyError(f"{name}={value!r}; it is 1 or true, or 0 or false", var=name, got=repr(value))
     return text in ("1", "true")
+
+
+def _length(value: Any) -> int:
+    """A length of sequences.
+
+    >>> _length("400")
+    400
+    """
+    text = str(value)
+    if not text.isdecimal() or int(text) < 1:
+        raise StrategyError(f"{LONGEST}={value!r}; it is a whole number from 1", var=LONGEST, got=repr(value))
+    return int(text)
 
 
 FLAGS = Flags()
@@ -92,3 +110,14 @@ def checks_numbers() -> bool:
     """Whether executors look for NaN and infinity because a flag says so, in a script or the environment."""
     name = "FLAGS_check_nan_inf"
     return bool(FLAGS[name]) or _switch(name, os.environ.get(name) or "0")
+
+
+def longest(name: str) -> int:
+    """How long the sequences of a variable may be that is declared without max_length; says so once."""
+    given = os.environ.get(LONGEST)
+    length = _length(given) if given else int(FLAGS[LONGEST])
+    once(
+        f"`{name}` has no max_length: sequences of up to {length} elements are taken, and padded to that; pass "
+        f"max_length=…, or set {LONGEST}"
+    )
+    return length

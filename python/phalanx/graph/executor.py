@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from phalanx import _phalanx
-from phalanx.graph import _feed, _profiling, _prune, _values
+from phalanx.graph import _feed, _printing, _profiling, _prune, _values
 from phalanx.graph._flags import checks_numbers
 from phalanx.graph._taken import Taken
 from phalanx.graph._values import Lent
@@ -102,6 +102,7 @@ class Executor:
 
     def _run(self, program: Program, feed: Any, fetch: list[str], scope: Scope, return_numpy: bool) -> list[Any]:
         _feed.check_fetched(program, fetch)
+        prints = _printing.wanted(program)
         with Taken() as taken:
             feeds: list[tuple[str, Lent]] = []
             states: list[tuple[str, Lent]] = []
@@ -118,7 +119,7 @@ class Executor:
                 for name, value in states:
                     scope._store.set(name, value)
                 with _profiling.run("Executor.run"):
-                    out = executor.run(scope._store, feeds, fetch)
+                    out = executor.run(scope._store, feeds, [*fetch, *(name for _, name in prints)])
             except Exception as why:
                 # What was fed into the scope is not kept by a run that did not happen.
                 for name, old in before:
@@ -128,7 +129,8 @@ class Executor:
                 if isinstance(why, (FeedError, FetchError)):
                     raise _feed.explained(program, why) from None
                 raise
-        return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out]
+        _printing.show(prints, [_values.receive(value) for value in out[len(fetch) :]])
+        return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out[: len(fetch)]]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:
         check = self._check or checks_numbers()

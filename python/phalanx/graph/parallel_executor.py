@@ -22,7 +22,7 @@ from weakref import ref
 
 from phalanx import _phalanx
 from phalanx._accord import Accord
-from phalanx.graph import _feed, _numbers, _profiling, _values
+from phalanx.graph import _feed, _numbers, _printing, _profiling, _values
 from phalanx.graph._flags import checks_numbers
 from phalanx.graph._hogwild import Asynchronous
 from phalanx.graph._taken import Taken
@@ -99,6 +99,10 @@ class ParallelExecutor:
         self._accord: Accord | None = None
         self._number = self._numbered(program) if loss else None
         self._exe: Asynchronous | _phalanx.GraphParallelExecutor
+        if build.async_mode and program._prints:
+            raise StrategyError(
+                "Print shows values when a run ends, but async_mode has many updates in one; leave it out"
+            )
         if build.async_mode:
             self._exe = Asynchronous(self._program, loss, build, execution, devices)
             return
@@ -174,13 +178,19 @@ class ParallelExecutor:
         if isinstance(self._exe, Asynchronous):
             fetch = _feed.fetches(fetch_list, return_merged)
             return self._run_async(fetch, feed if feed is not None else feed_dict)
+        prints = _printing.wanted(self._program)
         with Taken() as taken:
-            out = self._run(taken, fetch_list, feed, feed_dict, return_merged)
+            out = self._run(taken, fetch_list, feed, feed_dict, return_merged, [name for _, name in prints])
         self._has_run = True
+        whole, out = len(out) - len(prints), list(out)
+        _printing.show(prints, [_values.receive(value) for value in out[whole:]])
+        del out[whole:]
         wrap = _values.receive if return_numpy else _values.Tensor
         return [[wrap(each) for each in one] if isinstance(one, list) else wrap(one) for one in out]
 
-    def _run(self, taken: Taken, fetch_list: Any, feed: Any, feed_dict: Any, return_merged: bool) -> Any:
+    def _run(
+        self, taken: Taken, fetch_list: Any, feed: Any, feed_dict: Any, return_merged: bool, shown: list[str]
+    ) -> Any:
         wrong: Exception | None = None
         try:
             if checks_numbers() and not self._check:
@@ -191,6 +201,7 @@ class ParallelExecutor:
                 )
             fetch = _feed.fetches(fetch_list, return_merged)
             _feed.check_fetched(self._program, (name for name, _ in fetch))
+            fetch += [(name, "concat") for name in shown]
             devices = self._exe.devices
             fed = _feed.feeds(self._program, feed, feed_dict, devices, taken=taken)
             fed = _feed.in_pieces(self._program, fed, devices, self._pieces)

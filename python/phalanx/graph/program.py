@@ -21,6 +21,7 @@ from weakref import ref
 
 from phalanx import _phalanx
 from phalanx.graph import _adding, _lengths, unique_name
+from phalanx.graph._printing import Printed
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.lod import lengths_of
@@ -78,6 +79,8 @@ class Program:
         self._shares: list[str] = []
         # How gradients are clipped where an optimizer does not say it.
         self._clip: Any = None
+        # What is shown after each run.
+        self._prints: list[Printed] = []
         # Loaders that feed it without being iterated over.
         self._readers: list[Any] = []
         # Variables with sequences, and where their lengths are.
@@ -161,6 +164,7 @@ class Program:
         twin._inside = dict(self._inside)
         twin._unaveraged, twin._shares, twin._rates = set(self._unaveraged), list(self._shares), set(self._rates)
         twin._given, twin._clip = dict(self._given), self._clip
+        twin._prints = list(self._prints)
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
         twin._alike = {pair for pair in self._alike if has.issuperset(pair)}

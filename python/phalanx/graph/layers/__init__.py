@@ -16,6 +16,7 @@ from phalanx.graph.layers import device as device
 from phalanx.graph.layers.arithmetic import *  # noqa: F403
 from phalanx.graph.layers.composed import *  # noqa: F403
 from phalanx.graph.layers.control import *  # noqa: F403
+from phalanx.graph.layers.functions import *  # noqa: F403
 from phalanx.graph.layers.images import *  # noqa: F403
 from phalanx.graph.layers.learning_rate import *  # noqa: F403
 from phalanx.graph.layers.loss import *  # noqa: F403
@@ -36,10 +37,9 @@ _REFUSED = {
     "array_read": _ARRAYS,
     "array_length": _ARRAYS,
     "create_array": _ARRAYS,
-    "lod_rank_table": "sequences are padded and have lengths beside them; use sequence_mask",
     "py_func": "no Python runs inside of a program: fetch the inputs, compute with numpy, and feed the result",
-    "Print": "no operation prints: add the variable to fetch_list, or set BuildStrategy.check_nan_inf",
     "auc": "counts over many batches are kept outside of programs: fetch the probabilities and use metrics.Auc",
+    "lod_rank_table": "sequences are padded and have lengths beside them; use sequence_mask",
 }
 
 
