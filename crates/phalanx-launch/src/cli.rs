@@ -26,10 +26,10 @@ pub enum Command {
     /// List, show and verify the checkpoints of a training
     Ckpt(crate::ckpt::CkptArgs),
     /// Check this machine and other hosts for problems that would stop or slow down a job
-    Doctor(DoctorArgs),
+    Doctor(crate::doctor::DoctorArgs),
     /// Print a manifest that starts a command as the ranks of one world in a Kubernetes cluster
     Kube(crate::kube::KubeArgs),
-    /// Write a rank file for Open MPI's mpirun: which rank runs on which host and cores
+    /// Write a rank file for `phalanx run -rf` and Open MPI's mpirun: which rank runs on which host and cores
     Rankfile(crate::rankfile::RankfileArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -60,6 +60,10 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub hosts: HostArgs,
+
+    /// Rank file of Open MPI, `rank 0=host slot=0-1` in each line: where each rank runs, and on which cores; also -rf
+    #[arg(long, visible_alias = "rf", value_name = "FILE", conflicts_with_all = ["bind", "nnodes", "slots_per_host"])]
+    pub rankfile: Option<PathBuf>,
 
     /// Number of hosts, where this same command is started on each of them instead of from one
     #[arg(long, value_name = "N")]
@@ -306,26 +310,8 @@ pub enum Shell {
     Fish,
 }
 
-/// The exit code is 1 if a problem was found that would keep a job from running.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
-    #[command(flatten)]
-    pub hosts: HostArgs,
-
-    /// Seconds to wait for each host's answer, and for each pair of hosts to connect
-    #[arg(long, value_name = "S", value_parser = seconds, default_value = "10")]
-    pub timeout: Duration,
-
-    /// Print one JSON object per finding
-    #[arg(long)]
-    pub json: bool,
-
-    /// Be a rank of the world that another doctor started to measure the network
-    #[arg(long, hide = true)]
-    pub as_rank: bool,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A positive number of seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let positive = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s < 1e9);
     positive.map(Duration::from_secs_f64).ok_or_else(|| "write a positive number of seconds".to_string())
 }
@@ -349,10 +335,10 @@ fn n_workers(text: &str) -> Result<u32, String> {
     positive.ok_or_else(|| "write a whole number of workers from 1".to_string())
 }
 
-/// Rewrites the single-dash flags of mpirun and horovodrun (`-np 4`, `-np4`, `-hostfile f`). It stops at the ranks'
+/// Rewrites the single-dash flags of mpirun and horovodrun (`-np 4`, `-np4`, `-hostfile f`, `-rf f`). It stops at the ranks'
 /// command: the arguments after it belong to that command.
 pub fn with_long_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    const SINGLE_DASH: [&str; 2] = ["np", "hostfile"];
+    const SINGLE_DASH: [&str; 3] = ["np", "hostfile", "rf"];
     let mut args = args.into_iter();
     let mut rewritten: Vec<OsString> = args.by_ref().take(2).collect();
     let cli = Cli::command();
@@ -429,6 +415,7 @@ mod tests {
         assert_eq!(rewrite("p run --bind cmd -np 3"), "p run --bind cmd -np 3");
         assert_eq!(rewrite("p run -np2 cmd -np3"), "p run --np=2 cmd -np3");
         assert_eq!(rewrite("p bench -np16 --json"), "p bench --np=16 --json");
+        assert_eq!(rewrite("p run -rf f cmd -rf"), "p run --rf f cmd -rf");
         assert_eq!(rewrite("p run -npx cmd"), "p run -npx cmd");
         assert_eq!(rewrite("p --version"), "p --version");
         assert_eq!(rewrite("p nonsense -np 3"), "p nonsense -np 3");
@@ -492,6 +479,10 @@ mod tests {
         assert!(parse("p run -H a --hostfile f cmd").is_err());
         assert!(parse("p run -H a --resource-info f cmd").is_err());
         assert!(parse("p run --hostfile a --resource-info f cmd").is_err());
+        for other in ["--bind", "--nnodes 2", "--slots-per-host 2"] {
+            let error = parse(&format!("p run -rf f {other} cmd")).unwrap_err().to_string();
+            assert!(error.contains("cannot be used with") && error.contains("--rankfile"), "{error}");
+        }
         assert!(parse("p run --timeout -1 cmd").is_err());
         assert!(parse("p run --timeout 0 cmd").is_err());
         assert_eq!(parse("p run --timeout 1.5 cmd").unwrap().timeout, Some(Duration::from_millis(1500)));

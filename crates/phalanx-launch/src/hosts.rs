@@ -75,12 +75,17 @@ fn parse_entry(entry: &str, place: &str, each: u32) -> Result<HostSlots, HostErr
     if name.is_empty() {
         return Err(HostError::NoName { place: place.to_string(), text: entry.to_string() });
     }
-    let good = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | ':' | '%');
-    if name.starts_with('-') || !name.chars().all(good) {
+    if !is_name(name) {
         return Err(HostError::BadName { place: place.to_string(), name: name.to_string() });
     }
     let slots = slots.map_or(Ok(each), |s| parse_slots(s, name, place))?;
     Ok(HostSlots { name: name.to_string(), slots })
+}
+
+/// Whether a remote shell may be given this name (HOST-1).
+pub fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | ':' | '%');
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(good)
 }
 
 /// Cuts `host:4` and `[::1]:4`; a bare IPv6 address has no slots to cut off.

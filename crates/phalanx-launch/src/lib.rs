@@ -14,6 +14,7 @@ mod environment;
 mod hosts;
 mod kube;
 mod limits;
+mod numbers;
 mod place;
 mod rankfile;
 mod rsh;
@@ -24,6 +25,18 @@ mod table;
 mod trace;
 mod train;
 mod wire;
+
+/// For the fuzz targets only.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads a rank file: whatever it says, it is read or refused.
+    pub fn rank_file(text: &str) {
+        if let Ok(file) = crate::rankfile::RankFile::parse(text, "fuzz") {
+            assert!(file.ranks.iter().all(|rank| crate::hosts::is_name(&rank.host)));
+            assert_eq!(file.hosts().iter().map(|host| host.slots as usize).sum::<usize>(), file.ranks.len());
+        }
+    }
+}
 
 use clap::Parser;
 use cli::{Cli, Command, Invocation};

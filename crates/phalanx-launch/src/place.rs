@@ -1,19 +1,19 @@
-//! Which rank runs on which host: fills the hosts' slots in the order given.
+//! Which rank runs on which host: fills the hosts' slots in the order given, or does what a rank file says.
 //!
 //! - PLACE-1: ranks are numbered host by host; a host takes no more ranks than it has slots.
+//! - PLACE-4: with a rank file each host has the ranks that the file gives it. Hosts go by their lowest rank, and local ranks by rank.
 //! - PLACE-3: workers are numbered first, then servers; local and cross ranks count those of the same role. An evaluator is no rank: it runs
 //!   on the first host, and what is kept for each process has its place after the last rank's.
 //! - PLACE-2: local rank i of every host that has one forms a cross group, numbered by host.
 
 use crate::{hosts::HostSlots, slurm};
 use phalanx_core::{Rank, TaskRole};
-use std::ops::Range;
 
-/// The ranks of one host.
+/// The ranks of one host, in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRanks {
     pub name: String,
-    pub ranks: Range<u32>,
+    pub ranks: Vec<u32>,
 }
 
 /// Every rank's host. At least one rank, at least one host, no host without a rank.
@@ -94,11 +94,30 @@ impl WorldPlan {
         for host in hosts {
             let end = n_ranks.min(next + host.slots.min(n_ranks - next));
             if next < end {
-                filled.push(HostRanks { name: host.name.clone(), ranks: next..end });
+                filled.push(HostRanks { name: host.name.clone(), ranks: (next..end).collect() });
             }
             next = end;
         }
         Ok(WorldPlan { hosts: filled, n_servers, has_evaluator: false })
+    }
+
+    /// The world of a rank file, which names a host for each of the ranks from 0 on (PLACE-4).
+    pub fn of_hosts(host_of: &[String], n_servers: u32) -> Result<WorldPlan, PlaceError> {
+        let n_ranks = host_of.len() as u32;
+        if n_ranks == 0 {
+            return Err(PlaceError::NoRanks);
+        }
+        if n_servers >= n_ranks {
+            return Err(PlaceError::NoWorkers { n_servers, n_ranks });
+        }
+        let mut hosts: Vec<HostRanks> = Vec::new();
+        for (rank, name) in (0..n_ranks).zip(host_of) {
+            match hosts.iter_mut().find(|host| host.name == *name) {
+                Some(host) => host.ranks.push(rank),
+                None => hosts.push(HostRanks { name: name.clone(), ranks: vec![rank] }),
+            }
+        }
+        Ok(WorldPlan { hosts, n_servers, has_evaluator: false })
     }
 
     /// The same world with an evaluator beside it.
@@ -112,7 +131,7 @@ impl WorldPlan {
     }
 
     pub fn n_ranks(&self) -> u32 {
-        self.hosts.last().map_or(0, |h| h.ranks.end)
+        self.hosts.iter().map(|h| h.ranks.len() as u32).sum()
     }
 
     pub fn n_servers(&self) -> u32 {
@@ -154,7 +173,10 @@ impl WorldPlan {
         if self.evaluator() == Some(rank) {
             return 0;
         }
-        self.hosts.iter().position(|h| h.ranks.contains(&rank.0)).expect("every rank of the plan has a host")
+        self.hosts
+            .iter()
+            .position(|h| h.ranks.binary_search(&rank.0).is_ok())
+            .expect("every rank of the plan has a host")
     }
 
     pub fn host_name(&self, rank: Rank) -> &str {
@@ -168,16 +190,20 @@ impl WorldPlan {
             TaskRole::Worker => 0..self.n_workers(),
             TaskRole::Server | TaskRole::Evaluator => self.n_workers()..self.n_ranks(),
         };
-        let among = |h: &HostRanks| h.ranks.start.max(alike.start)..h.ranks.end.min(alike.end);
-        let local_rank = rank.0 - among(&self.hosts[host]).start;
-        let has_peer = |h: &&HostRanks| among(h).len() as u32 > local_rank;
+        let n_from = |h: &HostRanks, end: u32| {
+            let below = |limit: u32| h.ranks.partition_point(|r| *r < limit);
+            (below(end) - below(alike.start)) as u32
+        };
+        let n_alike = |h: &HostRanks| n_from(h, alike.end);
+        let local_rank = n_from(&self.hosts[host], rank.0);
+        let has_peer = |h: &&HostRanks| n_alike(h) > local_rank;
         Assignment {
             rank,
             role,
             size: self.n_ranks(),
             n_servers: self.n_servers,
             local_rank,
-            local_size: among(&self.hosts[host]).len() as u32,
+            local_size: n_alike(&self.hosts[host]),
             cross_rank: self.hosts[..host].iter().filter(has_peer).count() as u32,
             cross_size: self.hosts.iter().filter(has_peer).count() as u32,
         }
@@ -192,16 +218,33 @@ mod tests {
         slots.iter().enumerate().map(|(i, &slots)| HostSlots { name: format!("h{i}"), slots }).collect()
     }
 
-    fn ranges(slots: &[u32], n: u32) -> Vec<Range<u32>> {
+    fn ranges(slots: &[u32], n: u32) -> Vec<Vec<u32>> {
         let plan = WorldPlan::fill(&hosts(slots), n, "-H").unwrap();
         plan.hosts().iter().map(|h| h.ranks.clone()).collect()
     }
 
     #[test]
     fn slots_are_filled_in_order() {
-        assert_eq!(ranges(&[2, 2], 4), [0..2, 2..4], "PLACE-1");
-        assert_eq!(ranges(&[4, 2, 9], 5), [0..4, 4..5], "a host without ranks is no host of the world");
-        assert_eq!(ranges(&[u32::MAX, u32::MAX], 3).first(), Some(&(0..3)));
+        assert_eq!(ranges(&[2, 2], 4), [[0, 1], [2, 3]], "PLACE-1");
+        let uneven = ranges(&[4, 2, 9], 5);
+        assert_eq!(uneven, [vec![0, 1, 2, 3], vec![4]], "a host without ranks is no host of the world");
+        assert_eq!(ranges(&[u32::MAX, u32::MAX], 3), [[0, 1, 2]]);
+    }
+
+    #[test]
+    fn a_rank_file_deals_ranks_to_hosts_as_it_likes() {
+        let host_of: Vec<String> = ["b", "a", "b", "a", "b"].map(String::from).into();
+        let plan = WorldPlan::of_hosts(&host_of, 1).unwrap();
+        let seen: Vec<_> = plan.hosts().iter().map(|h| (h.name.as_str(), h.ranks.clone())).collect();
+        assert_eq!(seen, [("b", vec![0, 2, 4]), ("a", vec![1, 3])], "PLACE-4");
+        let place = |r| {
+            let p = plan.place(Rank(r));
+            (p.local_rank, p.local_size, p.cross_rank, p.cross_size)
+        };
+        assert_eq!([0, 1, 2, 3].map(place), [(0, 2, 0, 2), (0, 2, 1, 2), (1, 2, 0, 2), (1, 2, 1, 2)]);
+        assert_eq!((place(4), plan.role(Rank(4))), ((0, 1, 0, 1), TaskRole::Server), "PLACE-3");
+        assert_eq!((plan.n_ranks(), plan.n_workers(), plan.host_name(Rank(3))), (5, 4, "a"));
+        assert_eq!(WorldPlan::of_hosts(&[], 0), Err(PlaceError::NoRanks));
     }
 
     #[test]

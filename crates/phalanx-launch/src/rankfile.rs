@@ -1,6 +1,10 @@
-//! `phalanx rankfile`: writes which rank runs on which host and cores, in the format that Open MPI's mpirun reads with `-rf`.
+//! `phalanx rankfile`: writes which rank runs on which host and cores, in the format that Open MPI's mpirun and `phalanx run` read with `-rf`.
 //!
 //! Ranks are numbered host by host, as the shape counts them, so that the first tier is a host.
+
+mod read;
+
+pub use read::{BadRankFile, RankFile};
 
 use clap::Args;
 use phalanx_core::Tiers;
@@ -13,7 +17,7 @@ use std::{
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  phalanx rankfile 4x3 h1,h2,h3 -o 4x3.rf\n  phalanx rankfile 4x8x2 $(seq -s, -f node%g 16) --cores 32\n  mpirun -n 12 -rf 4x3.rf python train.py"
+    after_help = "Examples:\n  phalanx rankfile 4x3 h1,h2,h3 -o 4x3.rf\n  phalanx rankfile 4x8x2 $(seq -s, -f node%g 16) --cores 32\n  phalanx run -rf 4x3.rf python train.py\n  mpirun -n 12 -rf 4x3.rf python train.py"
 )]
 pub struct RankfileArgs {
     /// Shape of the network, ranks of a host first, e.g. 4x3

@@ -52,7 +52,25 @@ pub struct RankStart {
     pub rank: Rank,
     /// Whether it reads what the launcher reads.
     pub reads: bool,
+    /// The cores that a rank file names.
+    pub cores: Option<NamedCores>,
     pub env: Vec<(String, String)>,
+}
+
+/// The cores of one rank, and where they are named: a file and a line, for the error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedCores {
+    pub place: String,
+    pub spans: Vec<CoreSpan>,
+}
+
+/// Cores from `first` to `last`; of one socket, where one is named: then they are counted in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreSpan {
+    pub socket: Option<u32>,
+    pub first: u32,
+    /// `None`: up to the last core that there is.
+    pub last: Option<u32>,
 }
 
 /// From an agent to the launcher.
@@ -106,6 +124,8 @@ pub enum StartRefusal {
     NotExecutable { program: String, why: String },
     #[error("the system refused to start rank {rank} ({why})")]
     Spawn { rank: Rank, why: String },
+    #[error("{place}: rank {rank} is to run on {core}, which is not there; ranks may use cores {have}")]
+    NoCore { place: String, rank: Rank, core: String, have: String },
     #[error(
         "{n_ranks} ranks need {needed} {what}, but {left} are left there: {limit}; \
          raise that limit, lower -np, or spread the ranks over more hosts"

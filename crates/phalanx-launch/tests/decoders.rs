@@ -14,7 +14,8 @@ use phalanx_core::Rank;
 use phalanx_net::frame::{self, HEADER};
 use serde::{Serialize, de::DeserializeOwned};
 use wire::{
-    CAP, Ending, Hidden, JobSignal, OutputStream, Prepare, RankStart, StartRefusal, ToAgent, ToLauncher,
+    CAP, CoreSpan, Ending, Hidden, JobSignal, NamedCores, OutputStream, Prepare, RankStart, StartRefusal,
+    ToAgent, ToLauncher,
 };
 
 /// Feeds tampered and random streams; returns how many messages came out of them.
@@ -57,6 +58,10 @@ fn whatever_a_launcher_says_is_an_order_or_an_error() {
     let rank = |rank| RankStart {
         rank: Rank(rank),
         reads: true,
+        cores: Some(NamedCores {
+            place: "a.rf line 3".into(),
+            spans: vec![CoreSpan { socket: Some(1), first: 0, last: None }],
+        }),
         env: vec![("PHALANX_RANK".into(), rank.to_string())],
     };
     let prepare = Prepare {

@@ -4,7 +4,8 @@ use super::{Agent, check, cores, feed::InputWriter, pump, reap, secret_fd, spawn
 use crate::{
     environment::{DEFAULTS, SECRET_FD, is_foreign},
     limits::{self, Shortage},
-    wire::{OutputStream, Prepare, RankStart, StartRefusal, ToLauncher},
+    numbers,
+    wire::{NamedCores, OutputStream, Prepare, RankStart, StartRefusal, ToLauncher},
 };
 use rustix::{
     pipe::{PipeFlags, pipe_with},
@@ -38,7 +39,20 @@ pub fn check(prepare: &Prepare) -> Result<(), StartRefusal> {
     let env = environment(prepare, &[]);
     let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
     check::check(Path::new(OsStr::from_bytes(&prepare.cwd)), program(prepare), path)?;
+    let allowed = phalanx_net::cores::allowed();
+    prepare.ranks.iter().try_for_each(|rank| named_cores(rank, &allowed).map(drop))?;
     room(prepare.ranks.len() as u32)
+}
+
+/// The cores that a rank file gives a rank; none: no file does.
+fn named_cores(rank: &RankStart, allowed: &[u32]) -> Result<Vec<u32>, StartRefusal> {
+    let Some(NamedCores { place, spans }) = &rank.cores else { return Ok(Vec::new()) };
+    cores::named(spans, allowed, cores::socket_of).map_err(|core| StartRefusal::NoCore {
+        place: place.clone(),
+        rank: rank.rank,
+        core,
+        have: numbers::runs(allowed.iter().copied()),
+    })
 }
 
 /// Whether the system lets this number of ranks live here. Ranks inherit the limit on files that this raises: each watches all others.
@@ -105,7 +119,12 @@ fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Res
     let allowed = phalanx_net::cores::allowed();
     // One core is no choice: either nothing would change, or the system does not tell which there are.
     let binds = prepare.bind && allowed.len() > 1;
-    let share = if binds { cores::share(&allowed, local_rank, n_local) } else { &[] };
+    let named = named_cores(rank, &allowed).map_err(|gone| io::Error::other(gone.to_string()))?;
+    let share = match binds {
+        _ if !named.is_empty() => &named[..],
+        true => cores::share(&allowed, local_rank, n_local),
+        false => &[],
+    };
     let n_threads = if share.is_empty() { cores::n_usable() / n_local as u32 } else { share.len() as u32 };
     let secret = secret_fd::create(&prepare.secret.0)?;
     let mut env = environment(prepare, &rank.env);

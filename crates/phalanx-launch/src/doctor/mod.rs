@@ -7,6 +7,7 @@ mod engine;
 mod finding;
 mod machine;
 mod network;
+mod options;
 mod pair;
 mod peers;
 mod report;
@@ -18,7 +19,8 @@ mod trial;
 mod trial_link;
 mod trial_rank;
 
-use crate::cli::DoctorArgs;
+pub use options::DoctorArgs;
+
 use finding::{Finding, Mark};
 use pair::Figures;
 use std::{

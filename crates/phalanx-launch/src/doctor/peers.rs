@@ -1,12 +1,11 @@
 //! Checks other hosts: whether the remote shell reaches them, whether they have the same phalanx, and how they reach each other.
 
 use super::{
-    encryption,
+    DoctorArgs, encryption,
     finding::{Finding, Mark},
     timed, trial,
 };
 use crate::{
-    cli::DoctorArgs,
     run::{self, JobHosts, LaunchError, Route},
     slurm::SlurmError,
 };

@@ -4,10 +4,11 @@
 //! A host whose rank does not come is named and left out of a second trial.
 
 use super::{
+    DoctorArgs,
     finding::Finding,
     pair::{self, TrialAnswer, TrialOrder, TrialWord},
 };
-use crate::{cli::DoctorArgs, ending::await_end};
+use crate::ending::await_end;
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},

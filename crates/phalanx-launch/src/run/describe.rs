@@ -2,6 +2,7 @@
 
 use super::route::Route;
 use crate::{
+    numbers,
     place::{HostRanks, WorldPlan},
     table::{TextTable, left, right, widest},
 };
@@ -25,9 +26,8 @@ pub fn world(plan: &WorldPlan, routes: &[Route], meeting: &[SocketAddr]) -> Stri
     let table = TextTable::wide(&columns);
     let _ = writeln!(text, "{}", table.head());
     for (host, route) in plan.hosts().iter().zip(routes) {
-        let (first, last, n_local) = (host.ranks.start, host.ranks.end - 1, host.ranks.len());
-        let ranks = if first == last { first.to_string() } else { format!("{first}-{last}") };
-        let cells = [host.name.to_string(), ranks, n_local.to_string(), route.shown().to_string()];
+        let ranks = numbers::runs(host.ranks.iter().copied());
+        let cells = [host.name.to_string(), ranks, host.ranks.len().to_string(), route.shown().to_string()];
         let _ = writeln!(text, "{}", table.row(&cells));
     }
     if let Some(evaluator) = plan.evaluator() {

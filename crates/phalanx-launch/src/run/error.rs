@@ -2,8 +2,8 @@
 
 use super::nodes::NodesError;
 use crate::{
-    hosts::HostError, limits::Shortage, place::PlaceError, rsh::RshError, slurm::SlurmError,
-    wire::StartRefusal,
+    hosts::HostError, limits::Shortage, place::PlaceError, rankfile::BadRankFile, rsh::RshError,
+    slurm::SlurmError, wire::StartRefusal,
 };
 use phalanx_core::ConfigError;
 use phalanx_net::{nodes::NodeError, resources::ResourceError, socket::AddressError};
@@ -21,6 +21,10 @@ pub enum LaunchError {
     Slurm(#[from] SlurmError),
     #[error("cannot read host file {}: {why}", path.display())]
     HostFile { path: PathBuf, why: io::Error },
+    #[error("cannot read rank file {}: {why}", path.display())]
+    NoRankFile { path: PathBuf, why: io::Error },
+    #[error(transparent)]
+    RankFile(#[from] BadRankFile),
     #[error("cannot read resource file {}: {why}", path.display())]
     ResourceFile { path: PathBuf, why: io::Error },
     #[error(transparent)]
@@ -112,6 +116,8 @@ impl LaunchError {
             | LaunchError::NoHosts { .. }
             | LaunchError::Extra { .. } => 2,
             LaunchError::HostFile { .. }
+            | LaunchError::NoRankFile { .. }
+            | LaunchError::RankFile(_)
             | LaunchError::ResourceFile { .. }
             | LaunchError::Resources(_)
             | LaunchError::PortOfResource { .. }
@@ -122,6 +128,7 @@ impl LaunchError {
             LaunchError::Refused { refusal, .. } => match refusal {
                 StartRefusal::NotFound { .. } | StartRefusal::NoInterpreter { .. } => 127,
                 StartRefusal::NotExecutable { .. } => 126,
+                StartRefusal::NoCore { .. } => 2,
                 StartRefusal::NoDirectory { .. }
                 | StartRefusal::Spawn { .. }
                 | StartRefusal::NoRoom { .. } => 1,

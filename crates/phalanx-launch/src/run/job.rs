@@ -307,7 +307,7 @@ impl Job {
                 Some(ending @ Ending::Signal(_)) => End::WithAgent(ending),
                 _ => End::WithHost,
             };
-            ranks.clone().for_each(|rank| self.meeting.rank_ended(Rank(rank), end));
+            ranks.iter().for_each(|&rank| self.meeting.rank_ended(Rank(rank), end));
         }
         self.hosts[host].words = gone.unread();
         JobEvent::HostLost { host, ranks }

@@ -23,7 +23,7 @@ use crate::{
 };
 use phalanx_core::Rank;
 use phalanx_net::lost::{self, Doom};
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
 /// How long the others may take to report the failure and end by themselves.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ pub enum JobEvent {
     /// The agent of these ranks is gone without saying how they ended.
     HostLost {
         host: usize,
-        ranks: Range<u32>,
+        ranks: Vec<u32>,
     },
     /// Somebody sent this signal to the launcher.
     Asked(i32),
@@ -212,7 +212,7 @@ pub struct Policy {
     /// Whom the ranks themselves blame, and for what.
     blamed: Option<(Rank, Charge)>,
     /// Hosts that went with ranks that had not ended.
-    lost_hosts: Vec<(usize, Range<u32>)>,
+    lost_hosts: Vec<(usize, Vec<u32>)>,
     finished: bool,
     /// What happens when, soonest first, while the job is being ended.
     ladder: Vec<(Duration, Rung)>,
@@ -369,10 +369,10 @@ impl Policy {
         }
     }
 
-    fn host_lost(&mut self, now: Duration, host: usize, ranks: Range<u32>) {
+    fn host_lost(&mut self, now: Duration, host: usize, ranks: Vec<u32>) {
         let (asked, early) = (self.asked, self.cause.is_none());
         let mut lost_any = false;
-        for rank in ranks.clone() {
+        for &rank in &ranks {
             let end = &mut self.ends[rank as usize];
             lost_any |= end.is_none();
             end.get_or_insert(RankEnd { ending: None, asked, early });

@@ -65,6 +65,13 @@ impl JobHosts {
         }))
     }
 
+    /// Those of a rank file.
+    pub fn in_file(hosts: Vec<HostSlots>) -> JobHosts {
+        let around = |a: &Allocation| hosts.iter().all(|host| a.has(&host.name));
+        let allocation = slurm::allocation(&|name: &str| env::var(name).ok()).ok().flatten().filter(around);
+        JobHosts { hosts, source: "-rf", allocation, devices: BTreeMap::new() }
+    }
+
     pub fn is_by_slurm(&self) -> bool {
         self.source == slurm::SOURCE
     }

@@ -6,6 +6,7 @@ use super::{
     printer::Tails,
 };
 use crate::{
+    numbers,
     place::WorldPlan,
     wire::{Ending, JobSignal},
 };
@@ -223,17 +224,9 @@ impl Fate {
 
 /// `rank 3`, `ranks 0-2,5`.
 pub fn list(ranks: impl IntoIterator<Item = u32>) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => runs.push((rank, rank)),
-        }
-    }
-    let word = if matches!(runs[..], [(a, b)] if a == b) { "rank" } else { "ranks" };
-    let runs: Vec<String> =
-        runs.iter().map(|&(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
-    format!("{word} {}", runs.join(","))
+    let runs = numbers::runs(ranks);
+    let word = if runs.contains(['-', ',']) { "ranks" } else { "rank" };
+    format!("{word} {runs}")
 }
 
 #[cfg(test)]

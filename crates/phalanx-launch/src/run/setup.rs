@@ -24,6 +24,7 @@ use crate::{
     environment,
     hosts::HostSlots,
     place::{HostRanks, WorldPlan},
+    rankfile::{BadRankFile, RankFile},
     slurm,
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
@@ -34,10 +35,9 @@ use phalanx_net::{
     task::{JOB_BEGAN, job_began_value},
 };
 use std::{
-    env,
+    env, fs,
     io::{self, IsTerminal},
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    ops::Range,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, sync_channel},
@@ -49,8 +49,12 @@ type Env = Vec<(Vec<u8>, Vec<u8>)>;
 /// Checks everything that can be checked here, then starts the agents, or takes those that have come, and tells each what it will start.
 pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchError> {
     let (started, began) = (Instant::now(), SystemTime::now());
-    let reach = if gathered.is_some() { None } else { reach(args)? };
-    let plan = plan(args, gathered, reach.as_ref())?;
+    let file = args.rankfile.as_deref().map(rank_file).transpose()?;
+    let reach = if gathered.is_some() { None } else { reach(args, file.as_ref())? };
+    let plan = match &file {
+        Some(file) => plan_of_file(args, file, reach.as_ref())?,
+        None => plan(args, gathered, reach.as_ref())?,
+    };
     check_named_ranks(args, plan.n_ranks())?;
     let exes = exes(&args.hosts);
     let this = here();
@@ -64,12 +68,13 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
         None => Route::new(&ranks.name, &this, &rsh, &exes),
     };
     let routes: Vec<Route> = plan.hosts().iter().enumerate().map(route).collect();
-    let own = if gathered.is_some() { plan.hosts()[0].ranks.clone() } else { 0..plan.n_ranks() };
+    let own: Vec<u32> =
+        if gathered.is_some() { plan.hosts()[0].ranks.clone() } else { (0..plan.n_ranks()).collect() };
     rank_limits::check(&plan, routes.len(), args.output_filename.is_some())?;
     let extra = extra(args)?;
     let encrypt = encryption(&extra)?;
     let cwd = env::current_dir().map_err(|why| LaunchError::System { what: "the working directory", why })?;
-    let is_own = |rank: Rank| own.contains(&rank.0) || plan.evaluator() == Some(rank);
+    let is_own = |rank: Rank| own.binary_search(&rank.0).is_ok() || plan.evaluator() == Some(rank);
     let files =
         args.output_filename.as_deref().map(|dir| OutputFiles::create(dir, &plan, is_own)).transpose()?;
     let secret = gathered.map_or_else(Secret::random, |all| nodes::job_secret(&all.given, &all.job));
@@ -147,7 +152,7 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
                 meeting.addresses(),
                 args,
                 &ports,
-                devices(reach.as_ref(), &plan, host),
+                (devices(reach.as_ref(), &plan, host), file.as_ref()),
             ),
             bind: args.bind,
         })));
@@ -162,7 +167,7 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
         showing: None,
         screen: screen_size().map(|_| notices),
         reading: Reading::Later { n_readers, news: news_of_input },
-        readers: plan.hosts().iter().map(|host| host.ranks.clone().any(|rank| args.stdin.is(rank))).collect(),
+        readers: plan.hosts().iter().map(|host| host.ranks.iter().any(|&rank| args.stdin.is(rank))).collect(),
         timeout: args.timeout,
         grace: args.grace,
         // Without it no Slurm has started this process, and none will signal it.
@@ -190,7 +195,11 @@ fn world(gathered: &Gathered, plan: &WorldPlan) -> ToNode {
 }
 
 /// `phalanx train` means this machine.
-fn reach(args: &RunArgs) -> Result<Option<JobHosts>, LaunchError> {
+fn reach(args: &RunArgs, file: Option<&RankFile>) -> Result<Option<JobHosts>, LaunchError> {
+    if let Some(file) = file.filter(|_| !args.hosts.any()) {
+        // The file is the list of hosts.
+        return Ok(Some(JobHosts::in_file(file.hosts())));
+    }
     if !args.hosts.any()
         && let Some(task) = environment::task_of_mpi(&|name| env::var(name).ok())
     {
@@ -199,6 +208,28 @@ fn reach(args: &RunArgs) -> Result<Option<JobHosts>, LaunchError> {
     // One node is this host, whatever is around it.
     let is_here = args.tf_config || args.nnodes.is_some();
     if is_here && !args.hosts.any() { Ok(None) } else { JobHosts::new(&args.hosts) }
+}
+
+/// A rank file, read from the disk.
+fn rank_file(path: &Path) -> Result<RankFile, LaunchError> {
+    let read = |why| LaunchError::NoRankFile { path: path.to_path_buf(), why };
+    let text = fs::read_to_string(path).map_err(read)?;
+    Ok(RankFile::parse(&text, &path.display().to_string())?)
+}
+
+/// The world of a rank file; hosts that flags name are the ones it may use.
+fn plan_of_file(args: &RunArgs, file: &RankFile, reach: Option<&JobHosts>) -> Result<WorldPlan, LaunchError> {
+    let path = args.rankfile.as_deref().map_or_else(String::new, |path| path.display().to_string());
+    let have = file.ranks.len() as u32;
+    if let Some(np) = args.np.filter(|np| np.saturating_add(args.servers) != have) {
+        let have = have.saturating_sub(args.servers);
+        return Err(BadRankFile::WrongNumber { np, path, have }.into());
+    }
+    if let Some(reach) = reach.filter(|_| args.hosts.any()) {
+        file.check(&reach.hosts, reach.source, &path)?;
+    }
+    let host_of: Vec<String> = file.ranks.iter().map(|line| line.host.clone()).collect();
+    Ok(WorldPlan::of_hosts(&host_of, args.servers)?.with_evaluator(args.evaluator))
 }
 
 fn plan(
@@ -344,7 +375,7 @@ fn ranks(
     meeting: &[SocketAddr],
     args: &RunArgs,
     ports: &[u16],
-    devices: Option<&str>,
+    (devices, file): (Option<&str>, Option<&RankFile>),
 ) -> Vec<RankStart> {
     let of_cluster =
         |rank| args.tf_config.then(|| ("TF_CONFIG".to_string(), environment::tf_config(plan, rank, ports)));
@@ -359,13 +390,14 @@ fn ranks(
         env.extend(of_cluster(Rank(rank)));
         // All devices of the host, in the order of the file: local rank i takes the i-th, as `set_device(local_rank())` does.
         env.extend(devices.map(|devices| ("CUDA_VISIBLE_DEVICES".to_string(), devices.to_string())));
-        RankStart { rank: Rank(rank), reads: args.stdin.is(rank), env }
+        let cores = file.and_then(|file| file.ranks[rank as usize].cores.clone());
+        RankStart { rank: Rank(rank), reads: args.stdin.is(rank), cores, env }
     };
     let beside = evaluator.map(|rank| {
         let env = environment::of_evaluator(plan, &host.name).into_iter().chain(of_cluster(rank));
-        RankStart { rank, reads: false, env: env.collect() }
+        RankStart { rank, reads: false, cores: None, env: env.collect() }
     });
-    host.ranks.clone().map(start).chain(beside).collect()
+    host.ranks.iter().map(|&rank| start(rank)).chain(beside).collect()
 }
 
 /// Ports that are free now, for addresses in `TF_CONFIG`: our ranks do not use them.
@@ -396,11 +428,12 @@ fn screen_size() -> Option<ScreenSize> {
 pub fn start_printer(
     args: &RunArgs,
     plan: &WorldPlan,
-    own: &Range<u32>,
+    own: &[u32],
     files: Option<OutputFiles>,
     news: SyncSender<News>,
 ) -> SyncSender<Piece> {
-    let is_own = |rank| own.contains(&rank) || (own.start == 0 && rank >= plan.n_ranks());
+    let is_own =
+        |rank: u32| own.binary_search(&rank).is_ok() || (own.first() == Some(&0) && rank >= plan.n_ranks());
     let is_shown = |rank| is_own(rank) && args.only_rank.is_none_or(|only| only == rank);
     let shows: Vec<bool> = (0..plan.n_processes()).map(is_shown).collect();
     let n_shown = shows.iter().filter(|shown| **shown).count();

@@ -13,6 +13,7 @@ mod logs;
 mod netns;
 mod node_zero;
 mod output;
+mod rankfile;
 mod roles;
 mod secrets;
 mod support;

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     cli::RunArgs,
     hosts::HostSlots,
+    numbers,
     place::WorldPlan,
     run::{
         LaunchError, News, Route,
@@ -64,9 +65,9 @@ pub fn follow(args: &RunArgs, flags: &NodeFlags) -> Result<u8, LaunchError> {
     };
     let own = told.plan.hosts().get(flags.me as usize).map(|host| host.ranks.clone()).ok_or_else(lost)?;
     if args.verbose {
-        let (first, last, n_ranks) = (own.start, own.end - 1, told.plan.n_ranks());
+        let (n_ranks, ranks) = (told.plan.n_ranks(), numbers::runs(own.iter().copied()));
         let (me, n_nodes) = (flags.me, flags.n_nodes);
-        tell(&format!("phalanx: node {me} of {n_nodes} starts ranks {first}-{last} of {n_ranks}\n"));
+        tell(&format!("phalanx: node {me} of {n_nodes} starts ranks {ranks} of {n_ranks}\n"));
     }
     let secret = nodes::job_secret(&given, &told.job);
     let fill = |prepare: Prepare| Prepare {
@@ -77,8 +78,9 @@ pub fn follow(args: &RunArgs, flags: &NodeFlags) -> Result<u8, LaunchError> {
         ..prepare
     };
     let files = args.output_filename.as_deref();
-    let files =
-        files.map(|dir| OutputFiles::create(dir, &told.plan, |rank| own.contains(&rank.0))).transpose()?;
+    let files = files
+        .map(|dir| OutputFiles::create(dir, &told.plan, |rank| own.binary_search(&rank.0).is_ok()))
+        .transpose()?;
     let (news_to, news) = sync_channel(256);
     signals.tell(news_to.clone());
     let printer = setup::start_printer(args, &told.plan, &own, files, news_to.clone());

@@ -89,7 +89,7 @@ fn the_rank_that_all_others_blame_is_the_culprit_however_it_ended() {
 
 #[test]
 fn blame_does_not_outrank_a_lost_host_or_a_request() {
-    let lost = (11, JobEvent::HostLost { host: 1, ranks: 1..2 });
+    let lost = (11, JobEvent::HostLost { host: 1, ranks: vec![1] });
     let (mut policy, _) = play(2, &[(10, exit(0, 1)), lost]);
     policy.blame(Rank(1), Charge::CutOff);
     assert_eq!(policy.cause(), EndCause::HostLost { host: 1 }, "the host is why the rank is gone");
@@ -179,12 +179,12 @@ fn timeouts_and_closed_output_stop_the_job() {
 #[test]
 fn a_lost_host_loses_the_ranks_that_had_not_ended() {
     let (policy, log) =
-        play(3, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: 0..2 }), (9, exit(2, 1))]);
+        play(3, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: vec![0, 1] }), (9, exit(2, 1))]);
     assert_eq!(log, [(9, Finish)]);
     assert_eq!(policy.cause(), EndCause::HostLost { host: 0 });
     assert_eq!(policy.ends()[1], Some(RankEnd { ending: None, asked: None, early: true }));
     assert_eq!(policy.ends()[0].unwrap().ending, Some(Ending::Code(0)));
-    let (policy, _) = play(1, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: 0..1 })]);
+    let (policy, _) = play(1, &[(0, exit(0, 0)), (5, JobEvent::HostLost { host: 0, ranks: vec![0] })]);
     assert_eq!(policy.cause(), EndCause::Success, "nothing was lost");
 }
 
@@ -261,7 +261,7 @@ fn ranks_get_the_grace_after_sigterm() {
 
 #[test]
 fn an_evaluator_goes_with_its_host() {
-    let lost = JobEvent::HostLost { host: 0, ranks: 0..2 };
+    let lost = JobEvent::HostLost { host: 0, ranks: vec![0, 1] };
     let (policy, log) = play_with(crew(None), &[(0, exit(0, 0)), (1, exit(1, 0)), (5, lost)]);
     assert_eq!((log, policy.cause()), (vec![(5, Finish)], EndCause::Success));
 }
