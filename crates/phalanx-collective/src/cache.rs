@@ -19,6 +19,8 @@ pub(crate) struct Key {
     pub elem_bytes: u32,
     pub in_place: bool,
     pub memory: Memory,
+    /// Which ways are tried; 0 where nothing is explored.
+    pub ways: u16,
 }
 
 /// A plan and what the executor wants to know about it.

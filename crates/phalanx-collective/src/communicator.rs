@@ -8,6 +8,7 @@ use crate::{
     bytes,
     cache::Cache,
     error::Error,
+    explore::Exploration,
     invoke::{Ask, Hands},
     meter::{Meter, TierTraffic},
     plan::{
@@ -67,6 +68,7 @@ pub struct Communicator {
     pub(crate) last_plan: &'static str,
     pub(crate) wiring: Option<Wiring>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) exploration: Option<Box<Exploration>>,
     /// The pipelined piece; the world's, unless it was tuned.
     pub(crate) segment_bytes: u64,
     /// Engines this communicator has served.
@@ -146,6 +148,7 @@ impl Communicator {
             last_plan: "",
             wiring,
             meter: Arc::default(),
+            exploration: None,
             segment_bytes: world.config().segment_bytes,
             n_engines: 0,
             ear: None,
@@ -223,6 +226,7 @@ impl Communicator {
     pub fn rewire(&mut self, wiring: Wiring) -> Result<(), Error> {
         wiring.grid.tiers().check(self.size())?;
         self.wiring = Some(wiring);
+        self.exploration = None;
         self.cache = Cache::new();
         Ok(())
     }
@@ -231,6 +235,7 @@ impl Communicator {
     pub fn unwire(&mut self) {
         let wiring = configured(self.world.config(), &self.topology);
         self.wiring = wiring.expect("it was made when this communicator was").filter(|_| self.number == 0);
+        self.exploration = None;
         self.cache = Cache::new();
     }
 

@@ -5,13 +5,14 @@ use crate::{
     call::CallSignature,
     communicator::{Communicator, Scale},
     error::Error,
+    explore,
     plan::{
-        self, Memory, PlanRequest,
+        self, Algorithm, Memory, PlanRequest, Wiring,
         step::{CollectiveOp, Layout},
     },
     run::{self, Clock, Stop, arena::ArenaRun, exchange::LinkRun, memory::Buffers},
 };
-use phalanx_core::{DType, ReduceOp, Transport, kernel::ReduceKernel};
+use phalanx_core::{DType, ReduceOp, Transport, Way, kernel::ReduceKernel};
 use phalanx_net::{
     NetError,
     arena::{Lane, SLOT_BYTES},
@@ -32,6 +33,13 @@ pub(crate) struct Ask {
     pub reduce: Option<(ReduceOp, Scale)>,
 }
 
+impl Ask {
+    /// Of the whole vector.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.layout.len() * self.dtype.size() as u64
+    }
+}
+
 impl Communicator {
     /// The one way into the executor.
     pub(crate) fn call(&mut self, ask: Ask, mut hands: Hands<'_>) -> Result<(), Error> {
@@ -43,6 +51,7 @@ impl Communicator {
         {
             return Err(NetError::from(doom).into());
         }
+        let trial = self.begin_trial(&ask)?;
         self.calls += 1;
         // Bytes that another rank writes into memory that a failed call gave back to its owner must not be able to become an invalid bool.
         let memory = if ask.dtype == DType::Bool { Memory::Private } else { self.memory_of(&hands) };
@@ -50,7 +59,11 @@ impl Communicator {
         if matches!(outcome, Err(Stop::MixedMemory)) {
             outcome = self.attempt(&ask, Memory::Private, reduction.as_ref(), &mut hands);
         }
-        outcome.map_err(|stop| self.stopped(stop))
+        outcome.map_err(|stop| self.stopped(stop))?;
+        match trial {
+            Some(began) => self.end_trial(&ask, began),
+            None => Ok(()),
+        }
     }
 
     fn stopped(&mut self, stop: Stop) -> Error {
@@ -127,31 +140,59 @@ impl Communicator {
 
     fn plan(&mut self, ask: &Ask, memory: Memory, in_place: bool) -> Arc<Made> {
         let elem_bytes = ask.dtype.size() as u32;
-        let key = Key { op: ask.op, layout: ask.layout.clone(), elem_bytes, in_place, memory };
+        let tried = self.explored(ask).map(|(number, ways)| (number, ways.to_vec()));
+        let ways = tried.as_ref().map_or(0, |(number, _)| *number);
+        let key = Key { op: ask.op, layout: ask.layout.clone(), elem_bytes, in_place, memory, ways };
         if let Some(plan) = self.cache.get(&key) {
             return plan.clone();
         }
-        let config = self.world.config();
+        let tiers = match (&self.wiring, tried) {
+            (Some(Wiring { grid, .. }), Some((_, ways))) => Some(Wiring { grid: grid.clone(), ways }),
+            (wiring, _) => wiring.clone(),
+        };
         let request = PlanRequest {
             op: ask.op,
             layout: ask.layout.clone(),
             topology: self.topology.clone(),
-            tiers: self.wiring.clone(),
+            tiers,
             elem_bytes,
             in_place,
             memory,
             slot_bytes: SLOT_BYTES as u64,
             segment_bytes: self.segment_bytes,
-            links_only: config.transport == Transport::Tcp,
+            links_only: self.world.config().transport == Transport::Tcp,
         };
-        let algorithm =
-            self.forced.filter(|a| a.supports(&request)).unwrap_or_else(|| plan::select(&request));
+        let algorithm = self.algorithm(&request);
         let made = Arc::new(Made::new(plan::build(algorithm, &request, self.me), &request, self.me));
         tracing::info!(
             rank = %self.me, communicator = self.number, op = ?ask.op, elem_bytes, algorithm = made.plan.name, "algorithm chosen"
         );
         self.cache.put(key, made.clone());
         made
+    }
+
+    fn algorithm(&self, request: &PlanRequest) -> Algorithm {
+        self.forced.filter(|a| a.supports(request)).unwrap_or_else(|| plan::select(request))
+    }
+
+    /// What tells ways apart for an allreduce of this size: those with the same label run the same plan. The same on every rank.
+    pub(crate) fn label(&self, bytes: u64, ways: &[Way]) -> (Algorithm, Vec<Way>) {
+        let wiring = self.wiring.as_ref().map(|w| Wiring { grid: w.grid.clone(), ways: ways.to_vec() });
+        let request = PlanRequest {
+            op: CollectiveOp::Allreduce,
+            layout: Layout::Whole { len: explore::bucket(bytes) },
+            topology: self.topology.clone(),
+            tiers: wiring,
+            elem_bytes: 1,
+            in_place: true,
+            memory: Memory::Private,
+            slot_bytes: SLOT_BYTES as u64,
+            segment_bytes: self.segment_bytes,
+            links_only: self.world.config().transport == Transport::Tcp,
+        };
+        let algorithm = self.algorithm(&request);
+        let by_ways = matches!(algorithm.name(), "tiers" | "tiers-pipelined");
+        (algorithm, if by_ways { ways.to_vec() } else { Vec::new() })
     }
 
     /// Whether this rank's buffers are where every rank of the communicator could reach them.

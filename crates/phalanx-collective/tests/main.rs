@@ -8,6 +8,7 @@ mod collectives;
 mod engine;
 mod engine_faults;
 mod engines_again;
+mod explore;
 mod faults;
 mod processes;
 mod roles;

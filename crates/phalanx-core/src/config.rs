@@ -77,6 +77,8 @@ pub struct Config {
     pub tiers: Option<Tiers>,
     /// How each tier moves its data; without them, the first through the arena and the others round rings.
     pub ways: Option<Vec<Way>>,
+    /// Where rank 0 keeps which ways were the fastest when they were tried.
+    pub explore: Option<String>,
     /// The pipelined piece of a large operation.
     pub segment_bytes: u64,
     /// Small tensors of the engine travel together up to this size.
@@ -208,6 +210,12 @@ pub const KEYS: &[Key] = &[
             Way::list(v).map(|ways| c.ways = Some(ways)).map_err(|_| wrong)
         },
         show: |c| c.ways.as_deref().map(Way::show).unwrap_or_default(),
+    },
+    Key {
+        name: "PHALANX_EXPLORE",
+        doc: "file in which rank 0 keeps which ways -mode p found to be the fastest; the next run on the same hosts uses them",
+        set: |c, v| text(v).map(|t| c.explore = t),
+        show: |c| c.explore.clone().unwrap_or_default(),
     },
     Key {
         name: "PHALANX_SEGMENT_BYTES",
@@ -345,6 +353,7 @@ impl Default for Config {
             algorithm: None,
             tiers: None,
             ways: None,
+            explore: None,
             segment_bytes: 128 << 10,
             fusion_bytes: 8 << 20,
             cache_capacity: 4096,

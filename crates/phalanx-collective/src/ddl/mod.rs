@@ -23,10 +23,11 @@ mod setup;
 pub use check::{CheckError, Tolerance};
 pub use options::{DdlOptions, Mode, ModeLetter, OptionsError};
 pub use report::{Iterations, TierLine, TierReport};
+use setup::explores;
 pub use setup::{DdlWish, settle};
 
 use crate::{
-    ArenaVec, Communicator, Error, Meter, bytes,
+    ArenaVec, Communicator, Error, ExploreError, Meter, bytes,
     engine::{Engine, EngineError, EngineTensor, Request},
     plan::Wiring,
 };
@@ -59,6 +60,8 @@ pub enum DdlError {
     OtherRank { rank: Rank },
     #[error("ranks 0 and {rank} were started with different options: all ranks give the same ones")]
     Disagree { rank: Rank },
+    #[error(transparent)]
+    Explore(#[from] ExploreError),
     #[error(transparent)]
     Check(#[from] CheckError),
     #[error(transparent)]
@@ -103,7 +106,11 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
     if let Some(rank) = all.chunks(2).position(|row| row[1] != all[1]) {
         return Err(DdlError::Disagree { rank: Rank::at(rank) });
     }
-    communicator.rewire(settled.1.clone())?;
+    let (options, wiring) = &settled;
+    communicator.rewire(wiring.clone())?;
+    if explores(options, wiring, &config) {
+        communicator.explore(wiring)??;
+    }
     Ok(settled)
 }
 

@@ -83,6 +83,21 @@ impl fmt::Display for Mode {
     }
 }
 
+/// As it is written: what is not the default, in the order of the grammar.
+impl fmt::Display for DdlOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = self.mode.as_ref().map(|mode| format!("-mode {mode}"));
+        let numbers = [
+            ("-dump_iter", self.dump_iter),
+            ("-dev_sync", self.dev_sync.into()),
+            ("-rebind_iter", self.rebind_iter),
+            ("-dbg_level", self.dbg_level.into()),
+        ];
+        let numbers = numbers.iter().filter(|(_, n)| *n > 0).map(|(flag, n)| format!("{flag} {n}"));
+        f.write_str(&mode.into_iter().chain(numbers).collect::<Vec<_>>().join(" "))
+    }
+}
+
 /// What is wrong with an option string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
@@ -160,6 +175,7 @@ fn mode(value: &str) -> Result<Mode, OptionsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_options_of_the_manual_are_read() {
@@ -169,6 +185,28 @@ mod tests {
         let all: DdlOptions = "-dbg_level 2 -rebind_iter 7 -dev_sync 1 -mode p:12".parse().unwrap();
         assert_eq!((all.dbg_level, all.rebind_iter, all.dev_sync), (2, 7, 1));
         assert_eq!("  ".parse(), Ok(DdlOptions::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_understood(
+            letter in 0usize..6,
+            dims in proptest::collection::vec(1u32..9, 1..5),
+            (dump_iter, rebind_iter) in (any::<u32>(), any::<u32>()),
+            (dev_sync, dbg_level) in (0u8..3, 0u8..3),
+        ) {
+            let mode = Mode { letter: ModeLetter::ALL[letter], tiers: Tiers::new(&dims).unwrap() };
+            let options = DdlOptions { mode: Some(mode), dump_iter, dev_sync, rebind_iter, dbg_level };
+            prop_assert_eq!(options.to_string().parse::<DdlOptions>(), Ok(options));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "(-mode|-dump_iter|-dbg_level|[bnrcmp]:|[0-9x]| |.){0,30}") {
+            match text.parse::<DdlOptions>() {
+                Ok(options) => prop_assert_eq!(options.to_string().parse::<DdlOptions>(), Ok(options)),
+                Err(why) => prop_assert!(!why.to_string().is_empty()),
+            }
+        }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::{
     DdlError,
-    options::{DdlOptions, ModeLetter},
+    options::{DdlOptions, Mode, ModeLetter},
 };
-use crate::plan::Wiring;
+use crate::{ExploreError, explore::first_ways, plan::Wiring};
 use phalanx_core::{Config, Rank, Tiers, Topology, Way};
 
 /// What `Ddl::init` was told.
@@ -42,20 +42,28 @@ pub fn settle(
     let wiring = match (&options.mode, &config.tiers) {
         // The caller's own mode; the environment's shape comes before the environment's options.
         (Some(mode), tiers) if given || tiers.is_none() => {
-            let ways = mode.ways().ok_or(match mode.letter {
-                ModeLetter::M => DdlError::NotYet { what: "-mode m", instead: "write -mode r for rings" },
-                _ => DdlError::NotYet {
-                    what: "-mode p",
-                    instead: "write -mode b, or try the ways with PHALANX_WAYS",
-                },
-            })?;
+            let ways = match mode.letter {
+                ModeLetter::P => first_ways(&mode.tiers, topology),
+                _ => mode
+                    .ways()
+                    .ok_or(DdlError::NotYet { what: "-mode m", instead: "write -mode r for rings" })?,
+            };
             Wiring::new(&mode.tiers, topology, Some(&ways))?
         }
         (_, Some(tiers)) => Wiring::new(tiers, topology, config.ways.as_deref())?,
         // DDL without a mode is a single ring, whatever the hosts.
         (_, None) => Wiring::new(&Tiers::new(&[topology.n_ranks()])?, topology, Some(&[Way::Ring]))?,
     };
+    if config.explore.is_some() && !explores(&options, &wiring, config) {
+        return Err(ExploreError::Unused.into());
+    }
     Ok((options, wiring))
+}
+
+/// Whether the options ask to explore the shape that was settled.
+pub fn explores(options: &DdlOptions, wiring: &Wiring, config: &Config) -> bool {
+    let asked = |mode: &Mode| mode.letter == ModeLetter::P && mode.tiers == *wiring.grid.tiers();
+    config.ways.is_none() && options.mode.as_ref().is_some_and(asked)
 }
 
 #[cfg(test)]
@@ -83,6 +91,18 @@ mod tests {
     }
 
     #[test]
+    fn exploring_begins_with_the_arena_and_rings_and_a_file_without_it_is_refused() {
+        let mut config = Config::default();
+        let told = DdlWish { options: "-mode p:2x2x3", ..DdlWish::default() };
+        assert_eq!(shape(&told, &config).as_deref(), Ok("2x2x3 arena,arena,ring"));
+        config.set("PHALANX_EXPLORE", "/tmp/found").unwrap();
+        assert!(shape(&told, &config).is_ok());
+        let other = DdlWish { options: "-mode n:4x3", ..DdlWish::default() };
+        let refused = "PHALANX_EXPLORE is set, but these options do not explore: write -mode p:SHAPE without PHALANX_WAYS, or unset it";
+        assert_eq!(shape(&other, &config), Err(refused.to_string()));
+    }
+
+    #[test]
     fn what_does_not_fit_the_world_is_said_with_both_numbers() {
         let config = Config::default();
         let says = |n_local, options: &str| {
@@ -94,7 +114,6 @@ mod tests {
             "num_gpu is 3, but the host of rank 5 has 4 ranks: start as many ranks a host as you pass, or leave it out"
         );
         assert!(says(None, "-mode m:4x3").starts_with("-mode m is not built"));
-        assert!(says(None, "-mode p:4x3").starts_with("-mode p is not built"));
         assert!(says(None, "-mode n:4x3 -rebind_iter 5").starts_with("-rebind_iter is not built"));
         assert!(says(None, "-mode z:4x3").starts_with("options: -mode \"z:4x3\""));
     }
