@@ -1,7 +1,12 @@
 //! `phalanx simulate`: predicts the time of a collective on any network, for every algorithm that supports it.
 
 mod agreement;
+mod measured;
 mod overview;
+mod plot;
+mod sweep;
+
+pub use measured::MeasuredCosts;
 
 use crate::{
     bench::bytes,
@@ -17,6 +22,7 @@ use phalanx_core::{DType, Rank, Tiers, Topology, Way};
 use serde::Serialize;
 use std::{
     io::{IsTerminal, Write},
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
 };
@@ -25,7 +31,7 @@ use std::{
 /// share their host's network.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "Examples:\n  phalanx simulate\n  phalanx simulate --ranks 1024 --tiers 8x128 --op allreduce --bytes 64M\n  phalanx simulate --tiers 4x8x2 --bytes 1M --tier-cost 0.5:20,10:12.5,25:6"
+    after_help = "Examples:\n  phalanx simulate\n  phalanx simulate --ranks 1024 --tiers 8x128 --op allreduce --bytes 64M\n  phalanx simulate --tiers 4x8x2 --bytes 1M --tier-cost 0.5:20,10:12.5,25:6\n  phalanx simulate --tiers 4x3 --sweep 4K..256M --plot times.svg\n  phalanx doctor -H a:4,b:4,c:4 --topology --json > costs && phalanx simulate --tiers 4x3 --costs costs"
 )]
 pub struct SimulateArgs {
     /// Number of ranks [default: the product of the tiers; without --tiers, worlds of several sizes are compared]
@@ -59,6 +65,18 @@ pub struct SimulateArgs {
     /// For each tier, latency in microseconds and gigabytes per second; the last one is used for all further tiers
     #[arg(long, value_name = "US:GBPS,...", default_value = "0.5:12,15:12.5")]
     pub tier_cost: String,
+
+    /// File with what `phalanx doctor --topology --json` printed: the costs that it measured, instead of --tier-cost
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tier_cost", "reduce_speed"])]
+    pub costs: Option<PathBuf>,
+
+    /// Predict sizes from the first to the second, each twice the one before, e.g. 4K..256M
+    #[arg(long, value_name = "BYTES..BYTES", conflicts_with_all = ["bytes", "agreement"])]
+    pub sweep: Option<String>,
+
+    /// With --sweep: also draw time over size, one line for each plan, as SVG
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub plot: Option<PathBuf>,
 
     /// Gigabytes per second that one rank reduces
     #[arg(long, value_name = "GBPS", default_value_t = 10.0)]
@@ -95,6 +113,9 @@ struct Row {
 pub fn main(args: &SimulateArgs) -> ExitCode {
     if let Some(n_tensors) = args.agreement {
         return agreement::main(args, n_tensors);
+    }
+    if let Some(range) = &args.sweep {
+        return sweep::main(args, range);
     }
     if args.ranks.is_none() && args.tiers.is_none() {
         return overview::main(args);
@@ -172,9 +193,12 @@ fn prepare(args: &SimulateArgs) -> Result<(PlanRequest, CostModel), String> {
         segment_bytes: 64 << 10,
         links_only: args.links_only,
     };
-    let cost = CostModel {
-        tiers: costs(&args.tier_cost)?,
-        reduce_gbytes_per_s: positive("--reduce-speed", args.reduce_speed)?,
+    let cost = match &args.costs {
+        Some(path) => measured::read(path)?,
+        None => CostModel {
+            tiers: costs(&args.tier_cost)?,
+            reduce_gbytes_per_s: positive("--reduce-speed", args.reduce_speed)?,
+        },
     };
     Ok((request, cost))
 }

@@ -1,6 +1,7 @@
 //! A finding of the doctor: a fact and, if it is a problem, its consequence and what to do.
 
 use super::pair::Figures;
+use crate::simulate::MeasuredCosts;
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +26,9 @@ pub struct Finding {
     /// Of two hosts.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub figures: Option<Figures>,
+    /// Of the network, for `phalanx simulate --costs`.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<MeasuredCosts>,
 }
 
 impl Finding {
@@ -36,6 +40,7 @@ impl Finding {
             consequence: None,
             action: None,
             figures: None,
+            costs: None,
         }
     }
 

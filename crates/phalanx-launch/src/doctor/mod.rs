@@ -12,9 +12,11 @@ mod pair;
 mod peers;
 mod report;
 mod settings;
+mod shape;
 mod sources;
 mod timed;
 mod tools;
+mod topology;
 mod trial;
 mod trial_link;
 mod trial_rank;
@@ -55,6 +57,8 @@ pub fn main(args: &DoctorArgs) -> ExitCode {
     findings.extend(settings::check(env::vars_os().map(|(name, value)| (lossy(name), lossy(value)))));
     findings.extend(tools.join().unwrap_or_default());
     findings.extend(peers);
+    let shape = topology::check(args, &findings);
+    findings.extend(shape);
     let text = if args.json { json(&findings) } else { page(&findings) };
     // A reader that has seen enough is no error.
     let _ = io::stdout().write_all(text.as_bytes());

@@ -14,6 +14,11 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "10")]
     pub timeout: Duration,
 
+    /// Also measure inside the hosts of -H, with as many ranks as each has slots, and suggest a shape for --tiers; with a shape, say
+    /// whether it fits
+    #[arg(long, value_name = "SHAPE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub topology: Option<String>,
+
     /// Print one JSON object per finding
     #[arg(long)]
     pub json: bool,

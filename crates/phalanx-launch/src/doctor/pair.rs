@@ -113,7 +113,7 @@ pub fn judge(hosts: [&str; 2], said: [Option<&TrialWord>; 2]) -> Finding {
 }
 
 fn measured([a, b]: [&Reached; 2]) -> PairFigures {
-    let gb = |reached: &Reached| (reached.bytes_per_s / 1e6).round() / 1e3;
+    let gb = |reached: &Reached| (reached.bytes_per_s / 1e3).round() / 1e6;
     let us = a.round_trip_us.or(b.round_trip_us).unwrap_or_default();
     PairFigures {
         addresses: [a.address.clone(), b.address.clone()],

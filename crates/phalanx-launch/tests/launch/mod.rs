@@ -17,5 +17,6 @@ mod rankfile;
 mod roles;
 mod secrets;
 mod support;
+mod topology;
 mod verdicts;
 mod worlds;
