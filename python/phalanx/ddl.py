@@ -230,6 +230,7 @@ def _reduced(
     _phalanx.ddl_begin(name or "")
     results = _run(xs, number, full, grouped)
     due = _phalanx.ddl_end()
+    told = _phalanx.ddl_rebind_due()
     _wait_for_device(xs[0], 2)
     if check > 0.0:
         labels = names or (
@@ -242,6 +243,10 @@ def _reduced(
         text = _phalanx.ddl_shown(said.tolist())
         if rank() == 0:
             sys.stderr.write(text + "\n")
+    if told is not None:
+        moved = _phalanx.ddl_rebind(_arrays.allgather(np.array(told), name="ddl.rebind").tolist())
+        if moved is not None:
+            sys.stderr.write(f"DDL: {moved}\n")
     return results
 
 

@@ -225,12 +225,14 @@ fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Resul
 
 /// Reports by iteration go by the names of tensors, which DDL's C functions do not have. The same on all ranks.
 fn without_reports(options: &DdlOptions) -> Result<(), Failure> {
-    if options.dump_iter > 0 {
-        return Err(Failure::invalid(
-            "-dump_iter is for Rust and Python, whose tensors have names: leave it out",
-        ));
+    let reports = [("-dump_iter", options.dump_iter), ("-rebind_iter", options.rebind_iter)];
+    match reports.into_iter().find(|(_, every)| *every > 0) {
+        Some((flag, _)) => {
+            let text = format!("{flag} is for Rust and Python, whose tensors have names: leave it out");
+            Err(Failure::invalid(text))
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The settings of the next engine. The environment is read anew: it may have changed since the last one.

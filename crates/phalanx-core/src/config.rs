@@ -338,6 +338,7 @@ pub const RESERVED: &[&str] = &[
     "PHALANX_SECRET_FILE",
     "PHALANX_LAUNCHER",
     "PHALANX_JOB_BEGAN",
+    "PHALANX_CORES",
 ];
 
 impl Default for Config {

@@ -75,6 +75,7 @@ const FOREIGN: &[&str] = &[
     "MASTER_HOST",
     "MPI_LOCALNRANKS",
     "MPI_LOCALRANKID",
+    "PHALANX_CORES",
     "PHALANX_ROLE",
     "PHALANX_SERVERS",
     "PS_HOSTS",

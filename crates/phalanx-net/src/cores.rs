@@ -1,6 +1,9 @@
-//! The number of cores that the ranks of a host can use.
+//! The number of cores that the ranks of a host can use, and how a rank moves to others.
 
+mod moving;
 mod quota;
+
+pub use moving::{MOVABLE, busy, movable, move_to};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::path::Path;

@@ -4,7 +4,7 @@ use crate::{error, lent::LentTensor, state};
 use phalanx_collective::{
     Meter,
     ddl::{
-        DdlOptions, Iterations, TierReport, Tolerance,
+        DdlOptions, Iterations, Rebinder, TierReport, Tolerance,
         check::{self, DumpHead, GATHERED, OffElement},
     },
     plan::Wiring,
@@ -24,13 +24,16 @@ pub struct DdlState {
     pub meter: Arc<Meter>,
     /// A lock because every thread of Python's may call; never held while anything waits.
     turns: Mutex<(Iterations, Option<Instant>)>,
+    /// The same; a thread that moves the process holds it for a few system calls.
+    rebinder: Mutex<(Rebinder, Option<Instant>)>,
 }
 
 impl DdlState {
     pub fn new(options: DdlOptions, wiring: Wiring, meter: Arc<Meter>) -> DdlState {
         meter.take_times(options.dump_iter > 0);
         let turns = Mutex::new((Iterations::new(options.dump_iter), None));
-        DdlState { options, wiring, meter, turns }
+        let rebinder = Mutex::new((Rebinder::new(options.rebind_iter), None));
+        DdlState { options, wiring, meter, turns, rebinder }
     }
 
     fn report(&self) -> TierReport {
@@ -111,6 +114,8 @@ pub fn ddl_begin(py: Python<'_>, tensor: &str) -> PyResult<()> {
     with(py, |ddl, _| {
         let mut turns = ddl.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.1 = Some(turns.0.begin(tensor));
+        let mut rebinder = ddl.rebinder.lock().unwrap_or_else(PoisonError::into_inner);
+        rebinder.1 = Some(rebinder.0.begin(tensor));
     })
 }
 
@@ -121,6 +126,25 @@ pub fn ddl_end(py: Python<'_>) -> PyResult<Option<Vec<f64>>> {
         let mut turns = ddl.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let began = turns.1.take()?;
         turns.0.end(began).then(|| ddl.report().words(&turns.0))
+    })
+}
+
+/// After the same call: what this rank tells the others, if it is time to look for a slow rank.
+#[pyfunction]
+pub fn ddl_rebind_due(py: Python<'_>) -> PyResult<Option<Vec<f64>>> {
+    with(py, |ddl, _| {
+        let mut rebinder = ddl.rebinder.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = rebinder.1.take()?;
+        rebinder.0.end(began)
+    })
+}
+
+/// Moves this process, if what all ranks told asks for it; then the text says so.
+#[pyfunction]
+pub fn ddl_rebind(py: Python<'_>, all: Vec<f64>) -> PyResult<Option<String>> {
+    with(py, |ddl, running| {
+        let mut rebinder = ddl.rebinder.lock().unwrap_or_else(PoisonError::into_inner);
+        rebinder.0.check(running.rank(), &all)
     })
 }
 

@@ -38,8 +38,8 @@ mod _phalanx {
         array::Array,
         command::{resources, run_command},
         ddl::{
-            ddl_begin, ddl_coordinates, ddl_end, ddl_groups, ddl_judge, ddl_report, ddl_shape, ddl_shown,
-            ddl_verdict,
+            ddl_begin, ddl_coordinates, ddl_end, ddl_groups, ddl_judge, ddl_rebind, ddl_rebind_due,
+            ddl_report, ddl_shape, ddl_shown, ddl_verdict,
         },
         digest::digests,
         events::EventFile,

@@ -17,11 +17,13 @@
 
 pub mod check;
 mod options;
+mod rebind;
 mod report;
 mod setup;
 
 pub use check::{CheckError, Tolerance};
 pub use options::{DdlOptions, Mode, ModeLetter, OptionsError};
+pub use rebind::{Rebinder, SlowStreak};
 pub use report::{Iterations, TierLine, TierReport};
 use setup::explores;
 pub use setup::{DdlWish, settle};
@@ -93,7 +95,8 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
     let settled = settle(told, &config, communicator.topology(), communicator.rank());
     let mut hasher = DefaultHasher::new();
     if let Ok((options, wiring)) = &settled {
-        (options.dump_iter, wiring.grid.tiers().dims(), Way::show(&wiring.ways)).hash(&mut hasher);
+        (options.dump_iter, options.rebind_iter, wiring.grid.tiers().dims(), Way::show(&wiring.ways))
+            .hash(&mut hasher);
     }
     let mine = [i64::from(settled.is_err()), hasher.finish() as i64];
     let n = communicator.size() as usize;
@@ -125,6 +128,7 @@ pub struct Ddl {
     wiring: Wiring,
     meter: Arc<Meter>,
     iterations: Iterations,
+    rebinder: Rebinder,
     local_rank: u32,
 }
 
@@ -150,8 +154,9 @@ impl Ddl {
         let (meter, local_rank) = (communicator.meter(), communicator.local_rank());
         meter.take_times(options.dump_iter > 0);
         let iterations = Iterations::new(options.dump_iter);
+        let rebinder = Rebinder::new(options.rebind_iter);
         let engine = Some(Engine::start(communicator)?);
-        Ok(Ddl { engine, options, wiring, meter, iterations, local_rank })
+        Ok(Ddl { engine, options, wiring, meter, iterations, rebinder, local_rank })
     }
 
     fn engine(&self) -> &Engine {
@@ -234,9 +239,11 @@ impl Ddl {
             last => Request::grouped_allreduce(tensors.into_iter().chain(last).collect()),
         };
         let began = self.iterations.begin(name);
+        let rebind_began = self.rebinder.begin(name);
         let result =
             self.engine().submit(request.name(format!("ddl.allreduce.{name}")).op(op).awaited())?.wait()?;
         copy_back(result.tensors, data);
+        let told = self.rebinder.end(rebind_began);
         if let (Some(tolerance), Some(inputs)) = (manner.check, inputs) {
             let many = inputs.len() > 1;
             for (i, (input, output)) in inputs.into_iter().zip(data.iter()).enumerate() {
@@ -246,6 +253,13 @@ impl Ddl {
         }
         if self.iterations.end(began) {
             self.dump()?;
+        }
+        if let Some(told) = told {
+            let all = self.gather("ddl.rebind".into(), told)?.into_vec::<f64>().expect("words are numbers");
+            let me = self.rank();
+            if let Some(text) = self.rebinder.check(me, &all) {
+                phalanx_net::voice::warn(&text);
+            }
         }
         Ok(())
     }

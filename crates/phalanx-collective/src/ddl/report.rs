@@ -109,6 +109,16 @@ impl Iterations {
         std::mem::take(&mut self.is_due)
     }
 
+    /// The time in calls since the last report.
+    pub fn in_calls(&self) -> Duration {
+        self.in_calls
+    }
+
+    /// All time since the last report.
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
     pub fn reset(&mut self) {
         (self.n, self.since, self.in_calls) = (0, Instant::now(), Duration::ZERO);
     }

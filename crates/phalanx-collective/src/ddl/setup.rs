@@ -33,12 +33,6 @@ pub fn settle(
     if let Some(given) = told.n_local.filter(|n| *n != have) {
         return Err(DdlError::WrongLocal { rank: me, given, have });
     }
-    if options.rebind_iter > 0 {
-        return Err(DdlError::NotYet {
-            what: "-rebind_iter",
-            instead: "leave it out, and bind ranks with `phalanx run --bind`",
-        });
-    }
     let wiring = match (&options.mode, &config.tiers) {
         // The caller's own mode; the environment's shape comes before the environment's options.
         (Some(mode), tiers) if given || tiers.is_none() => {
@@ -114,7 +108,6 @@ mod tests {
             "num_gpu is 3, but the host of rank 5 has 4 ranks: start as many ranks a host as you pass, or leave it out"
         );
         assert!(says(None, "-mode m:4x3").starts_with("-mode m is not built"));
-        assert!(says(None, "-mode n:4x3 -rebind_iter 5").starts_with("-rebind_iter is not built"));
         assert!(says(None, "-mode z:4x3").starts_with("options: -mode \"z:4x3\""));
     }
 }

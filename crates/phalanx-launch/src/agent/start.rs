@@ -129,6 +129,10 @@ fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Res
     let secret = secret_fd::create(&prepare.secret.0)?;
     let mut env = environment(prepare, &rank.env);
     env.insert(SECRET_FD.into(), secret.as_raw_fd().to_string().into());
+    if !share.is_empty() {
+        // Where it may be moved to: its own mask does not tell any more.
+        env.insert(phalanx_net::cores::MOVABLE.into(), numbers::runs(allowed.iter().copied()).into());
+    }
     env.entry("OMP_NUM_THREADS".into()).or_insert_with(|| n_threads.max(1).to_string().into());
     for (name, value) in DEFAULTS {
         env.entry(name.into()).or_insert_with(|| value.into());
