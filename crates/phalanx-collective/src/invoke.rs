@@ -191,7 +191,7 @@ impl Communicator {
             links_only: self.world.config().transport == Transport::Tcp,
         };
         let algorithm = self.algorithm(&request);
-        let by_ways = matches!(algorithm.name(), "tiers" | "tiers-pipelined");
+        let by_ways = matches!(algorithm.name(), "tiers" | "tiers-pipelined" | "tiers-overlapped");
         (algorithm, if by_ways { ways.to_vec() } else { Vec::new() })
     }
 

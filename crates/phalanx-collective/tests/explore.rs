@@ -66,6 +66,17 @@ fn every_call_is_right_while_ways_are_tried_and_what_is_found_is_saved_and_used_
 }
 
 #[test]
+fn ranks_that_do_not_all_explore_are_told_so() {
+    let said = run_owners(&[2, 2], &[], |mut comm| {
+        let options = if comm.rank().0 == 2 { "-mode n:2x2" } else { "-mode p:2x2" };
+        let told = DdlWish { options, ..DdlWish::default() };
+        wire(&mut comm, &told).unwrap_err().to_string()
+    });
+    let says = "ranks 0 and 2 were started with different options: all ranks give the same ones";
+    assert!(said.iter().all(|s| s == says), "{said:?}");
+}
+
+#[test]
 fn a_file_of_other_hosts_or_of_something_else_is_refused_on_all_ranks() {
     let path = new_file("other");
     let file = path.to_str().unwrap().to_string();

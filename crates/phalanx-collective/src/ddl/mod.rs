@@ -95,8 +95,8 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
     let settled = settle(told, &config, communicator.topology(), communicator.rank());
     let mut hasher = DefaultHasher::new();
     if let Ok((options, wiring)) = &settled {
-        (options.dump_iter, options.rebind_iter, wiring.grid.tiers().dims(), Way::show(&wiring.ways))
-            .hash(&mut hasher);
+        (options.dump_iter, options.rebind_iter, explores(options, wiring, &config)).hash(&mut hasher);
+        (wiring.grid.tiers().dims(), Way::show(&wiring.ways)).hash(&mut hasher);
     }
     let mine = [i64::from(settled.is_err()), hasher.finish() as i64];
     let n = communicator.size() as usize;
@@ -111,8 +111,11 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
     }
     let (options, wiring) = &settled;
     communicator.rewire(wiring.clone())?;
-    if explores(options, wiring, &config) {
-        communicator.explore(wiring)??;
+    if explores(options, wiring, &config)
+        && let Err(why) = communicator.explore(wiring)?
+    {
+        communicator.unwire();
+        return Err(why.into());
     }
     Ok(settled)
 }

@@ -39,7 +39,7 @@ impl Communicator {
             Some(path) if self.me == Rank::ZERO => content(path),
             _ => Ok(None),
         };
-        let old = match self.from_rank_0(text)? {
+        let old = match self.told_by_rank_0(text)? {
             Ok(Some(text)) => {
                 // Rank 0 alone may have the setting.
                 let path = path.clone().unwrap_or_else(|| "the file of rank 0".to_string());
@@ -68,7 +68,7 @@ impl Communicator {
     }
 
     /// What rank 0 has, on all ranks.
-    fn from_rank_0(
+    fn told_by_rank_0(
         &mut self,
         mine: Result<Option<String>, String>,
     ) -> Result<Result<Option<String>, String>, Error> {
