@@ -601,6 +601,8 @@ fn every_rule_of_every_operation() {
         "RmsProp",
         "LarsRate",
         "SquaredNorm",
+        "Squares",
+        "SumSquares",
         "ClipFactor",
         "ScaleBy",
         "Decay",

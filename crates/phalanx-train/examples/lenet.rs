@@ -130,6 +130,8 @@ fn train() -> Result<(), Box<dyn Error>> {
         }
     }
     bar.finish();
+    // With Reduce, processes keep the optimizer's states of the parameters that they own.
+    trainer.gather(&mut store)?;
     if rank > 0 {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use phalanx_graph::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 /// Somebody's engine, for a moment.
@@ -32,6 +32,8 @@ pub struct Ranks {
     enrolled: Mutex<BTreeMap<String, BTreeSet<u64>>>,
     /// How many executors were made of each program. A lock for the same reason.
     made: Mutex<BTreeMap<u64, u64>>,
+    /// Whether sums of parts have the bits of whole sums.
+    sums_parts: OnceLock<bool>,
 }
 
 impl Ranks {
@@ -58,7 +60,8 @@ impl Ranks {
         n: usize,
         lend: impl Fn() -> Option<Lent> + Send + Sync + 'static,
     ) -> Ranks {
-        Ranks { index, n, lend: Box::new(lend), enrolled: Mutex::default(), made: Mutex::default() }
+        let (lend, sums_parts) = (Box::new(lend), OnceLock::new());
+        Ranks { index, n, lend, enrolled: Mutex::default(), made: Mutex::default(), sums_parts }
     }
 }
 
@@ -99,6 +102,11 @@ impl Collective for Ranks {
         *number - 1
     }
 
+    fn sums_parts(&self) -> bool {
+        // Asked once, because a run counts on one answer.
+        *self.sums_parts.get_or_init(|| (self.lend)().is_some_and(|engine| (*engine).as_ref().sums_by_rank()))
+    }
+
     fn start(&self, name: &str, offer: Offer, done: Done) {
         let call = name.to_string();
         let Some(engine) = (self.lend)() else {
@@ -122,6 +130,10 @@ fn name_of(label: &str, number: u64) -> String {
 fn request(offer: Offer) -> Request {
     match offer {
         Offer::Sum(data) => Request::allreduce(tensor(data)).op(ReduceOp::Sum),
+        Offer::Parts { data, counts } => {
+            let rows = counts.into_iter().map(|n| n as u64).collect();
+            Request::reducescatter_of(tensor(data), rows).op(ReduceOp::Sum)
+        }
         Offer::Join(lists) => Request::grouped_allgather(lists.into_iter().map(tensor).collect()),
         Offer::Broadcast { data, root } => Request::broadcast(tensor(data), Rank(root as u32)),
         // Nobody adds up so small numbers.

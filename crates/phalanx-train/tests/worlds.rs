@@ -127,6 +127,7 @@ fn trained(
         let share = SAMPLES / n;
         step(&mut exe, &mut store, &samples(i, me * share..(me + 1) * share)).expect("a step runs");
     }
+    exe.gather(&mut store).expect("owners send what they have");
     contents(&mut store)
 }
 
@@ -139,6 +140,18 @@ fn two_processes_have_the_bits_of_one_on_one_host_and_on_two() {
                 assert!(got == alone, "{reduce:?}, hosts {hosts:?}, rank {rank}");
             }
         }
+    }
+}
+
+#[test]
+fn owners_have_the_bits_of_all_reduce_in_every_world() {
+    // PARA-1: in the arena of one host parts are summed; over links of three and more ranks whole sums are.
+    for hosts in [&[0, 0][..], &[0, 1], &[0, 0, 0], &[0, 1, 2], &[0, 0, 0, 0], &[0, 0, 1, 1]] {
+        let [all, owned] = [ReduceStrategy::AllReduce, ReduceStrategy::Reduce]
+            .map(|reduce| world(hosts, |ranks| trained(Arc::new(ranks), 2, reduce)));
+        assert!(all == owned, "hosts {hosts:?}");
+        let parts = world(hosts, |ranks| ranks.sums_parts());
+        assert_eq!(parts, vec![hosts.len() == 2 || hosts.iter().all(|host| *host == 0); hosts.len()]);
     }
 }
 
@@ -189,6 +202,7 @@ fn a_process_with_wrong_feeds_keeps_nobody_waiting() {
         let batch = if me == 1 { wrong } else { samples(1, 0..4) };
         let error = step(&mut exe, &mut store, &batch).expect_err("one of them is wrong").to_string();
         let again = step(&mut exe, &mut store, &samples(2, 0..4));
+        exe.gather(&mut store).expect("owners send what they have");
         (error, again.is_ok(), contents(&mut store))
     });
     assert!(seen[1].0.contains("label") && seen[0].0.contains('1'), "{:?}", (&seen[0].0, &seen[1].0));
@@ -259,6 +273,7 @@ fn a_process_that_does_not_run_says_why_and_waits_for_nobody() {
             }
             step(&mut exe, &mut store, &samples(i as u64, 0..4)).expect("all go on");
         }
+        exe.gather(&mut store).expect("owners send what they have");
         (said, contents(&mut store))
     });
     assert!(seen[0].1 == seen[1].1);

@@ -241,6 +241,8 @@ class DistributedSession(Loop):
         return {"sampler": sampler, "extra": {"state": list(forms.values())}, "forms": forms}
 
     def _save(self, about: str) -> None:
+        # All ranks save after the same step.
+        self._exe.gather()
         self._core.save_graph(self._program._graph, self._scope._store, about)
 
     def _load(self, saver: Any, path: str, strict: bool) -> None:

@@ -76,6 +76,12 @@ class CompiledProgram:
             raise StrategyError("the program has not run yet: call Executor.run first")
         return self._exe.effective
 
+    def gather(self) -> None:
+        """What :meth:`ParallelExecutor.gather` does, once it has run."""
+        if self._exe is None:
+            raise StrategyError("the program has not run yet: call Executor.run first")
+        self._exe.gather()
+
     def _executor(self, scope: Scope) -> ParallelExecutor:
         if self._exe is None:
             self._check_scope(scope)

@@ -231,6 +231,21 @@ class ParallelExecutor:
         self._has_run = True
         return out
 
+    def gather(self) -> None:
+        """Puts into the scope what other ranks own: states of the optimizer, with ``ReduceStrategy.Reduce`` on several ranks.
+
+        All ranks must call it. Then the scope can be read and saved whole, until the next run leaves states to their owners
+        again. In other strategies everything is in the scope anyway.
+        """
+        if isinstance(self._exe, Asynchronous):
+            return
+        if self._accord is not None and _phalanx.is_initialized():
+            self._accord.wait()
+        try:
+            self._exe.gather(self._scope._store)
+        except UninitialisedError as why:
+            raise explained(why) from None
+
     def drop_local_exe_scopes(self) -> None:
         """Frees the memory of temporaries; the next run allocates it again."""
         self._exe.drop_scopes()

@@ -59,7 +59,10 @@ pub use whereabouts::{Frame, Spot, Whereabouts};
 use crate::{communicator::Communicator, error::Error};
 use helm::Promise;
 use negotiate::{Input, report::StallReport};
-use phalanx_core::{DType, Rank};
+use phalanx_core::{
+    DType, Rank,
+    config::{Autotune, Transport},
+};
 use phalanx_net::{World, lost::Doom};
 use set::Set;
 use shared::Shared;
@@ -97,6 +100,17 @@ impl Engine {
     /// How many ranks there are: the workers of the world.
     pub fn size(&self) -> u32 {
         self.shared.world.n_workers()
+    }
+
+    /// Whether an element's sum over all ranks has the same bits whatever travels with it and whichever ranks want it. Two
+    /// ranks have one order, and in the arena of one host ranks are added in their order. Over links the order depends on the
+    /// algorithm and on the place of the element.
+    pub fn sums_by_rank(&self) -> bool {
+        let (world, config) = (&self.shared.world, self.shared.world.config());
+        let is_fixed = config.algorithm.is_none() && config.autotune == Autotune::Off;
+        let is_one_arena =
+            world.topology().n_hosts() == 1 && world.arena().is_some() && config.transport != Transport::Tcp;
+        self.size() <= 2 || is_fixed && is_one_arena
     }
 
     /// What it has done so far.

@@ -91,6 +91,11 @@ impl Request {
         Request::new(Kind::Reducescatter, vec![tensor], false)
     }
 
+    /// The same with `rows[r]` rows for rank r; every rank gives the same numbers.
+    pub fn reducescatter_of(tensor: EngineTensor, rows: Vec<u64>) -> Request {
+        Request { splits: Some(rows), ..Request::new(Kind::Reducescatter, vec![tensor], false) }
+    }
+
     pub fn grouped_reducescatter(tensors: Vec<EngineTensor>) -> Request {
         Request::new(Kind::Reducescatter, tensors, true)
     }
@@ -174,6 +179,13 @@ impl Request {
             Kind::Allreduce | Kind::Reducescatter => {
                 self.check_reduction(&spec)?;
                 (spec.reduce, spec.wire) = (self.reduce, self.wire);
+                if self.splits.is_some() {
+                    spec.splits = self.rows_for_each(&spec, members.len())?;
+                    let (have, want) = (spec.splits.iter().sum::<u64>(), spec.forms[0].n_rows());
+                    if have != want {
+                        return Err(self.invalid(Invalid::Rows { have, want }));
+                    }
+                }
             }
             Kind::Broadcast => {
                 let place = members.iter().position(|r| *r == self.root);

@@ -106,7 +106,7 @@ pub struct Spec {
     pub wire: Option<DType>,
     /// -1 is the CPU.
     pub device: i32,
-    /// Alltoall: rows for each rank. Process sets: their ranks.
+    /// Alltoall: rows for each rank. Reducescatter: the same, if they are not equal shares. Process sets: their ranks.
     pub splits: Vec<u64>,
     /// What the operation is a part of, in the program's words; ranks must say the same.
     pub note: Arc<str>,

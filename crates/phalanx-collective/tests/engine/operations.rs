@@ -157,6 +157,36 @@ fn rows_are_reduced_and_scattered_with_more_for_the_first() {
 }
 
 #[test]
+fn rows_are_reduced_and_scattered_as_they_are_counted() {
+    everywhere(|engine| {
+        let (me, n) = me(engine);
+        // The last rank gets most, and rank 0 nothing; small enough to be packed with others, and large.
+        for wide in [3u64, 40_000] {
+            let counts: Vec<u64> = (0..n as u64).collect();
+            let rows: u64 = counts.iter().sum();
+            let data: Vec<f32> = (0..rows * wide).map(|i| (i / wide) as f32 + me as f32).collect();
+            let request = |name: &str| {
+                let tensor = EngineTensor::shaped(data.clone(), vec![rows, wide]).unwrap();
+                Request::reducescatter_of(tensor, counts.clone()).name(name)
+            };
+            let handles = ["one", "other"].map(|name| engine.submit(request(name)).unwrap());
+            let first: u64 = counts[..me].iter().sum();
+            let ranks: f32 = (0..n).map(|r| r as f32).sum();
+            let want: Vec<f32> = (first * wide..(first + counts[me]) * wide)
+                .map(|i| n as f32 * (i / wide) as f32 + ranks)
+                .collect();
+            for handle in handles {
+                let outcome = handle.wait().unwrap();
+                assert_eq!(outcome.tensors[0].as_slice::<f32>().unwrap(), want);
+            }
+        }
+        let tensor = EngineTensor::shaped(vec![0f32; n + 1], vec![n as u64 + 1]).unwrap();
+        let short = engine.submit(Request::reducescatter_of(tensor, vec![1; n])).unwrap_err();
+        assert!(short.to_string().contains(&format!("splits add up to {n} rows")), "{short}");
+    });
+}
+
+#[test]
 fn every_element_type_is_reduced() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(engine: &Engine, one: T, n: T) {
         let name = format!("all {}", T::DTYPE);

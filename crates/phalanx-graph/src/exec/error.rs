@@ -35,6 +35,16 @@ pub enum RunError {
     StateMisfit { var: String, wanted: Box<Sig>, got: Box<Sig> },
     #[error("the store's `{var}` ends before byte {at} and those behind it")]
     StateRange { var: String, at: usize },
+    #[error(
+        "`{var}` is not in this process: process {process} owns it (Reduce across processes); call `gather` of the \
+         executor in all processes first"
+    )]
+    KeptElsewhere { var: String, process: usize },
+    #[error(
+        "`{var}` is fetched, but process {process} alone has it (Reduce across processes); use AllReduce, or for a state \
+         call `gather` of the executor in all processes and read it from the store"
+    )]
+    FetchOwned { var: String, process: usize },
     #[error("`{op}` at {site} failed: {why} (inputs: {inputs})")]
     Failed { op: &'static str, site: Site, inputs: String, why: KernelError },
     #[error("`{op}` at {site} panicked: {why} (inputs: {inputs})")]

@@ -1,10 +1,11 @@
 //! The store: parameters and states by name, kept between runs.
 //! - STORE-1: a variable that several replicas write has a buffer for each; a caller that reads it sees one value.
 //! - STORE-2: where the buffers may differ (statistics, parameters that are not reduced) that value is their mean.
+//! - STORE-3: what another process keeps takes no memory here, and is not read as if it were here.
 
 use super::{error::RunError, tensor::Tensor};
 use crate::{
-    ir::{Init, Program, Sig, Var, VarKind},
+    ir::{Init, Program, Sig, Var, VarId, VarKind},
     kernel::{RawMemory, Stream},
 };
 use phalanx_core::DType;
@@ -45,6 +46,8 @@ struct Entry {
     merged: Option<usize>,
     /// The last write by [`Store::set`].
     written: u64,
+    /// The process that has the value, if this one has given its memory back.
+    kept_by: Option<usize>,
 }
 
 impl Store {
@@ -78,9 +81,13 @@ impl Store {
         self.names.keys().map(String::as_str)
     }
 
-    /// The value of a variable: that of all replicas, or their mean where each learns its own (STORE-2).
+    /// The value of a variable: that of all replicas, or their mean where each learns its own (STORE-2). `None` also for what
+    /// another process keeps ([`Store::kept_by`]).
     pub fn get(&mut self, name: &str) -> Option<Tensor> {
         let &entry = self.names.get(name)?;
+        if self.entries[entry].kept_by.is_some() {
+            return None;
+        }
         let at = self.view(entry);
         let sig = &self.entries[entry].sig;
         let mut tensor = Tensor::zeros(sig.dtype, &sig.shape.at(0));
@@ -90,7 +97,8 @@ impl Store {
 
     /// The value that one replica has.
     pub fn get_copy(&mut self, name: &str, replica: usize) -> Option<Tensor> {
-        let entry = &self.entries[*self.names.get(name)?];
+        let entry = self.names.get(name).map(|&entry| &self.entries[entry]);
+        let entry = entry.filter(|entry| entry.kept_by.is_none())?;
         let at = *entry.copies.get(replica).or(entry.copies.first().filter(|_| !entry.apart))?;
         let mut tensor = Tensor::zeros(entry.sig.dtype, &entry.sig.shape.at(0));
         tensor.bytes_mut().copy_from_slice(self.buffers_mut()[at].as_slice());
@@ -106,6 +114,7 @@ impl Store {
             let (wanted, got) = (Box::new(wanted.clone()), Box::new(Sig::dense(value.dtype(), value.dims())));
             return Err(RunError::StateMisfit { var: name.to_string(), wanted, got });
         }
+        self.take_back(entry)?;
         self.fill_all(entry, value.bytes());
         self.writes += 1;
         let entry = &mut self.entries[entry];
@@ -116,6 +125,7 @@ impl Store {
     /// Copies bytes of a variable's value, from `at` on, as many as `out` takes.
     pub fn read_at(&mut self, name: &str, at: usize, out: &mut [u8]) -> Result<(), RunError> {
         let entry = self.known(name)?;
+        self.is_here(entry, name)?;
         let from = self.view(entry);
         let bytes = &self.buffers_mut()[from].as_slice::<u8>();
         let part = at.checked_add(out.len()).and_then(|end| bytes.get(at..end));
@@ -126,6 +136,7 @@ impl Store {
     /// Replaces bytes of a variable's value, from `at` on, in all replicas.
     pub fn write_at(&mut self, name: &str, at: usize, bytes: &[u8]) -> Result<(), RunError> {
         let entry = self.known(name)?;
+        self.take_back(entry)?;
         let copies = self.entries[entry].copies.clone();
         for copy in copies {
             let all = self.buffers_mut()[copy].as_slice::<u8>();
@@ -140,6 +151,63 @@ impl Store {
 
     fn known(&self, name: &str) -> Result<usize, RunError> {
         self.find(name).ok_or_else(|| RunError::UnknownState { var: name.to_string() })
+    }
+
+    /// The process that has a variable's value, where this one does not: its owner, with Reduce across processes.
+    pub fn kept_by(&self, name: &str) -> Option<usize> {
+        self.entries[self.find(name)?].kept_by
+    }
+
+    /// Bytes of memory that a variable takes here, all its copies together.
+    pub fn bytes_of(&self, name: &str) -> usize {
+        let entry = self.find(name).map(|entry| &self.entries[entry]);
+        let copies = entry.map_or(&[][..], |entry| &entry.copies);
+        copies.iter().map(|&at| self.buffers[at].len()).sum()
+    }
+
+    fn is_here(&self, entry: usize, name: &str) -> Result<(), RunError> {
+        match self.entries[entry].kept_by {
+            Some(process) => Err(RunError::KeptElsewhere { var: name.to_string(), process }),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the memory of a variable back: from now on this process, another one, has its value.
+    pub(in crate::exec) fn leave_to(&mut self, entry: usize, process: usize) {
+        let merged = self.entries[entry].merged.take();
+        let copies = std::mem::take(&mut self.entries[entry].copies);
+        for &at in copies.iter().chain(&merged) {
+            self.buffers_mut()[at] = RawMemory::new(0);
+        }
+        self.free.extend(copies[1..].iter().chain(&merged));
+        let has = &mut self.entries[entry];
+        (has.copies, has.apart, has.kept_by) = (vec![copies[0]], false, Some(process));
+        self.moves += 1;
+    }
+
+    /// Makes room again for what another process has kept; it must be filled.
+    fn take_back(&mut self, entry: usize) -> Result<(), RunError> {
+        if self.entries[entry].kept_by.is_none() {
+            return Ok(());
+        }
+        let (bytes, at) = (self.entries[entry].sig.bytes(0), self.entries[entry].copies[0]);
+        let name = || self.names.iter().find(|(_, at)| **at == entry).map_or("", |(name, _)| name);
+        let buffer = memory(name(), bytes)?;
+        self.buffers_mut()[at] = buffer;
+        self.entries[entry].kept_by = None;
+        self.moves += 1;
+        Ok(())
+    }
+
+    /// Puts here what its owner has. Nobody has written it.
+    pub(in crate::exec) fn receive(&mut self, entry: usize, value: &Tensor) -> Result<(), RunError> {
+        self.take_back(entry)?;
+        self.fill_all(entry, value.bytes());
+        Ok(())
+    }
+
+    pub(in crate::exec) fn keeper(&self, entry: usize) -> Option<usize> {
+        self.entries[entry].kept_by
     }
 
     /// A run that no other process takes part in changes values.
@@ -168,12 +236,22 @@ impl Store {
 
     /// Makes room for the program's variables that are not there yet, and gives them their first values.
     pub fn admit(&mut self, program: &Program) -> Result<(), RunError> {
-        for (_, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
+        self.admit_but(program, |_| false)
+    }
+
+    /// The same, where other processes may keep some of it.
+    pub(in crate::exec) fn admit_but(
+        &mut self,
+        program: &Program,
+        is_elsewhere: impl Fn(VarId) -> bool,
+    ) -> Result<(), RunError> {
+        for (id, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
             match self.names.get(&var.name) {
                 Some(&at) if self.entries[at].sig != var.sig => {
                     let (wanted, got) = (Box::new(self.entries[at].sig.clone()), Box::new(var.sig.clone()));
                     return Err(RunError::StateMisfit { var: var.name.clone(), wanted, got });
                 }
+                Some(&at) if !is_elsewhere(id) => self.is_here(at, &var.name)?,
                 Some(_) => {}
                 None => self.insert(var)?,
             }
@@ -190,7 +268,15 @@ impl Store {
         let at = self.keep(buffer);
         self.names.insert(var.name.clone(), self.entries.len());
         let (sig, is_set) = (var.sig.clone(), init != Init::Given);
-        self.entries.push(Entry { sig, is_set, copies: vec![at], apart: false, merged: None, written: 0 });
+        self.entries.push(Entry {
+            sig,
+            is_set,
+            copies: vec![at],
+            apart: false,
+            merged: None,
+            written: 0,
+            kept_by: None,
+        });
         Ok(())
     }
 

@@ -27,7 +27,7 @@ impl Graph {
                 NodeKind::Compute { replica, ops } => (*replica, ops.last().copied()),
                 _ => (None, None),
             };
-            let completes = matches!(node.kind, NodeKind::Exchange { .. });
+            let completes = matches!(node.kind, NodeKind::Exchange { .. } | NodeKind::Share { .. });
             for buffer in touched.writes {
                 let before = writer.insert(buffer, (at, last));
                 let Some((first, op)) = before.filter(|_| !completes) else { continue };
@@ -90,6 +90,6 @@ impl Graph {
 type By = (Option<usize>, Option<OpId>);
 
 /// Whether it goes to other processes.
-fn leaves(node: &Node) -> bool {
-    matches!(node.kind, NodeKind::Exchange { .. } | NodeKind::Gather { .. })
+pub(super) fn leaves(node: &Node) -> bool {
+    matches!(node.kind, NodeKind::Exchange { .. } | NodeKind::Gather { .. } | NodeKind::Share { .. })
 }

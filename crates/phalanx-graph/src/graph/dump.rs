@@ -45,6 +45,7 @@ impl Graph {
                 NodeKind::Sum { .. } => ("sum", None),
                 NodeKind::Exchange { .. } => ("exchange", None),
                 NodeKind::Gather { .. } => ("gather", None),
+                NodeKind::Share { .. } => ("share", None),
                 NodeKind::Pull { .. } => ("pull", None),
                 NodeKind::Push { .. } => ("push", None),
                 NodeKind::Gate => ("gate", None),

@@ -12,6 +12,7 @@ mod check;
 mod dump;
 mod error;
 mod network_update;
+mod owners;
 mod parts;
 mod pass;
 mod passes;
@@ -21,6 +22,7 @@ mod sync_norm;
 
 pub use error::{BuildError, GraphFault};
 pub use network_update::Halves;
+pub use owners::{Owners, Sharing};
 pub use parts::{Held, Parts, Summed};
 pub use pass::{Pass, PassList};
 pub use serve::{ServedVar, Unserved, scale_rows, servable, serve};
@@ -64,6 +66,8 @@ pub enum NodeKind {
     Exchange { vars: Vec<Summed> },
     /// Puts the rows of all replicas, and of all processes, one after another.
     Gather { var: VarId },
+    /// Gives all processes what its owner has of each of these.
+    Share { vars: Vec<(VarId, usize)> },
     /// Fetches rows of a table on servers, for these copies of the network together.
     Pull { op: OpId, copies: Vec<usize> },
     /// Gives the gradients of all replicas to the servers; what comes back is everybody's.
@@ -162,7 +166,7 @@ impl Graph {
         // Pieces of one replica's share go through the same states; an update for all replicas begins with the first's.
         let states = Owner::Replica(replica.unwrap_or(0) % self.settings.replicas);
         let owner = match self.parts.held[var.index()] {
-            Some(Held::Read | Held::Once) => Owner::Process,
+            Some(Held::Read | Held::Once | Held::Elsewhere(_)) => Owner::Process,
             Some(Held::Alike | Held::Apart) => states,
             None => {
                 let summed = self.parts.summed.iter().find(|s| s.whole == var);
@@ -174,6 +178,17 @@ impl Graph {
                 };
                 if by_all { Owner::Process } else { own }
             }
+        };
+        Buffer { owner, var }
+    }
+
+    /// The buffer that the update means by a variable.
+    fn buffer_of_tail(&self, var: VarId) -> Buffer {
+        let summed = self.parts.is_whole(var);
+        let owner = match self.parts.held[var.index()] {
+            Some(Held::Alike | Held::Apart) => Owner::Replica(0),
+            None if !summed && !self.parts.once => Owner::Replica(0),
+            _ => Owner::Process,
         };
         Buffer { owner, var }
     }
@@ -211,6 +226,13 @@ impl Graph {
             NodeKind::Gather { var } => {
                 touched.reads.extend(all(*var));
                 touched.writes.push(shared(*var));
+            }
+            NodeKind::Share { vars } => {
+                let is_own = |owner: usize| owner == self.settings.process;
+                for &(var, owner) in vars {
+                    let to = if is_own(owner) { &mut touched.reads } else { &mut touched.writes };
+                    to.push(self.buffer_of_tail(var));
+                }
             }
             NodeKind::Pull { op: id, copies } => {
                 let op = self.program.op(*id);
@@ -296,6 +318,10 @@ impl Graph {
             NodeKind::Sum { vars } => format!("sum {}", names(vars)),
             NodeKind::Exchange { vars } => format!("exchange {}", names(vars)),
             NodeKind::Gather { var } => format!("gather {}", name(*var)),
+            NodeKind::Share { vars } => {
+                let names: Vec<&str> = vars.iter().map(|(var, _)| name(*var)).collect();
+                format!("share {}", names.join(" "))
+            }
             NodeKind::Pull { op, .. } | NodeKind::Push { op } => {
                 let op = self.program.op(*op);
                 match &op.kind {

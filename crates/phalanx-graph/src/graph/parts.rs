@@ -1,6 +1,10 @@
 //! Which operations are the network's and which are the update's, and what the replicas have of each variable.
 
-use super::{error::BuildError, strategy::Effective};
+use super::{
+    error::BuildError,
+    owners::{Owners, Update},
+    strategy::Effective,
+};
 use crate::{
     ir::{OpId, Program, Role, VarId, VarKind},
     op::OpKind,
@@ -17,6 +21,8 @@ pub enum Held {
     Alike,
     /// Each replica writes its own, and they go different ways.
     Apart,
+    /// This process, which is another one, has it.
+    Elsewhere(usize),
 }
 
 /// A sum over all replicas: of a gradient, or of statistics.
@@ -50,6 +56,8 @@ pub struct Parts {
     pub(crate) sent: Vec<VarId>,
     /// Whether the update runs once for all replicas of the process, not in each of them.
     pub once: bool,
+    /// Which process updates what.
+    pub owners: Owners,
 }
 
 impl Parts {
@@ -71,9 +79,12 @@ impl Parts {
         let (summed, gathered) = (Vec::new(), Vec::new());
         let pushes = program.ops.iter().filter(|op| matches!(op.kind, OpKind::PushRows(_)));
         let (sent, pushed) = pushes.map(|op| op.inputs[0]).partition(|&g| program.sig(g).is_dense());
-        let mut parts = Parts { body, tail, is_tail, by_tail, held, summed, gathered, pushed, sent, once };
+        let owners = Owners::default();
+        let mut parts =
+            Parts { body, tail, is_tail, by_tail, held, summed, gathered, pushed, sent, once, owners };
         if settings.is_reduced() {
             parts.reduce(program);
+            parts.own(program, settings);
             parts.rows_follow_batch(program, &settings.build.served)?;
             parts.reads_of_tail(program)?;
         }
@@ -96,6 +107,39 @@ impl Parts {
                 }
             }
         }
+    }
+
+    /// Finds owners; this process does not hold what others own.
+    fn own(&mut self, program: &Program, settings: &Effective) {
+        if !settings.has_owners() {
+            return;
+        }
+        let mut is_seen = vec![false; program.vars.len()];
+        for op in self.body.iter().map(|&op| program.op(op)) {
+            op.inputs.iter().chain(&op.outputs).for_each(|var| is_seen[var.index()] = true);
+        }
+        let dense = self.summed.iter().filter(|s| s.local == s.whole && !self.sent.contains(&s.whole));
+        let summed: Vec<VarId> = dense.map(|s| s.whole).collect();
+        let fused = settings.build.fuse_all_reduce_ops;
+        self.owners = Owners::new(&Update {
+            program,
+            tail: &self.tail,
+            summed: &summed,
+            is_seen: &is_seen,
+            processes: settings.processes,
+            bucket_bytes: if fused { settings.bucket_bytes() } else { 0 },
+        });
+        for (id, _) in program.vars() {
+            let owner = self.owners.of_var(id).filter(|&owner| owner != settings.process);
+            if let (Some(owner), held @ Some(_)) = (owner, &mut self.held[id.index()]) {
+                *held = Some(Held::Elsewhere(owner));
+            }
+        }
+    }
+
+    /// The owners of all these sums, if each has one.
+    pub(crate) fn owners_of(&self, vars: &[Summed]) -> Option<Vec<usize>> {
+        vars.iter().map(|s| self.owners.of_var(s.whole)).collect()
     }
 
     /// Rows of several replicas together are those of their samples together.

@@ -47,9 +47,10 @@ impl Default for PassList {
 impl PassList {
     /// All passes. Those for something that the strategy does not ask for do nothing.
     pub fn standard() -> PassList {
-        let steps: [(&'static str, Apply); 8] = [
+        let steps: [(&'static str, Apply); 9] = [
             ("serve_tables", passes::serve_tables),
             ("sync_batch_norm", passes::sync_batch_norm),
+            ("split_norms", passes::split_norms),
             ("fuse_elewise_add_act", passes::fuse_elewise_add_act),
             ("replicate", passes::replicate),
             ("collectives", passes::collectives),

@@ -1,10 +1,11 @@
 //! The passes that every graph goes through. Each changes the list of nodes and nothing else.
 
-use super::{BuildError, Graph, Node, NodeKind, ReduceStrategy, Summed};
+use super::{BuildError, Graph, Node, NodeKind, ReduceStrategy, Summed, check::leaves};
 use crate::{
-    ir::{OpId, VarId, VarKind},
-    op::{Arith, Func, OpKind},
+    ir::{Op, OpId, Shape, Sig, VarId, VarKind},
+    op::{Arith, Func, OpKind, Squares, SumSquares},
 };
+use phalanx_core::DType;
 
 /// Updates up to this size are worth putting together; larger ones are split instead.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
@@ -27,6 +28,37 @@ pub(super) fn sync_batch_norm(graph: &mut Graph) -> Result<(), BuildError> {
         true => super::sync_norm::apply(graph),
         false => Ok(()),
     }
+}
+
+/// The norm of gradients that several processes own: each owner squares its own, so that one number travels for each.
+pub(super) fn split_norms(graph: &mut Graph) -> Result<(), BuildError> {
+    let owner = |var: &VarId| graph.parts.owners.of_var(*var);
+    let is_split = |id: OpId, op: &Op| {
+        let is_norm = matches!(op.kind, OpKind::SquaredNorm(_)) && graph.parts.is_tail[id.index()];
+        is_norm && op.inputs.len() > 1 && op.inputs.iter().any(|var| owner(var).is_some())
+    };
+    if !graph.program.ops().any(|(id, op)| is_split(id, op)) {
+        return Ok(());
+    }
+    let mut program = graph.program.clone();
+    let mut ops = Vec::with_capacity(program.ops.len());
+    for (id, op) in graph.program.ops() {
+        if !is_split(id, op) {
+            ops.push(op.clone());
+            continue;
+        }
+        let mut squares = Vec::with_capacity(op.inputs.len());
+        for &var in &op.inputs {
+            let (name, sig) = (program.fresh("@SQUARES@"), Sig::dense(DType::F64, Shape::scalar()));
+            let own = program.declare(&name, sig, VarKind::Temp, op.site.clone())?;
+            ops.push(Op { kind: Squares.into(), inputs: vec![var], outputs: vec![own], ..op.clone() });
+            squares.push(own);
+        }
+        let dtype = program.sig(op.outputs[0]).dtype;
+        ops.push(Op { kind: SumSquares { dtype }.into(), inputs: squares, ..op.clone() });
+    }
+    program.ops = ops;
+    graph.rewrite(program)
 }
 
 /// An addition and the activation that alone reads it become one node.
@@ -98,9 +130,16 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
     }
     stretches.push((body, None));
     let (n, copies) = (graph.settings.replicas, graph.settings.copies());
+    let (owners, process) = (&graph.parts.owners, graph.settings.process);
     let put = |replica: Option<usize>, all: &[Vec<OpId>]| {
         let mut nodes = Vec::with_capacity(all.len());
         for ops in all {
+            // What owners send comes right before the operation that waits for it, or is next.
+            let due = owners.sharings.iter().filter(|s| s.before.is_some_and(|op| ops.contains(&op)));
+            nodes.extend(due.map(|s| Node::new(NodeKind::Share { vars: s.vars.clone() })));
+            if owners.of_op(ops[0]).is_some_and(|owner| owner != process) {
+                continue;
+            }
             let kind = match (pulled(ops), pushed(ops)) {
                 (Some(op), _) => NodeKind::Pull { op, copies: replica.into_iter().collect() },
                 // What servers update is everybody's.
@@ -121,7 +160,10 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
         true => all.extend(put(None, &tail)),
         false => (0..n).for_each(|replica| all.extend(put(Some(replica), &tail))),
     }
+    let last = owners.sharings.iter().filter(|s| s.before.is_none());
+    all.extend(last.map(|s| Node::new(NodeKind::Share { vars: s.vars.clone() })));
     graph.nodes = all;
+    chain_exchanges(graph);
     Ok(())
 }
 
@@ -130,7 +172,7 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
 pub(super) fn collectives(graph: &mut Graph) -> Result<(), BuildError> {
     let first_tail = graph.nodes.iter().position(|node| match &node.kind {
         NodeKind::Compute { ops, .. } => graph.is_tail(ops),
-        kind => matches!(kind, NodeKind::Push { .. }),
+        kind => matches!(kind, NodeKind::Push { .. } | NodeKind::Share { .. }),
     });
     let end = first_tail.unwrap_or(graph.nodes.len());
     let mut due: Vec<Vec<NodeKind>> = vec![Vec::new(); end];
@@ -178,8 +220,7 @@ fn chain_exchanges(graph: &mut Graph) {
     let mut last = None;
     for at in 0..graph.nodes.len() {
         let node = &mut graph.nodes[at];
-        let leaves = matches!(node.kind, NodeKind::Exchange { .. } | NodeKind::Gather { .. });
-        if processes > 1 && leaves {
+        if processes > 1 && leaves(node) {
             node.after = last.into_iter().collect();
             last = Some(at);
         }
@@ -207,7 +248,7 @@ pub(super) fn fuse_all_reduce(graph: &mut Graph) -> Result<(), BuildError> {
     if !graph.settings.build.fuse_all_reduce_ops {
         return Ok(());
     }
-    let limit = graph.settings.build.bucket_bytes;
+    let limit = graph.settings.bucket_bytes();
     let bytes = |s: &Summed| graph.program.sig(s.whole).bytes(0);
     let mut buckets: Vec<Vec<Summed>> = Vec::new();
     let mut room = 0;
@@ -285,6 +326,8 @@ pub(super) fn fuse_optimizer(graph: &mut Graph) -> Result<(), BuildError> {
         }
     }
     graph.nodes = nodes;
+    // What is sent behind updates stands elsewhere now.
+    chain_exchanges(graph);
     Ok(())
 }
 

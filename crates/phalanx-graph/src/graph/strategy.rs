@@ -9,7 +9,8 @@ use std::{fmt, path::PathBuf};
 pub enum ReduceStrategy {
     /// Every replica has parameters of its own and updates them with the sum of all gradients.
     AllReduce,
-    /// The replicas of a process share their parameters; each byte is updated once, by an idle worker.
+    /// The replicas of a process share their parameters; each byte is updated once, by an idle worker. Of several processes
+    /// one owns each parameter: it alone has the states of the optimizer and updates it, and sends it to all.
     Reduce,
     /// Replicas learn alone.
     NoReduce,
@@ -134,6 +135,8 @@ pub struct Effective {
     pub processes: usize,
     pub process: usize,
     pub threads: usize,
+    /// Whether the processes sum parts for owners, with the same bits as whole sums.
+    pub sums_parts: bool,
     /// With `num_trainers` and `trainer_id` filled in.
     pub build: BuildStrategy,
     /// With `num_threads` filled in.
@@ -149,6 +152,20 @@ impl Effective {
     /// How often the network is there: once for each piece of each replica's share.
     pub fn copies(&self) -> usize {
         self.replicas * self.build.accumulate
+    }
+
+    /// Whether processes own parameters. With tables on servers they do not: servers must know when others may push.
+    pub(crate) fn has_owners(&self) -> bool {
+        self.build.reduce_strategy == ReduceStrategy::Reduce
+            && self.processes > 1
+            && self.build.served.is_empty()
+    }
+
+    /// How much is exchanged at once. Where processes sum parts, each owner has its part in most buckets then; where they do not,
+    /// buckets are those of AllReduce, on which the bits of sums may depend.
+    pub(crate) fn bucket_bytes(&self) -> usize {
+        let owners = if self.has_owners() && self.sums_parts { self.processes } else { 1 };
+        self.build.bucket_bytes.saturating_mul(owners)
     }
 
     pub(crate) fn shares_parameters(&self) -> bool {
@@ -298,7 +315,7 @@ pub fn validate(
         exec.num_threads = replicas.min(at.cores.max(1));
     }
     let (processes, process, threads) = (at.processes, at.process, exec.num_threads);
-    Ok(Effective { replicas, processes, process, threads, build, exec })
+    Ok(Effective { replicas, processes, process, threads, sums_parts: false, build, exec })
 }
 
 /// What does not go together with replicas that wait for nobody.

@@ -39,6 +39,7 @@ mod sequence;
 mod served;
 mod softmax;
 mod sort;
+mod squares;
 mod sync_norm;
 mod unary;
 mod update;
@@ -88,6 +89,7 @@ pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, Sequenc
 pub use served::{PullRows, PushRows};
 pub use softmax::{BoundedSoftmax, Softmax, SoftmaxGrad};
 pub use sort::{PutAlong, Sort};
+pub use squares::{Squares, SumSquares};
 pub use sync_norm::{
     ChannelSquares, ChannelSum, SyncNorm, SyncNormGrad, SyncNormSlopes, SyncNormStats, SyncSum,
 };
@@ -186,4 +188,5 @@ operators! {
     PoolWindows, PoolWindowsGrad, EditDistance, HSigmoid, HSigmoidGrad, BatchNormFixedGrad,
     Adamax, Adadelta, DecayedAdagrad, Ftrl, LambDirection, LambRate, SignDecay,
     PullRows, PushRows,
+    Squares, SumSquares,
 }

@@ -30,6 +30,11 @@ pub enum SavedError {
     NotNeeded { var: String },
     #[error("`{var}` is not in the store, or was never set; run or prepare the program on it first")]
     NotStored { var: String },
+    #[error(
+        "`{var}` is not in this process: process {process} owns it (Reduce across processes); call `gather` of the \
+         executor in all processes first"
+    )]
+    KeptElsewhere { var: String, process: usize },
     #[error("not a file of this kind: its first bytes are different")]
     Foreign,
     #[error("the file has version {got}, this reads {wanted}; save it again")]
@@ -124,7 +129,7 @@ fn written(
 ) -> Result<Vec<u8>, SavedError> {
     let (mut values, mut body) = (Vec::new(), Vec::new());
     for (_, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
-        let value = store.get(&var.name).ok_or_else(|| SavedError::NotStored { var: var.name.clone() })?;
+        let value = stored(store, &var.name)?;
         if value.dtype() != var.sig.dtype || value.dims() != var.sig.shape.at(0) {
             let got = format!("{}{:?}", value.dtype(), value.dims());
             return Err(SavedError::Misfit { var: var.name.clone(), wanted: var.sig.to_string(), got });
@@ -193,4 +198,12 @@ fn pruned(program: &Program, fetches: &[&str]) -> Result<Program, SavedError> {
     new.n_streams = program.n_streams;
     new.verify()?;
     Ok(new)
+}
+
+/// A value, or why it is not here.
+fn stored(store: &mut Store, var: &str) -> Result<Tensor, SavedError> {
+    if let Some(process) = store.kept_by(var) {
+        return Err(SavedError::KeptElsewhere { var: var.to_string(), process });
+    }
+    store.get(var).ok_or_else(|| SavedError::NotStored { var: var.to_string() })
 }

@@ -60,7 +60,7 @@ pub fn save_values(
 ) -> Result<Vec<u8>, SavedError> {
     let (mut values, mut body) = (Vec::new(), Vec::new());
     for (_, var) in program.vars().filter(|(_, v)| v.is_persistable() && which(v)) {
-        let value = store.get(&var.name).ok_or_else(|| SavedError::NotStored { var: var.name.clone() })?;
+        let value = super::stored(store, &var.name)?;
         if value.dtype() != var.sig.dtype || value.dims() != var.sig.shape.at(0) {
             let (wanted, got) = (var.sig.to_string(), form(&value));
             return Err(SavedError::Misfit { var: var.name.clone(), wanted, got });

@@ -8,6 +8,7 @@ mod executor;
 mod feeding;
 mod models;
 mod modes;
+mod owners;
 mod processes;
 mod recomputing;
 mod served;

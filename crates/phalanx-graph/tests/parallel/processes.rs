@@ -11,7 +11,7 @@ use phalanx_graph::{
 };
 use std::sync::Arc;
 
-fn part(t: &Tensor, from: usize, n: usize) -> Tensor {
+pub fn part(t: &Tensor, from: usize, n: usize) -> Tensor {
     let width = t.dims()[1..].iter().product::<usize>();
     let mut dims = t.dims().to_vec();
     dims[0] = n;
@@ -45,7 +45,9 @@ fn together(
                 let out = exe.run(&mut store, &feeds, &[Fetch::mean("loss")]).unwrap();
                 out[0].one().data::<f32>().unwrap()[0]
             });
-            (losses.collect(), store)
+            let losses = losses.collect();
+            exe.gather(&mut store).unwrap();
+            (losses, store)
         };
         let threads: Vec<_> = processes
             .into_iter()
@@ -237,6 +239,7 @@ impl Collective for Other {
             }
             Offer::Sum(_) if self.is_gone => return,
             Offer::Sum(data) | Offer::Broadcast { data, .. } => vec![data],
+            Offer::Parts { .. } => panic!("{name}: it does not sum parts"),
             Offer::Nothing => panic!("{name}: nobody gives up"),
         };
         std::thread::spawn(move || done(Ok(back)));

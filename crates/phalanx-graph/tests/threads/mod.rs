@@ -19,6 +19,8 @@ pub struct Threads {
 #[derive(Debug)]
 struct Board {
     n: usize,
+    /// Whether it sums parts, or only whole tensors.
+    parts: bool,
     /// What is under way, by name, from each that has brought something; `None` once somebody is gone.
     under_way: Mutex<Option<BTreeMap<String, Vec<Option<Brought>>>>>,
 }
@@ -36,7 +38,12 @@ impl std::fmt::Debug for Brought {
 
 impl Threads {
     pub fn new(n: usize) -> Vec<Threads> {
-        let board = Arc::new(Board { n, under_way: Mutex::new(Some(BTreeMap::new())) });
+        Threads::with(n, true)
+    }
+
+    /// The same, which may not know how to sum parts.
+    pub fn with(n: usize, parts: bool) -> Vec<Threads> {
+        let board = Arc::new(Board { n, parts, under_way: Mutex::new(Some(BTreeMap::new())) });
         (0..n).map(|index| Threads { board: board.clone(), index }).collect()
     }
 }
@@ -62,6 +69,10 @@ impl Collective for Threads {
         label.to_string()
     }
 
+    fn sums_parts(&self) -> bool {
+        self.board.parts
+    }
+
     fn start(&self, name: &str, offer: Offer, done: Done) {
         let all = {
             let mut under_way = self.board.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,8 +88,17 @@ impl Collective for Threads {
         };
         let (offers, dones): (Vec<Offer>, Vec<Done>) =
             all.into_iter().flatten().map(|Brought { offer, done }| (offer, done)).unzip();
+        let counts = match &offers[0] {
+            Offer::Parts { counts, .. } => Some(counts.clone()),
+            _ => None,
+        };
         let answer = together(offers);
-        dones.into_iter().for_each(|done| done(answer.clone()));
+        for (at, done) in dones.into_iter().enumerate() {
+            match (&answer, &counts) {
+                (Ok(all), Some(counts)) => done(Ok(vec![part(&all[0], counts, at)])),
+                _ => done(answer.clone()),
+            }
+        }
     }
 }
 
@@ -88,7 +108,7 @@ fn together(offers: Vec<Offer>) -> Result<Vec<Data>, CollectiveError> {
         return Err(misfit());
     }
     let of = |offer: &Offer| match offer {
-        Offer::Sum(data) | Offer::Broadcast { data, .. } => vec![data.clone()],
+        Offer::Sum(data) | Offer::Parts { data, .. } | Offer::Broadcast { data, .. } => vec![data.clone()],
         Offer::Join(lists) => lists.clone(),
         Offer::Nothing => Vec::new(),
     };
@@ -100,7 +120,20 @@ fn together(offers: Vec<Offer>) -> Result<Vec<Data>, CollectiveError> {
             let joined = |at: usize| join(lists.iter().map(|list| &list[at]));
             (0..own.len()).map(joined).collect::<Option<Vec<_>>>().ok_or_else(misfit)
         }
-        Offer::Sum(_) => sum(lists.iter().map(|list| &list[0])).map(|sum| vec![sum]).ok_or_else(misfit),
+        Offer::Sum(_) | Offer::Parts { .. } => {
+            sum(lists.iter().map(|list| &list[0])).map(|sum| vec![sum]).ok_or_else(misfit)
+        }
+    }
+}
+
+fn part(all: &Data, counts: &[usize], at: usize) -> Data {
+    let first = counts[..at].iter().sum();
+    let range = first..first + counts[at];
+    match all {
+        Data::U8(all) => Data::U8(all[range].to_vec()),
+        Data::I64(all) => Data::I64(all[range].to_vec()),
+        Data::F32(all) => Data::F32(all[range].to_vec()),
+        Data::F64(all) => Data::F64(all[range].to_vec()),
     }
 }
 

@@ -130,6 +130,7 @@ pub fn of_saving(py: Python<'_>, error: &SavedError) -> PyErr {
             raise(py, "FeedError", text, Details::var(var))
         }
         SavedError::NotStored { var } => raise(py, "UninitialisedError", text, Details::var(var)),
+        SavedError::KeptElsewhere { var, .. } => raise(py, "StateError", text, Details::var(var)),
         SavedError::Misfit { var, wanted, got } => {
             let text = format!("the scope has `{var}` as {got}, the program wants {wanted}");
             raise(py, "StateError", text, Details::var(var).with(wanted, got))
@@ -218,11 +219,14 @@ fn explain(error: &RunError) -> (&'static str, Details) {
         | E::SparseFetch { var }
         | E::Unplanned { var }
         | E::Unlike { var, .. }
+        | E::FetchOwned { var, .. }
         | E::NotReal { var, .. } => ("FetchError", Details::var(var)),
         E::Uninitialised { var, wanted, site } => {
             ("UninitialisedError", Details::var(var).at(site).with(wanted, &"nothing"))
         }
-        E::UnknownState { var } | E::StateRange { var, .. } => ("StateError", Details::var(var)),
+        E::UnknownState { var } | E::StateRange { var, .. } | E::KeptElsewhere { var, .. } => {
+            ("StateError", Details::var(var))
+        }
         E::StateMisfit { var, wanted, got } => ("StateError", Details::var(var).with(wanted, got)),
         E::Failed { op, site, .. } | E::Panicked { op, site, .. } => ("OpError", Details::op(op).at(site)),
         E::NotFinite { op, site, var, value, .. } => {

@@ -122,6 +122,16 @@ impl GraphParallelExecutor {
         prepared.map_err(|why| error::of_run(py, &why))
     }
 
+    /// Puts into the store what owners on other ranks have. All ranks call it.
+    fn gather(&self, py: Python<'_>, store: &GraphStore) -> PyResult<()> {
+        let shared = store.shared(py)?;
+        let gathered = self.driver.call(py, move |(executor, wants)| {
+            begin(executor, wants, &shared)?;
+            executor.gather(&mut lock(&shared))
+        })?;
+        gathered.map_err(|why| error::of_run(py, &why))
+    }
+
     /// Runs the program on name, kind and values of what is fed, and gives what is fetched, each merged in its way.
     fn run(
         &self,

@@ -92,8 +92,16 @@ impl GraphStore {
     }
 
     fn get(&self, py: Python<'_>, name: String) -> PyResult<Option<Given>> {
-        let value = self.with(py, move |store| store.get(&name))?;
-        Ok(value.map(|value| give(py, &value)))
+        let value = self.with(py, move |store| match store.kept_by(&name) {
+            Some(process) => Err(RunError::KeptElsewhere { var: name, process }),
+            None => Ok(store.get(&name)),
+        })?;
+        Ok(value.map_err(|why| error::of_run(py, &why))?.map(|value| give(py, &value)))
+    }
+
+    /// Bytes of memory that a variable takes here: none if another rank keeps it.
+    fn bytes_of(&self, py: Python<'_>, name: String) -> PyResult<usize> {
+        self.with(py, move |store| store.bytes_of(&name))
     }
 
     /// What one replica has.

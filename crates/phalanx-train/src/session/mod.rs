@@ -242,6 +242,8 @@ impl Session {
         let Some(writer) = &mut self.writer else {
             return Ok(());
         };
+        // Every rank is here: all of them save after the same step.
+        self.executor.gather(&mut self.store).map_err(SessionError::Run)?;
         let (seed, run) = self.store.randomness();
         let world = self.peers.n_ranks;
         let about = About { step: self.step, seed, run, world, ..About::default() };

@@ -4,7 +4,7 @@ use super::{Carrier, Load};
 use crate::{
     communicator::{Communicator, Scale},
     engine::{
-        spec::{Form, ReduceRule},
+        spec::{Form, ReduceRule, Spec},
         tensor::EngineTensor,
     },
     error::Error,
@@ -18,9 +18,15 @@ pub fn share(rows: u64, n: u64, rank: u64) -> u64 {
     rows / n + u64::from(rank < rows % n)
 }
 
+/// Rows of one rank: what was agreed, or its share.
+fn rows(spec: &Spec, form: &Form, n: usize, rank: usize) -> u64 {
+    let shared = || share(form.n_rows(), n as u64, rank as u64);
+    spec.splits.get(rank).copied().unwrap_or_else(shared)
+}
+
 /// Elements of each rank.
-fn counts(form: &Form, n: usize) -> Vec<u64> {
-    (0..n).map(|r| share(form.n_rows(), n as u64, r as u64) * form.row_elements()).collect()
+fn counts(spec: &Spec, form: &Form, n: usize) -> Vec<u64> {
+    (0..n).map(|rank| rows(spec, form, n, rank) * form.row_elements()).collect()
 }
 
 impl Carrier {
@@ -36,7 +42,7 @@ impl Carrier {
         for load in loads.iter_mut() {
             for form in &load.agreed.spec.forms {
                 let mut shape = form.shape.clone();
-                shape[0] = share(form.n_rows(), n as u64, me as u64);
+                shape[0] = rows(&load.agreed.spec, form, n, me);
                 load.made.push(EngineTensor::zeros(form.dtype, shape));
                 if !types.contains(&form.dtype) {
                     types.push(form.dtype);
@@ -49,10 +55,11 @@ impl Carrier {
                 for (i, form) in load.agreed.spec.forms.iter().enumerate().filter(|(_, f)| f.dtype == dtype) {
                     let n_bytes = form.n_bytes() as usize;
                     if n_bytes < self.direct_bytes {
-                        small.push((l, i, counts(form, n)));
+                        small.push((l, i, counts(&load.agreed.spec, form, n)));
                         continue;
                     }
-                    let (ask, output) = (asking(counts(form, n), dtype, op, scale), load.made[i].bytes_mut());
+                    let counts = counts(&load.agreed.spec, form, n);
+                    let (ask, output) = (asking(counts, dtype, op, scale), load.made[i].bytes_mut());
                     match &load.places {
                         Some(places) => {
                             comm.call(ask, Hands::Apart { input: places[i].input().bytes(), output })?;

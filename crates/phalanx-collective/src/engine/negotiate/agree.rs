@@ -73,6 +73,10 @@ const CHECKS: &[Check] = &[
         what: "process sets",
         value: |s| matches!(s.kind, Kind::AddSet | Kind::RemoveSet).then(|| format!("ranks {:?}", s.splits)),
     },
+    Check {
+        what: "rows for each rank",
+        value: |s| (s.kind == Kind::Reducescatter).then(|| format!("rows {:?}", s.splits)),
+    },
 ];
 
 /// The first thing about which two submissions disagree.
@@ -143,6 +147,8 @@ mod tests {
         assert_eq!(what(&base, &scaled), Some("prescale and/or postscale factors"));
         let other = Spec { reduce: ReduceRule::Op(ReduceOp::Max), ..base.clone() };
         assert_eq!(what(&base, &other), Some("reduction operations"));
+        let scattered = |splits| Spec { splits, ..spec(Kind::Reducescatter, DType::F32, &[2, 3]) };
+        assert_eq!(what(&scattered(vec![1, 1]), &scattered(vec![2, 0])), Some("rows for each rank"));
         assert_eq!(what(&base, &Spec { device: 0, ..base.clone() }), Some("CPU/GPU device selection"));
         let rooted = spec(Kind::Broadcast, DType::F32, &[2]);
         assert_eq!(what(&rooted, &Spec { root: 1, ..rooted.clone() }), Some("root ranks"));

@@ -57,6 +57,8 @@ pub(super) struct Standing {
     pub is_new: bool,
     /// Whether it will run, and not only prepare.
     pub runs: bool,
+    /// Whether it wants what owners have.
+    pub gathers: bool,
     /// What it will exchange, as a number: see [`digest`].
     pub digest: u64,
     /// What was written from outside since the last run, as a number: see [`super::outside`].
@@ -64,20 +66,21 @@ pub(super) struct Standing {
 }
 
 /// Words of a standing; the last one says whether the process refuses.
-const WORDS: usize = 8;
+const WORDS: usize = 9;
 
 impl Standing {
     fn words(&self, number: u64, refuses: bool) -> Vec<i64> {
         let numbers = [self.samples as u64, self.busy as u64, self.digest, self.written, number];
-        let flags = [self.is_new, self.runs, refuses].map(u64::from);
+        let flags = [self.is_new, self.runs, self.gathers, refuses].map(u64::from);
         numbers.into_iter().chain(flags).map(|word| word as i64).collect()
     }
 
     fn of(words: &[i64; WORDS]) -> Told {
-        let [samples, busy, digest, written, number, is_new, runs, refuses] = words.map(|word| word as u64);
-        let (samples, busy, is_new, runs) = (samples as usize, busy as usize, is_new != 0, runs != 0);
-        let standing = Standing { samples, busy, is_new, runs, digest, written };
-        Told { standing, number, refuses: refuses != 0 }
+        let [samples, busy, digest, written, number, flags @ ..] = words.map(|word| word as u64);
+        let [is_new, runs, gathers, refuses] = flags.map(|flag| flag != 0);
+        let (samples, busy) = (samples as usize, busy as usize);
+        let standing = Standing { samples, busy, is_new, runs, gathers, digest, written };
+        Told { standing, number, refuses }
     }
 }
 
@@ -165,7 +168,7 @@ impl Accord {
             let reasons = self.reasons(None);
             return Err(self.told(&reasons, || nothing("reasons").into()));
         }
-        let kind = |s: &Standing| (s.digest, s.runs);
+        let kind = |s: &Standing| (s.digest, s.runs, s.gathers);
         let first = told.first().ok_or_else(|| nothing("standing"))?;
         if let Some(process) = told.iter().position(|t| kind(&t.standing) != kind(&first.standing)) {
             self.withdraw();
@@ -189,12 +192,19 @@ impl Accord {
     /// Compares numbers that all processes should have alike: the first process that has another one than the first,
     /// and which it is.
     pub(super) fn compare(&mut self, own: Vec<i64>) -> Result<Option<(usize, usize)>, CollectiveError> {
-        let n = own.len();
-        let all = wait(&self.start("values", Offer::Join(vec![Data::I64(own)])))?;
-        let Some(Data::I64(all)) = all.first().filter(|_| n > 0) else { return Ok(None) };
+        let n = own.len().max(1);
+        let all = self.join("values", own)?;
         let mut processes = all.chunks(n).enumerate();
-        let differing = |of: &[i64]| of.iter().zip(all).position(|(a, b)| a != b);
+        let differing = |of: &[i64]| of.iter().zip(&all).position(|(a, b)| a != b);
         Ok(processes.find_map(|(process, of)| differing(of).map(|at| (process, at))))
+    }
+
+    /// The numbers of all processes, one process behind the other.
+    pub(super) fn join(&mut self, what: &str, own: Vec<i64>) -> Result<Vec<i64>, CollectiveError> {
+        match wait(&self.start(what, Offer::Join(vec![Data::I64(own)])))?.pop() {
+            Some(Data::I64(all)) => Ok(all),
+            _ => Err(nothing(what)),
+        }
     }
 
     /// Says, where others say how they stand, that this process does not run.
@@ -214,10 +224,15 @@ impl Accord {
         self.start("samples", Offer::Join(vec![words]))
     }
 
-    /// Every process gets the bytes of the first process.
-    pub(super) fn broadcast(&mut self, what: &str, bytes: &mut [u8]) -> Result<(), CollectiveError> {
+    /// Every process gets the bytes of one of them.
+    pub(super) fn broadcast(
+        &mut self,
+        what: &str,
+        root: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), CollectiveError> {
         let data = Data::U8(bytes.to_vec());
-        let all = wait(&self.start(what, Offer::Broadcast { data, root: 0 }))?;
+        let all = wait(&self.start(what, Offer::Broadcast { data, root }))?;
         match all.first() {
             Some(Data::U8(all)) if all.len() == bytes.len() => bytes.copy_from_slice(all),
             _ => return Err(nothing(what)),
@@ -375,7 +390,8 @@ mod tests {
     #[test]
     fn a_standing_comes_back_as_it_went() {
         let (digest, written) = (u64::MAX - 3, u64::MAX - 5);
-        let standing = Standing { samples: 7, busy: 2, is_new: true, runs: false, digest, written };
+        let (is_new, runs, gathers) = (true, false, true);
+        let standing = Standing { samples: 7, busy: 2, is_new, runs, gathers, digest, written };
         let words = standing.words(9, true);
         let told = Told { standing, number: 9, refuses: true };
         assert_eq!(Standing::of(words.as_slice().try_into().unwrap()), told);

@@ -25,6 +25,24 @@ impl ParallelExecutor {
         self.agree(store, &own, &[]).map(drop)
     }
 
+    /// Puts into this process's store what owners in other processes have: states of the optimizer, with Reduce across processes.
+    /// All processes must call it, and can read or save everything then, until the next run. Elsewhere everything is there
+    /// already.
+    pub fn gather(&mut self, store: &mut Store) -> Result<(), RunError> {
+        let bound = self.bind(store);
+        if self.run.accord.is_alone() || !self.graph.settings.has_owners() {
+            return bound;
+        }
+        if let Err(error) = bound {
+            return self.refused(error);
+        }
+        let written = self.written(store, &[]);
+        let own = Standing { runs: false, gathers: true, written, ..self.standing(store, &Asked::default()) };
+        self.agree(store, &own, &[])?;
+        let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");
+        self.binding.gather(&self.graph, store, &mut run.accord)
+    }
+
     pub(super) fn bind(&mut self, store: &mut Store) -> Result<(), RunError> {
         if self.binding.bind(&self.graph, store)? {
             self.plans.clear();
@@ -70,6 +88,10 @@ impl ParallelExecutor {
         if self.run.accord.is_alone() || !self.graph.settings.is_reduced() {
             return error;
         }
+        // Owners may have updated what others do not have yet.
+        if self.graph.settings.has_owners() && self.run.places.is_past_gate() {
+            self.binding.begin_again();
+        }
         // As long as others cannot have pushed, servers know nothing of this step, and it can be run again. They can when they wait for
         // no exchange of this process any more, whether it has come to its own gate or not. An exchange that did not fit stops all.
         let is_known = self.run.places.is_misfit();
@@ -98,6 +120,11 @@ pub(super) fn exchanges(graph: &Graph) -> Vec<String> {
         match &node.kind {
             NodeKind::Exchange { vars } => all.push(vars.iter().map(|s| named(s.whole)).collect()),
             NodeKind::Gather { var } => all.push(named(*var)),
+            NodeKind::Share { vars } => {
+                all.push(
+                    vars.iter().map(|&(var, owner)| format!("{owner} {}", graph.program.sig(var))).collect(),
+                );
+            }
             _ => {}
         }
     }

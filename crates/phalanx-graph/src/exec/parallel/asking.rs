@@ -66,6 +66,9 @@ impl ParallelExecutor {
             if !self.known[id.index()].is_there {
                 return Err(RunError::Unplanned { var: f.name.to_string() });
             }
+            if let Some(process) = self.graph.parts.owners.of_var(id) {
+                return Err(RunError::FetchOwned { var: f.name.to_string(), process });
+            }
             asked.fetched.push(id);
         }
         Ok(())
@@ -174,6 +177,7 @@ impl ParallelExecutor {
             busy: asked.sizes.iter().filter(|&&n| n > 0).count(),
             is_new: self.binding.is_new(store),
             runs: true,
+            gathers: false,
             digest: self.digest,
             written: 0,
         }

@@ -2,9 +2,9 @@
 
 use super::{accord::Accord, lower::Places};
 use crate::{
-    exec::{RunError, Store},
+    exec::{RunError, Store, Tensor},
     graph::{Graph, Held},
-    ir::VarId,
+    ir::{Sig, VarId},
 };
 use std::sync::Arc;
 
@@ -51,12 +51,13 @@ impl Binding {
             return Ok(false);
         }
         self.seen = None;
-        store.admit(&graph.program)?;
+        let is_elsewhere = |id: VarId| matches!(graph.parts.held[id.index()], Some(Held::Elsewhere(_)));
+        store.admit_but(&graph.program, is_elsewhere)?;
         let n = graph.settings.replicas;
         for (id, held, entry) in &mut self.held {
             *entry = store.find(&graph.program.var(*id).name).expect("admitted");
             match held {
-                Held::Read => {}
+                Held::Read | Held::Elsewhere(_) => {}
                 Held::Once => store.claim(*entry, 1, false)?,
                 Held::Alike => store.claim(*entry, n, false)?,
                 Held::Apart => store.claim(*entry, n, true)?,
@@ -67,7 +68,7 @@ impl Binding {
             for (replica, places) in self.places.iter_mut().enumerate() {
                 places[id.index()] = match held {
                     Held::Read => store.view(entry),
-                    Held::Once => store.copy(entry, 0),
+                    Held::Once | Held::Elsewhere(_) => store.copy(entry, 0),
                     Held::Alike | Held::Apart => store.copy(entry, replica),
                 };
             }
@@ -81,7 +82,13 @@ impl Binding {
         !self.alike.as_ref().is_some_and(|token| Arc::ptr_eq(token, &store.state().0))
     }
 
-    /// Every process begins with what the first process has: values, and what random numbers come from.
+    /// After a run that failed while parameters travelled: the next one begins with what owners have.
+    pub(super) fn begin_again(&mut self) {
+        self.alike = None;
+    }
+
+    /// Every process begins with what the first process has: values, and what random numbers come from. What the first process
+    /// has left to an owner comes from there.
     pub(super) fn begin_alike(
         &mut self,
         graph: &Graph,
@@ -89,19 +96,88 @@ impl Binding {
         accord: &mut Accord,
     ) -> Result<(), RunError> {
         let mut origin = [store.seed.to_le_bytes(), store.runs.to_le_bytes()].concat();
-        origin.extend(self.held.iter().map(|(.., entry)| u8::from(store.is_set(*entry))));
-        accord.broadcast("start", &mut origin)?;
-        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| origin[at + i]));
-        (store.seed, store.runs) = (number(0), number(8));
-        for (&(id, ..), is_set) in self.held.iter().zip(&origin[16..]) {
-            if *is_set == 1 {
-                let name = &graph.program.var(id).name;
-                let mut value = store.get(name).expect("admitted");
-                accord.broadcast(&format!("value of `{name}`"), value.bytes_mut())?;
-                store.set(name, &value)?;
+        // Nobody has a value, or the first process, or which other one.
+        let word = |entry: usize| match (store.is_set(entry), store.keeper(entry)) {
+            (false, _) => 0,
+            (true, None) => 1,
+            (true, Some(process)) => 1 + process as u64,
+        };
+        origin.extend(self.held.iter().flat_map(|(.., entry)| word(*entry).to_le_bytes()));
+        accord.broadcast("start", 0, &mut origin)?;
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| origin[8 * at + i]));
+        (store.seed, store.runs) = (number(0), number(1));
+        let roots: Vec<Option<usize>> =
+            (0..self.held.len()).map(|at| (number(2 + at) as usize).checked_sub(1)).collect();
+        self.ask_owners(graph, store, accord, &roots)?;
+        for (&(id, held, entry), root) in self.held.iter().zip(roots) {
+            let Some(root) = root else { continue };
+            let var = graph.program.var(id);
+            let mut value = store.get(&var.name).unwrap_or_else(|| blank(&var.sig));
+            accord.broadcast(&format!("value of `{}`", var.name), root, value.bytes_mut())?;
+            if !matches!(held, Held::Elsewhere(_)) || store.keeper(entry).is_none() {
+                store.set(&var.name, &value)?;
             }
         }
         self.alike = Some(store.state().0);
+        // What had moved out may have come back.
+        self.seen = self.seen.take().map(|_| store.state());
+        Ok(())
+    }
+
+    /// Whether those have their values who should; fails alike in all processes if not.
+    fn ask_owners(
+        &self,
+        graph: &Graph,
+        store: &Store,
+        accord: &mut Accord,
+        roots: &[Option<usize>],
+    ) -> Result<(), RunError> {
+        if roots.iter().flatten().all(|&root| root == 0) {
+            return Ok(());
+        }
+        let has = |&(_, _, entry): &(VarId, Held, usize)| i64::from(store.keeper(entry).is_none());
+        let all = accord.join("owners", self.held.iter().map(has).collect())?;
+        for (at, (id, ..)) in self.held.iter().enumerate() {
+            let Some(process) = roots[at] else { continue };
+            if all.get(process * self.held.len() + at) != Some(&1) {
+                return Err(RunError::KeptElsewhere { var: graph.program.var(*id).name.clone(), process });
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves to owners what is theirs.
+    pub(super) fn leave(&mut self, store: &mut Store) {
+        for &(_, held, entry) in &self.held {
+            if let Held::Elsewhere(process) = held
+                && store.keeper(entry).is_none()
+            {
+                store.leave_to(entry, process);
+            }
+        }
+        self.seen = Some(store.state());
+    }
+
+    /// Every process gets what owners have.
+    pub(super) fn gather(
+        &mut self,
+        graph: &Graph,
+        store: &mut Store,
+        accord: &mut Accord,
+    ) -> Result<(), RunError> {
+        for &(id, held, entry) in &self.held {
+            let Some(owner) = graph.parts.owners.of_var(id) else { continue };
+            let var = graph.program.var(id);
+            let mut value = match held {
+                Held::Elsewhere(_) => blank(&var.sig),
+                _ => store.get(&var.name).expect("its owner has it"),
+            };
+            accord.broadcast(&format!("state `{}`", var.name), owner, value.bytes_mut())?;
+            if matches!(held, Held::Elsewhere(_)) {
+                store.receive(entry, &value)?;
+            }
+        }
+        self.seen = Some(store.state());
         Ok(())
     }
 
@@ -126,4 +202,9 @@ impl Binding {
         }
         Ok(())
     }
+}
+
+/// Room for a value of another process.
+fn blank(sig: &Sig) -> Tensor {
+    Tensor::zeros(sig.dtype, &sig.shape.at(0))
 }

@@ -32,6 +32,11 @@ pub trait Collective: Send + Sync + fmt::Debug {
         0
     }
 
+    /// Whether [`Offer::Parts`] is taken, with the bits that [`Offer::Sum`] has. Otherwise whole sums are offered in its place.
+    fn sums_parts(&self) -> bool {
+        false
+    }
+
     /// Brings something to the exchange of this name, and returns at once. An exchange is over when all processes have
     /// brought something. Then `done` is called, once, by any thread, perhaps before this returns. It is called with an
     /// error if the exchange fails; with [`CollectiveError::Misfit`], on all processes, if offers do not fit together.
@@ -43,6 +48,9 @@ pub trait Collective: Send + Sync + fmt::Debug {
 pub enum Offer {
     /// Every process gets the sums of f32 or f64 elements, the same bits.
     Sum(Data),
+    /// The same sums, but each process gets its part of them: `counts` says how many elements each has, in the order of the
+    /// processes.
+    Parts { data: Data, counts: Vec<usize> },
     /// Every process gets the elements of all processes, one process behind the other; of each list on its own.
     Join(Vec<Data>),
     /// Every process gets what the process `root` brings.
@@ -127,7 +135,7 @@ impl Collective for Alone {
 
     fn start(&self, _: &str, offer: Offer, done: Done) {
         done(Ok(match offer {
-            Offer::Sum(data) | Offer::Broadcast { data, .. } => vec![data],
+            Offer::Sum(data) | Offer::Parts { data, .. } | Offer::Broadcast { data, .. } => vec![data],
             Offer::Join(lists) => lists,
             Offer::Nothing => Vec::new(),
         }));

@@ -5,6 +5,7 @@
 //! - LOWER-1: every schedule is proved free of races before it runs (MEMPLAN-2).
 //! - LOWER-2: gradients of one bucket lie side by side; a replica without samples contributes zeros.
 
+mod exchanging;
 mod serving;
 
 use super::{
@@ -174,6 +175,7 @@ impl<'a> Lowering<'a> {
             NodeKind::Sum { vars } => self.sum(at, vars, &after),
             NodeKind::Exchange { vars } => self.exchange(at, vars, &after),
             NodeKind::Gather { var } => self.gather(at, *var, &after),
+            NodeKind::Share { vars } => self.share(at, vars, &after),
             NodeKind::Pull { op, copies } => self.pull(at, *op, copies, &after),
             NodeKind::Push { op } => self.push(at, *op, &after),
             NodeKind::Gate => {
@@ -202,11 +204,11 @@ impl<'a> Lowering<'a> {
             step.inputs().iter().for_each(|o| note(o, false));
             step.outputs().iter().chain([step.scratch()]).for_each(|o| note(o, true));
         }
-        let half = match calls.as_slice() {
-            [Called { what: What::Bring(exchange), .. }] => Half::Bring(*exchange),
-            [Called { what: What::Take(exchange), .. }] => Half::Take(*exchange),
-            [Called { what: What::Ask(_, desk, _), .. }] => Half::Ask(*desk),
-            [Called { what: What::Answer(..), .. }] => Half::Answer,
+        let half = match calls.first().map(|called| &called.what) {
+            Some(What::Bring(exchange, _)) => Half::Bring(*exchange),
+            Some(What::Take(exchange, _)) => Half::Take(*exchange),
+            Some(What::Ask(_, desk, _)) => Half::Ask(*desk),
+            Some(What::Answer(..)) => Half::Answer,
             _ => Half::None,
         };
         self.calls.extend(calls);
@@ -288,42 +290,6 @@ impl<'a> Lowering<'a> {
             let called = Called { what: What::Sum, step: whole(blocks.clone(), blocks) };
             self.task(node, 0, i, vec![called], after);
         }
-    }
-
-    fn exchange(&mut self, node: usize, vars: &[Summed], after: &[u32]) {
-        let (begin, end) = self.extent(vars);
-        let operand = self.flat(vars[0].whole, 0, begin..end);
-        self.travel(node, vec![operand.clone()], operand, after);
-    }
-
-    /// Two tasks, because nobody waits for what happens between them.
-    fn travel(&mut self, node: usize, from: Vec<Operand>, to: Operand, after: &[u32]) {
-        let (exchange, home) = (self.takes.len(), self.n_threads - 1);
-        let bring = Called { what: What::Bring(exchange), step: whole(from, vec![]) };
-        let begun = self.draft.len() as u32;
-        self.task(node, 0, home, vec![bring], after);
-        self.takes.push(self.draft.len() as u32);
-        let take = Called { what: What::Take(exchange), step: whole(vec![], vec![to]) };
-        self.task(node, 0, home, vec![take], &[begun]);
-    }
-
-    fn gather(&mut self, node: usize, var: VarId, after: &[u32]) {
-        let sig = self.graph.program.sig(var);
-        let (_, each, all) = self.shared.rows.iter().find(|(v, ..)| *v == var).expect("it has its place");
-        let rows = |offset: usize, n_samples: usize| Operand {
-            place: MemorySpace::Shared,
-            offset,
-            bytes: sig.bytes(n_samples),
-            dtype: sig.dtype,
-            dims: sig.shape.at(n_samples),
-            form: sig.form,
-        };
-        let inputs = each.iter().zip(&self.signature.sizes).map(|(&at, &n)| rows(at, n)).collect();
-        let all = rows(*all, self.signature.total);
-        if self.graph.settings.processes > 1 {
-            return self.travel(node, inputs, all, after);
-        }
-        self.task(node, 0, 0, vec![Called { what: What::Gather, step: whole(inputs, vec![all]) }], after);
     }
 
     fn update(&mut self, node: usize, replica: Option<usize>, ops: &[OpId], after: &[u32]) {

@@ -4,7 +4,8 @@
 //!   number of threads.
 //! - PARA-2: a run that fails in the network, or between processes, has changed no parameter and no state of the
 //!   optimizer; statistics that the network itself writes (batch norm) may have moved on. A run whose update fails
-//!   (`check_nan_inf`) may have changed a part, alike in all replicas. The executor can be used again.
+//!   (`check_nan_inf`) may have changed a part, alike in all replicas. The executor can be used again. So may a run that
+//!   fails while owners send parameters (Reduce across processes): before the next run, processes agree again.
 //! - PARA-3: a run whose shares and fetches were seen before allocates nothing, apart from what
 //!   goes to other processes.
 //! - PARA-4: everything that is wrong with feeds and fetches is said before anything runs or changes.
@@ -268,6 +269,9 @@ impl ParallelExecutor {
     ) -> Result<(), RunError> {
         self.run_mut().places.begin();
         self.binding.check(&self.graph, store)?;
+        if self.graph.settings.has_owners() {
+            self.binding.leave(store);
+        }
         if self.changes_alone() {
             store.run_alone();
         }

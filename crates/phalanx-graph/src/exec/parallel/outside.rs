@@ -18,8 +18,7 @@ impl ParallelExecutor {
         }
         let mut number = 0u64;
         for (index, &(id, _, entry)) in self.compared().enumerate() {
-            let is_written =
-                store.is_written_since(entry, self.binding.writes) && !self.is_own(store, id, entry);
+            let is_written = self.is_written(store, entry) && !self.is_own(store, id, entry);
             if is_written || is_fed(id) {
                 let value = self.digest_of_value(store, feeds, id, entry);
                 number = xxh3_64(&[number, index as u64, value].map(u64::to_le_bytes).concat());
@@ -34,8 +33,11 @@ impl ParallelExecutor {
         store: &mut Store,
         feeds: &[(&str, Feed<'_>)],
     ) -> Result<(), RunError> {
+        let owners = &self.graph.parts.owners;
         let digest = |&(id, _, entry): &(VarId, Held, usize)| match self.is_own(store, id, entry) {
             true => 0,
+            // An owner alone has it, unless it was written everywhere.
+            false if owners.of_var(id).is_some() && !self.is_written(store, entry) => 0,
             false => self.digest_of_value(store, feeds, id, entry) as i64,
         };
         let digests: Vec<i64> = self.compared().map(digest).collect();
@@ -43,6 +45,11 @@ impl ParallelExecutor {
         let (id, ..) = self.compared().nth(at).expect("one number was sent for each");
         let var = self.graph.program.var(*id).name.clone();
         Err(CollectiveError::Values { process, var }.into())
+    }
+
+    /// Whether this process has a value that was written since the last run.
+    fn is_written(&self, store: &Store, entry: usize) -> bool {
+        store.is_written_since(entry, self.binding.writes) && store.keeper(entry).is_none()
     }
 
     /// Whether runs change values without other processes.

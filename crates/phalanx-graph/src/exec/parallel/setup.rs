@@ -51,6 +51,7 @@ impl Setup {
             process: self.collective.index(),
             has_loss,
         };
-        validate(&self.build, &self.exec, at)
+        let settings = validate(&self.build, &self.exec, at)?;
+        Ok(Effective { sums_parts: self.collective.sums_parts(), ..settings })
     }
 }

@@ -15,13 +15,21 @@ pub(super) struct Shared {
     pub rows: Vec<(VarId, Vec<usize>, usize)>,
     /// For each gradient that goes to servers as rows: where each replica's lie.
     pub pushed: Vec<(VarId, Vec<usize>)>,
+    /// What the update computes on its way and sends to other processes.
+    passed: Vec<(VarId, usize)>,
     pub bytes: usize,
 }
 
 impl Shared {
     pub(super) fn new(graph: &Graph, signature: &Signature) -> Shared {
-        let mut shared =
-            Shared { offsets: Vec::new(), block: 0, rows: Vec::new(), pushed: Vec::new(), bytes: 0 };
+        let mut shared = Shared {
+            offsets: Vec::new(),
+            block: 0,
+            rows: Vec::new(),
+            pushed: Vec::new(),
+            passed: Vec::new(),
+            bytes: 0,
+        };
         for node in &graph.nodes {
             let NodeKind::Sum { vars } = &node.kind else { continue };
             for &s in vars {
@@ -51,6 +59,16 @@ impl Shared {
             let each = signature.sizes.iter().map(|&n| room(n)).collect();
             shared.pushed.push((var, each));
         }
+        for node in &graph.nodes {
+            let NodeKind::Share { vars } = &node.kind else { continue };
+            for &(var, _) in vars {
+                let is_temp = graph.parts.held[var.index()].is_none();
+                if is_temp && shared.in_tail(var).is_none() {
+                    shared.passed.push((var, shared.bytes));
+                    shared.bytes += graph.program.sig(var).bytes(0).next_multiple_of(ALIGN);
+                }
+            }
+        }
         shared
     }
 
@@ -71,6 +89,7 @@ impl Shared {
     /// The same for the update.
     pub(super) fn in_tail(&self, var: VarId) -> Option<usize> {
         let whole = self.offsets.iter().find(|(s, _)| s.whole == var).map(|(_, at)| *at);
-        whole.or_else(|| self.rows.iter().find(|(v, ..)| *v == var).map(|(_, _, all)| *all))
+        let rows = || self.rows.iter().find(|(v, ..)| *v == var).map(|(_, _, all)| *all);
+        whole.or_else(rows).or_else(|| self.passed.iter().find(|(v, _)| *v == var).map(|(_, at)| *at))
     }
 }

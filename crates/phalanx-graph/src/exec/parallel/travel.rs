@@ -11,10 +11,37 @@ use super::{
 };
 use crate::kernel::{Call, Real};
 use phalanx_core::DType;
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+/// What an exchange does with the tensors that are brought.
+#[derive(Clone, Debug)]
+pub(super) enum Route {
+    /// Adds them up.
+    Sum,
+    /// Puts the rows of all replicas and processes one behind the other.
+    Rows,
+    /// Adds up the first input. The others are the parts of it that each process wants, and how many elements each has.
+    Parts(Arc<[usize]>),
+    /// Puts what processes bring, elements of this type, one behind the other.
+    Share(DType),
+}
+
+/// Where in what comes back each output begins.
+#[derive(Clone, Debug)]
+pub(super) struct Spots {
+    /// If it is all of it.
+    pub whole: Vec<usize>,
+    /// If it is this process's part.
+    pub part: Vec<usize>,
+    /// Whether nothing takes more of it.
+    pub is_last: bool,
+}
 
 /// Where exchanges come back to.
 #[derive(Debug)]
@@ -97,28 +124,51 @@ impl Landing {
     }
 
     /// Takes what an exchange needs from memory and starts it.
-    pub(super) fn bring(&self, exchange: usize, call: &mut Call<'_>, accord: &Accord) {
+    pub(super) fn bring(&self, exchange: usize, route: &Route, call: &mut Call<'_>, accord: &Accord) {
         // Before anything that could fail: whatever becomes of it, it arrives (TRAVEL-1).
         let arrival = Arrival { landing: self.clone(), exchange, back: None };
         let spare = std::mem::take(&mut self.places.lock(exchange).spare);
-        let offer = if call.is_sparse(0) { rows(call, spare) } else { Offer::Sum(elements(call, spare)) };
+        let n = call.n_inputs();
+        let offer = match route {
+            Route::Rows => rows(call, spare),
+            Route::Parts(counts) if accord.collective.sums_parts() => {
+                Offer::Parts { data: elements(call, call.dtype(0), 1..n, spare), counts: counts.to_vec() }
+            }
+            Route::Sum | Route::Parts(_) => Offer::Sum(elements(call, call.dtype(0), 0..1, spare)),
+            Route::Share(dtype) => Offer::Join(vec![elements(call, *dtype, 0..n, spare)]),
+        };
         accord.bring(exchange, offer, Box::new(move |back| arrival.tell(back)));
     }
 
     /// Puts what has come back into memory.
-    pub(super) fn take(&self, exchange: usize, call: &mut Call<'_>) -> Result<(), Lost> {
+    pub(super) fn take(
+        &self,
+        exchange: usize,
+        spots: &Spots,
+        call: &mut Call<'_>,
+        accord: &Accord,
+    ) -> Result<(), Lost> {
         let back = self.places.lock(exchange).back.take();
         let back = back
             .ok_or_else(|| Lost::Misplaced("the reduced tensor was not returned".into()))?
             .map_err(Lost::Failed)?;
+        let spot = |slot: usize| match accord.collective.sums_parts() {
+            true => spots.part[slot],
+            false => spots.whole[slot],
+        };
+        let mut slots = 0..call.n_outputs();
         match back.as_slice() {
-            [Data::F32(all)] => fill(call.output(0), all)?,
-            [Data::F64(all)] => fill(call.output(0), all)?,
+            [Data::F32(all)] => slots.try_for_each(|s| cut(call.output(s), all, spot(s)))?,
+            [Data::F64(all)] => slots.try_for_each(|s| cut(call.output(s), all, spot(s)))?,
             [Data::I64(numbers), Data::F32(values)] => put(call, numbers, values)?,
             [Data::I64(numbers), Data::F64(values)] => put(call, numbers, values)?,
             _ => return Err(Lost::Misplaced("another tensor was returned".into())),
         }
-        self.places.lock(exchange).spare = back;
+        let mut place = self.places.lock(exchange);
+        match spots.is_last {
+            true => place.spare = back,
+            false => place.back = Some(Ok(back)),
+        }
         Ok(())
     }
 }
@@ -156,6 +206,15 @@ pub(super) enum Lost {
     Misplaced(String),
 }
 
+/// Copies what begins at `at`.
+fn cut<T: Copy>(out: &mut [T], all: &[T], at: usize) -> Result<(), Lost> {
+    let part = all.get(at..at + out.len());
+    let few =
+        || format!("{} elements were returned, which are too few for {} from {at}", all.len(), out.len());
+    out.copy_from_slice(part.ok_or_else(|| Lost::Misplaced(few()))?);
+    Ok(())
+}
+
 fn fill<T: Copy>(out: &mut [T], from: &[T]) -> Result<(), Lost> {
     if out.len() != from.len() {
         let why = format!("{} elements were returned instead of {}", from.len(), out.len());
@@ -171,13 +230,13 @@ fn put<T: Real>(call: &mut Call<'_>, numbers: &[i64], values: &[T]) -> Result<()
     fill(all_values, values)
 }
 
-/// The elements that are added up.
-fn elements(call: &Call<'_>, mut spare: Vec<Data>) -> Data {
-    match (call.dtype(0), spare.pop()) {
-        (DType::F64, Some(Data::F64(old))) => Data::F64(filled(old, [call.input(0)])),
-        (DType::F64, _) => Data::F64(filled(Vec::new(), [call.input(0)])),
-        (_, Some(Data::F32(old))) => Data::F32(filled(old, [call.input(0)])),
-        (_, _) => Data::F32(filled(Vec::new(), [call.input(0)])),
+/// The elements of these inputs, one input behind the other.
+fn elements(call: &Call<'_>, dtype: DType, inputs: Range<usize>, mut spare: Vec<Data>) -> Data {
+    match (dtype, spare.pop()) {
+        (DType::F64, Some(Data::F64(old))) => Data::F64(filled(old, inputs.map(|i| call.input(i)))),
+        (DType::F64, _) => Data::F64(filled(Vec::new(), inputs.map(|i| call.input(i)))),
+        (_, Some(Data::F32(old))) => Data::F32(filled(old, inputs.map(|i| call.input(i)))),
+        (_, _) => Data::F32(filled(Vec::new(), inputs.map(|i| call.input(i)))),
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     accord::Accord,
     collective::tree,
     served::Served,
-    travel::{Landing, Lost},
+    travel::{Landing, Lost, Route, Spots},
 };
 use crate::{
     exec::RunError,
@@ -30,13 +30,24 @@ pub(super) enum What {
     /// Puts rows of all replicas one after another.
     Gather,
     /// Starts the exchange of this number with other processes.
-    Bring(usize),
+    Bring(usize, Route),
     /// Puts where it belongs what came back.
-    Take(usize),
+    Take(usize, Spots),
     /// Asks servers for what an operation wants: which desk, and which of those who ask there.
     Ask(OpId, usize, usize),
     /// Puts where it belongs what they answered.
     Answer(OpId, usize, usize),
+}
+
+impl What {
+    /// For errors.
+    fn title(&self) -> String {
+        match self {
+            What::Bring(exchange, _) => format!("bring({exchange})"),
+            What::Take(exchange, _) => format!("take({exchange})"),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
 }
 
 /// The most blocks that a sum adds up.
@@ -82,11 +93,13 @@ impl Called {
                 gather(&mut call);
                 Ok(())
             }
-            What::Bring(exchange) => {
-                doing.landing().bring(*exchange, &mut call, doing.accord);
+            What::Bring(exchange, route) => {
+                doing.landing().bring(*exchange, route, &mut call, doing.accord);
                 Ok(())
             }
-            What::Take(exchange) => Ok(doing.landing().take(*exchange, &mut call)?),
+            What::Take(exchange, spots) => {
+                Ok(doing.landing().take(*exchange, spots, &mut call, doing.accord)?)
+            }
             What::Ask(op, desk, slot) => Ok(ask(&mut call, doing, *op, (*desk, *slot))?),
             What::Answer(op, desk, slot) => Ok(answer(&mut call, doing, *op, (*desk, *slot))?),
         }));
@@ -108,7 +121,7 @@ impl Called {
     fn failed(&self, what: &What, doing: Doing<'_>, why: Result<KernelError, String>) -> RunError {
         let (What::Op(id) | What::Ask(id, ..) | What::Answer(id, ..)) = what else {
             let why = why.map_or_else(|text| text, |kernel| kernel.to_string());
-            return RunError::Collectively { what: format!("{what:?}").to_lowercase(), why };
+            return RunError::Collectively { what: what.title(), why };
         };
         let op = doing.program.op(*id);
         let shown = op.inputs.iter().zip(self.step.inputs()).map(|(&id, operand)| {

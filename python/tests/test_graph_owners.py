@@ -1,0 +1,76 @@
+"""Reduce on several ranks: each parameter has an owner, and everything has the bits of AllReduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import batch, classifier
+from ranks import run_ranks
+
+import phalanx
+import phalanx.graph as fluid
+from phalanx.graph.errors import FetchError, StateError
+
+STEPS, SAMPLES = 3, 12
+
+
+def owned(reduce: str, devices: int, folder: str, resume: bool) -> dict[str, Any]:
+    """Trains with Adam, clipping and an average; everything in the scope, and what it took before it was gathered."""
+    rank, size = phalanx.rank(), phalanx.size()
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
+    startup.random_seed = rank
+    told: dict[str, Any] = {}
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        _, loss = classifier()
+        clip = fluid.clip.GradientClipByGlobalNorm(0.1)
+        fluid.optimizer.Adam(0.05, grad_clip=clip).minimize(loss)
+        average = fluid.optimizer.ExponentialMovingAverage(0.9)
+        average.update()
+        exe = fluid.Executor()
+        exe.run(startup)
+        if resume:
+            fluid.load(main, f"{folder}/saved")
+        build = fluid.BuildStrategy()
+        build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy[reduce]
+        build.gradient_scale_strategy = fluid.BuildStrategy.GradientScaleStrategy.BySamples
+        parallel = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, build_strategy=build, devices=devices)
+        for step in range(STEPS):
+            share = {name: np.array_split(value, size)[rank] for name, value in batch(SAMPLES, seed=step).items()}
+            told["loss"] = parallel.run([loss], feed=share)[0].tobytes()
+        kept = sorted(v.name for v in main.list_vars() if v.persistable)
+        states = [name for name in kept if "moment" in name]
+        told["bytes"] = sum(scope._store.bytes_of(name) for name in states)
+        if reduce == "Reduce" and size > 1:
+            with pytest.raises(StateError, match="owns it.*gather"):
+                [scope[name] for name in states]
+            with pytest.raises(StateError, match="gather"):
+                fluid.save(main, f"{folder}/{rank}")
+            with pytest.raises(FetchError, match="AllReduce"):
+                parallel.run([states[0]], feed=share)
+            with average.apply(exe):
+                told["average"] = {p.name: scope[p.name].tobytes() for p in main.all_parameters()}
+        else:
+            with average.apply(exe):
+                told["average"] = {p.name: scope[p.name].tobytes() for p in main.all_parameters()}
+        parallel.gather()
+        told["bits"] = {name: scope[name].tobytes() for name in kept}
+        if rank == 0 and not resume:
+            fluid.save(main, f"{folder}/saved")
+    return told
+
+
+@pytest.mark.parametrize(("n", "devices"), [(2, 1), (3, 2)])
+def test_owners_have_the_bits_of_all_reduce(n: int, devices: int, tmp_path: Path) -> None:
+    # PARA-1, STORE-3
+    wanted = run_ranks(n, owned, "AllReduce", devices, str(tmp_path), False)
+    got = run_ranks(n, owned, "Reduce", devices, str(tmp_path), False)
+    for key in ("loss", "bits", "average"):
+        assert [each[key] for each in got] == [each[key] for each in wanted], key
+    assert max(each["bytes"] for each in got) < wanted[0]["bytes"]
+    assert sum(each["bytes"] for each in got) == wanted[0]["bytes"]
+    # Two ranks go on with what n have saved.
+    on_two = [run_ranks(2, owned, reduce, 1, str(tmp_path), True) for reduce in ("AllReduce", "Reduce")]
+    assert on_two[0][0]["bits"] == on_two[1][0]["bits"] == on_two[1][1]["bits"]
