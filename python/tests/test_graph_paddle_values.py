@@ -242,9 +242,48 @@ def test_devices_without_a_dict_learn_nothing(world: World) -> None:
             exe.run([y], feed=[{"x": np.ones([2, 3], "float32")}])
 
 
+@pytest.mark.parametrize("reduce", ["AllReduce", "Reduce"])
+def test_rates_that_the_program_computes_are_one_on_all_devices(reduce: str) -> None:
+    # ASIDE-1
+    def trained(devices: int | None) -> tuple[list[float], bytes]:
+        main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
+            _, loss = classifier()
+            step = layers.cast(layers.autoincreased_step_counter(begin=1), "float32")
+            rate = layers.fill_constant([1], "float32", 0.4) / (step + 1.0)
+            fluid.optimizer.Momentum(rate, 0.9).minimize(loss)
+            fluid.Executor().run(startup)
+            build = fluid.BuildStrategy()
+            build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy[reduce]
+            build.gradient_scale_strategy = fluid.BuildStrategy.GradientScaleStrategy.BySamples
+            rates = []
+            exe = fluid.Executor()
+            if devices is not None:
+                parallel = fluid.ParallelExecutor(
+                    loss_name=loss.name, main_program=main, build_strategy=build, devices=devices
+                )
+            for seed in range(3):
+                if devices is None:
+                    got = exe.run(main, feed=batch(12, seed=seed), fetch_list=[rate])[0]
+                else:
+                    got = parallel.run([rate], feed=batch(12, seed=seed))[0]
+                rates.append(float(got.reshape(-1)[0]))
+                assert got.size == 1, "one value for all devices"
+            return rates, scope[main.all_parameters()[0].name].tobytes()
+
+    rates, weights = trained(None)
+    np.testing.assert_allclose(rates, [0.4 / 2, 0.4 / 3, 0.4 / 4], rtol=1e-6)
+    assert trained(1) == (rates, weights)
+    two, three = trained(2), trained(3)
+    assert two[0] == three[0] == rates
+    np.testing.assert_allclose(
+        np.frombuffer(two[1], "float32"), np.frombuffer(weights, "float32"), rtol=1e-4, atol=1e-6
+    )
+
+
 def test_rates_and_wrapped_optimizers_say_what_to_write(world: World) -> None:
     _, loss = classifier()
-    rate = layers.fill_constant([1], "float32", 0.1) * 2.0
+    rate = layers.reduce_mean(loss) * 2.0
     fluid.optimizer.SGD(rate).minimize(loss)
     with pytest.raises(fluid.GraphError, match="piecewise_decay"):
         fluid.ParallelExecutor(use_cuda=False, loss_name=loss.name, main_program=world.main, devices=2)

@@ -8,6 +8,7 @@
 //! - SSA-2: a buffer that lives in one run only is written by one node, and by the exchange that completes it.
 //! - SSA-3: all processes exchange the same buckets in the same order.
 
+mod aside;
 mod check;
 mod dump;
 mod error;

@@ -1,6 +1,7 @@
 //! Which operations are the network's and which are the update's, and what the replicas have of each variable.
 
 use super::{
+    aside::beside,
     error::BuildError,
     owners::{Owners, Update},
     strategy::Effective,
@@ -197,6 +198,16 @@ fn learned(program: &Program) -> Vec<VarId> {
 
 /// Updates, and what reads their results. Everything else, wherever it stands, is the network's.
 pub(super) fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
+    let is_tail = marked(program, &[])?;
+    if !is_tail.contains(&true) {
+        return Ok(is_tail);
+    }
+    let beside = beside(program, &is_tail);
+    if beside.is_empty() { Ok(is_tail) } else { marked(program, &beside) }
+}
+
+/// The same, where some operations are known to go with the update.
+fn marked(program: &Program, beside: &[OpId]) -> Result<Vec<bool>, BuildError> {
     let mut is_tail = vec![false; program.ops.len()];
     if !program.ops.iter().any(|op| op.role == Role::Loss) {
         return Ok(is_tail);
@@ -212,7 +223,7 @@ pub(super) fn tail(program: &Program) -> Result<Vec<bool>, BuildError> {
             let (update, op) = (program.op(update).site.clone(), op.name());
             return Err(BuildError::EarlyUpdate { op, site: program.op(id).site.clone(), update });
         }
-        if updates || read.is_some() || remakes() {
+        if updates || read.is_some() || remakes() || beside.contains(&id) {
             is_tail[id.index()] = true;
             op.outputs.iter().for_each(|out| fresh[out.index()] = read.or(Some(id)));
         }
