@@ -11,9 +11,10 @@ const WORLDS: [u32; 2] = [1, 3];
 /// Packages whose examples are ranks.
 const COMMUNICATING: [&str; 2] = ["phalanx", "phalanx-train"];
 /// Examples that would train for long, and what makes them short.
-const SHORT: [(&str, &[&str]); 4] = [
+const SHORT: [(&str, &[&str]); 5] = [
     ("checkpoint_bench", &["-", "8", "1"]),
     ("lenet", &["--epochs", "1", "--batch", "48"]),
+    ("reduce_bench", &["1"]),
     ("session_bench", &["-", "2"]),
     ("words", &["--steps", "20", "--words", "500"]),
 ];
