@@ -4,6 +4,7 @@ use crate::lent::LentTensor;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Where each of several tensors lies in a buffer: its first byte and its number of bytes.
+#[derive(Debug)]
 #[pyclass(frozen)]
 pub struct Packing {
     places: Vec<(usize, usize)>,
