@@ -79,6 +79,8 @@ pub struct Config {
     pub ways: Option<Vec<Way>>,
     /// Where rank 0 keeps which ways were the fastest when they were tried.
     pub explore: Option<String>,
+    /// The MPI library for `mpi=True`, `-mode m` and `check`; without it, the launcher's.
+    pub mpi_lib: Option<String>,
     /// The pipelined piece of a large operation.
     pub segment_bytes: u64,
     /// Small tensors of the engine travel together up to this size.
@@ -218,6 +220,12 @@ pub const KEYS: &[Key] = &[
         show: |c| c.explore.clone().unwrap_or_default(),
     },
     Key {
+        name: "PHALANX_MPI_LIB",
+        doc: "the MPI library that phalanx.ddl compares with, by name or path; unset: that of the launcher, mpirun or mpiexec",
+        set: |c, v| text(v).map(|t| c.mpi_lib = t),
+        show: |c| c.mpi_lib.clone().unwrap_or_default(),
+    },
+    Key {
         name: "PHALANX_SEGMENT_BYTES",
         doc: "the pipelined piece of a large operation, 4096 to 262144",
         set: |c, v| match v.parse() {
@@ -355,6 +363,7 @@ impl Default for Config {
             tiers: None,
             ways: None,
             explore: None,
+            mpi_lib: None,
             segment_bytes: 128 << 10,
             fusion_bytes: 8 << 20,
             cache_capacity: 4096,

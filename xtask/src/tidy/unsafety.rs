@@ -15,6 +15,10 @@ pub const FILES: &[(&str, &str)] = &[
         "crates/phalanx-net/src/board/process.rs",
         "the number of a socket that the launcher handed down, and a word when the process ends",
     ),
+    (
+        "crates/phalanx-mpi/src/library.rs",
+        "calls the MPI library of the launcher, which is loaded at run time",
+    ),
     ("crates/phalanx-net/src/forks.rs", "what runs in a forked child"),
     ("crates/phalanx-net/tests/forked.rs", "forks while a world lives"),
     ("crates/phalanx-net/tests/inputs/mod.rs", "counts what decoders allocate"),
