@@ -1,6 +1,6 @@
 //! Says which build this is: the version, and a digest of the sources of the crates whose ranks talk to each other.
 //!
-//! Ranks must make the same plans, lay out the same memory and send the same messages; every source file of core, net and collective can change
+//! Ranks must make the same plans, lay out the same memory and send the same messages; every source file of core, mpi, net and collective can change
 //! one of these, and a manual protocol version would be forgotten. A digest of the files needs no git, is the same in a clone and in a
 //! tarball, sees changes that were not committed, and changes only with files for which this crate is compiled again anyway.
 
@@ -13,7 +13,7 @@ use std::{
 fn main() -> io::Result<()> {
     let mut cargo = io::stdout();
     let mut digest = Digest::default();
-    for krate in ["phalanx-core", "phalanx-net", "phalanx-collective"] {
+    for krate in ["phalanx-core", "phalanx-mpi", "phalanx-net", "phalanx-collective"] {
         // Where only this crate was unpacked, the versions of the others are what Cargo chose.
         let src = Path::new("..").join(krate).join("src");
         let src = if krate == "phalanx-collective" { Path::new("src").to_path_buf() } else { src };

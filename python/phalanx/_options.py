@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +18,19 @@ from phalanx import _phalanx
 from phalanx._arguments import checked_op
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Sum
+
+#: Whether MPI does the allreduces of this thread, and how far results may be from a baseline.
+_manner: ContextVar[tuple[bool, float]] = ContextVar("phalanx_manner", default=(False, 0.0))
+
+
+@contextmanager
+def manner(mpi: bool, check: float) -> Iterator[None]:
+    """Allreduces that this thread submits meanwhile are done so, as all ranks agree on."""
+    token = _manner.set((mpi, check))
+    try:
+        yield
+    finally:
+        _manner.reset(token)
 
 
 @dataclass(slots=True)
@@ -58,6 +73,7 @@ class Options:
         device: int = -1,
     ) -> _phalanx.Operation:
         """Hands an operation to the engine."""
+        mpi, check = _manner.get() if kind == "allreduce" else (False, 0.0)
         return _phalanx.submit(
             kind,
             tensors,
@@ -73,4 +89,6 @@ class Options:
             device=device,
             grouped=self.grouped,
             awaited=self.awaited,
+            mpi=mpi,
+            check=check,
         )

@@ -25,7 +25,8 @@ import numpy as np
 
 import phalanx.numpy as _arrays
 from phalanx import _phalanx, _world
-from phalanx.exceptions import CheckError, MismatchError, UnsupportedError
+from phalanx._options import manner
+from phalanx.exceptions import CheckError, MismatchError, NoMpiError
 from phalanx.reductions import Average, Max, Min, Product, Sum
 
 T = TypeVar("T")
@@ -42,13 +43,19 @@ class Learner(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """One tier of the shape, and what this rank has sent along it. Times are taken with ``-dump_iter``."""
+    """One tier of the shape, what it does, and what this rank has sent along it. Times are taken with ``-dump_iter``."""
 
     ranks: int
     way: str
     bytes: int
     messages: int
     seconds: float
+
+
+class Report(list[Tier]):
+    """The tiers, and what the last ``check`` compared with: MPI, or all inputs gathered, and then why not MPI."""
+
+    baseline: str | None = None
 
 
 def init(num_gpu: int | None = None, mode: str | None = None) -> Learner:
@@ -101,9 +108,11 @@ def groups() -> list[list[int]]:
     return _phalanx.ddl_groups()
 
 
-def report() -> list[Tier]:
-    """What this rank has sent along each tier so far."""
-    return [Tier(*line) for line in _phalanx.ddl_report()]
+def report() -> Report:
+    """What this rank has sent along each tier since :func:`init`, and what results are compared with."""
+    made = Report(Tier(*line) for line in _phalanx.ddl_report())
+    made.baseline = _phalanx.ddl_baseline()
+    return made
 
 
 def finalize() -> None:
@@ -151,8 +160,10 @@ def bcast(x: T, name: str | None = None) -> T:
 def allreduce(x: T, op: str = "sum", mpi: bool = False, check: float = 0.0, name: str | None = None) -> T:
     """Reduces over all ranks: ``op`` is sum, avg, min, max or prod.
 
-    ``check`` compares the result with all inputs, gathered and reduced in double precision; where it is further off than
-    that fraction, all ranks raise :class:`phalanx.CheckError` and write ``ddl.dumpRRR``.
+    ``mpi`` lets MPI_Allreduce do it, under mpirun of Open MPI or MPICH; elsewhere all ranks raise ``NoMpiError``.
+    ``check`` compares the result with MPI's, or without MPI with all inputs, gathered and reduced in double precision; where
+    it is further off than that fraction, all ranks raise :class:`phalanx.CheckError` and write ``ddl.dumpRRR``. Both are the
+    same on all ranks.
     """
     return _reduced([x], op, mpi, check, name, None)[0]
 
@@ -217,8 +228,8 @@ def _reduced(
     number = _OPS.get(op) if isinstance(op, str) else None
     if number is None:
         raise ValueError(f"op must be sum, avg, min, max or prod, not {op!r}")
-    if mpi:
-        raise UnsupportedError("mpi=True is not built: leave it out; check= compares with a gathered baseline")
+    if not isinstance(mpi, bool):
+        raise ValueError(f"mpi must be True or False, not {mpi!r}")
     if isinstance(check, bool) or not isinstance(check, (int, float)) or not 0.0 <= check < float("inf"):
         raise ValueError(f"check must be a fraction such as 0.17, or 0 for no check, not {check!r}")
     for x in xs:
@@ -227,8 +238,10 @@ def _reduced(
         raise ValueError("arrays and tensors are mixed in one call: convert them with torch.as_tensor()")
     full = None if name is None else f"ddl.{name}"
     _wait_for_device(xs[0], 1)
-    _phalanx.ddl_begin(name or "")
-    results = _run(xs, number, full, grouped)
+    # Arrays without names are told apart by what they are.
+    _phalanx.ddl_begin(name or f"{op} of " + ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in xs))  # type: ignore[attr-defined]
+    with manner(mpi, float(check)):
+        results = _run(xs, number, full, grouped)
     due = _phalanx.ddl_end()
     told = _phalanx.ddl_rebind_due()
     _wait_for_device(xs[0], 2)
@@ -237,7 +250,7 @@ def _reduced(
             [name or "allreduce"] if len(xs) == 1 else [f"{name or 'allreduce'}[{i}]" for i in range(len(xs))]
         )
         for x, result, label in zip(xs, results, labels, strict=True):
-            _compare(x, result, label, number, float(check))
+            _compare(x, result, label, number, float(check), is_mpi=mpi)
     if due is not None:
         said = _arrays.allgather(np.array(due), name="ddl.dump")
         text = _phalanx.ddl_shown(said.tolist())
@@ -273,20 +286,35 @@ def _lent(x: Any) -> tuple[Any, Any]:
     return row, _arrays._lend(row)
 
 
-def _compare(x: Any, result: Any, label: str, op: int, rtol: float) -> None:
-    sent, _ = _lent(x)
-    if _is_tensor(x):
+def _other(sent: Any, label: str, op: int, is_mpi: bool) -> tuple[Any, bool]:
+    """What a result is compared with, and whether it is MPI's: all inputs, where MPI is not there or would judge itself."""
+    if not is_mpi and _phalanx.ddl_may_ask_mpi():
+        try:
+            with manner(True, 0.0):
+                return _run([sent], op, f"ddl.mpi.{label}", False)[0], True
+        except NoMpiError as why:
+            _phalanx.ddl_without_mpi(str(why))
+    if _is_tensor(sent):
         import phalanx.torch
 
-        everyone: Any = phalanx.torch.allgather(sent, name=f"ddl.check.{label}")
-    else:
-        everyone = _arrays.allgather(sent, name=f"ddl.check.{label}")
-    kept, gathered = _lent(everyone)
+        return phalanx.torch.allgather(sent, name=f"ddl.check.{label}"), False
+    return _arrays.allgather(sent, name=f"ddl.check.{label}"), False
+
+
+def _compare(x: Any, result: Any, label: str, op: int, rtol: float, *, is_mpi: bool) -> None:
+    sent, _ = _lent(x)
+    other, by_mpi = _other(sent, label, op, is_mpi)
+    kept, base = _lent(other)
     mine, lent = _lent(result)
-    record, faults = _phalanx.ddl_judge(lent, gathered, op, rtol, None)
+    record, faults = _phalanx.ddl_judge(lent, base, by_mpi, op, rtol)
     del kept, mine
     records = _arrays.allgather(np.array(record), name=f"ddl.verdict.{label}").tolist()
-    found = _phalanx.ddl_verdict(label, records, faults, lent[1], op, rtol)
+    index = _phalanx.ddl_found(label, records, lent[1], by_mpi)
+    if index is None:
+        return
+    is_bad = not np.isfinite(float(sent[index]))
+    told = _arrays.allgather(np.array([int(is_bad)]), name=f"ddl.blame.{label}").tolist()
+    found = _phalanx.ddl_verdict(label, records, told, faults, lent[1], by_mpi, op, rtol)
     if found is not None:
         culprit, index, value, baseline, text = found
         raise CheckError(text, rank=culprit, tensor=label, index=index, value=value, baseline=baseline)
@@ -303,6 +331,7 @@ __all__ = [
     "Bcast",
     "Init",
     "Learner",
+    "Report",
     "Tier",
     "allreduce",
     "allreduce_n",

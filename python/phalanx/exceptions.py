@@ -62,6 +62,10 @@ class UnsupportedError(PhalanxError, ValueError):
     """The operation is not supported for these arguments."""
 
 
+class NoMpiError(UnsupportedError):
+    """MPI was asked for and cannot be used; all ranks raise it, and the engine keeps running."""
+
+
 class NotInitializedError(PhalanxError, ValueError):
     """``init()`` has not been called, or ``shutdown()`` was called."""
 

@@ -115,7 +115,8 @@ def wrong(folder: str) -> None:
     for value, why in [
         ({"op": "mean"}, "op must be sum"),
         ({"check": -1.0}, "check must be a fraction"),
-        ({"mpi": True}, "mpi=True is not built"),
+        ({"mpi": True}, "MPI cannot be used: no MPI started this process"),
+        ({"mpi": 1}, "mpi must be True or False"),
     ]:
         with pytest.raises(ValueError, match=why):
             ddl.allreduce(np.ones(1), **value)
@@ -132,7 +133,7 @@ def refused() -> None:
         (None, "-mode q:2", '"q" is not a mode'),
         (None, "-mode n:2x3", "shape 2x3 holds 6 ranks, but the world has 2"),
         (5, "-mode n:2", "num_gpu is 5, but the host of rank"),
-        (None, "-mode m:2", "-mode m is not built"),
+        (None, "-mode m:2", "-mode m needs MPI: MPI cannot be used: no MPI started this process"),
         (0, None, "num_gpu must be a positive number"),
     ]:
         with pytest.raises(ValueError, match=why):
@@ -143,6 +144,80 @@ def refused() -> None:
 
 def test_options_that_do_not_fit_are_refused_and_others_can_follow() -> None:
     run_ranks(2, refused)
+
+
+def one_sided() -> None:
+    learner = _fresh(None)
+    with pytest.raises(phalanx.MismatchError, match="rank 0 has check 0.5, but rank 1 has no check"):
+        ddl.allreduce(np.ones(2), check=0.5 if learner.rank == 0 else 0.0, name="w")
+    assert ddl.allreduce(np.ones(2), check=0.5, name="w").tolist() == [2.0, 2.0]
+    assert (ddl.report().baseline or "").startswith("all inputs gathered and reduced as f64 in rank order; not MPI: ")
+    ddl.finalize()
+
+
+def test_a_check_on_one_rank_only_is_an_error_on_all() -> None:
+    run_ranks(2, one_sided)
+
+
+def exact() -> None:
+    learner = _fresh(None)
+    big = 2**53 + 1
+    x = np.array([big if learner.rank == 0 else 0])
+    assert ddl.allreduce(x, check=1e-300, name="big").tolist() == [big]
+    ddl.finalize()
+
+
+def test_large_integers_pass_a_check() -> None:
+    run_ranks(2, exact)
+
+
+def unwritable(folder: str) -> None:
+    learner = _fresh(None)
+    os.chdir(folder)
+    Path(f"ddl.dump{learner.rank:03}").mkdir(exist_ok=True)
+    with pytest.raises(phalanx.CheckError):
+        ddl.allreduce(np.array([float("nan")]), check=0.1, name="bad")
+    ddl.finalize()
+
+
+def test_a_dump_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    run_ranks(2, unwritable, str(tmp_path))
+
+
+def unnamed() -> list[str]:
+    _fresh("-mode n:2 -dump_iter 3")
+    said: list[str] = []
+    shown = ddl._phalanx.ddl_shown
+    try:
+        ddl._phalanx.ddl_shown = lambda words: said.append(shown(words)) or said[-1]  # type: ignore[assignment,func-returns-value]
+        for _ in range(7):
+            ddl.allreduce(np.ones(4))
+            ddl.allreduce(np.ones(5))
+            ddl.allreduce_n([np.ones(2), np.ones(3)])
+    finally:
+        ddl._phalanx.ddl_shown = shown
+    ddl.finalize()
+    return [text.splitlines()[0].split(" in ")[0] for text in said]
+
+
+def test_arrays_without_names_are_told_apart_by_what_they_are() -> None:
+    # The first comes again six times: three iterations, twice.
+    assert run_ranks(2, unnamed) == [["DDL, 3 iterations"] * 2] * 2
+
+
+def counted() -> None:
+    phalanx.shutdown()
+    for _ in range(2):
+        ddl.init(None, "-mode r:2")
+        assert [tier.way for tier in ddl.report()] == ["ring"]
+        assert ddl.report()[0].bytes == 0
+        ddl.allreduce(np.ones(100_000), name="w")
+        assert ddl.report()[0].bytes == 800_000
+        ddl.finalize()
+
+
+def test_counters_begin_with_init() -> None:
+    run_ranks(2, counted)
 
 
 def dumped(capture: str) -> None:

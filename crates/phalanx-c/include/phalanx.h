@@ -497,6 +497,13 @@ int32_t ddl_allreduce(void *buffer,
                       int32_t dtype,
                       int32_t op);
 
+// As ddl_allreduce(), but MPI_Allreduce does it: for comparison, under mpirun of Open MPI or MPICH.
+// Elsewhere it fails on all ranks, and the engine goes on.
+//
+// The caller promises:
+// `buffer` holds `n` elements.
+int32_t ddl_allreduce_by_mpi(void *buffer, size_t n, int32_t dtype, int32_t op);
+
 // Reduces several vectors over all ranks, in place: all or none. `counts` has the elements of each.
 //
 // The caller promises:

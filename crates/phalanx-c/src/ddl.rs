@@ -138,6 +138,19 @@ pub unsafe extern "C" fn ddl_allreduce(buffer: *mut c_void, n: usize, dtype: i32
     })
 }
 
+/// As ddl_allreduce(), but MPI_Allreduce does it: for comparison, under mpirun of Open MPI or MPICH.
+/// Elsewhere it fails on all ranks, and the engine goes on.
+///
+/// # Safety
+/// `buffer` holds `n` elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddl_allreduce_by_mpi(buffer: *mut c_void, n: usize, dtype: i32, op: i32) -> i32 {
+    code(|| {
+        // SAFETY: the header asks the same of the caller; this call returns when the operation is done.
+        run(Request::allreduce(unsafe { vector(buffer, n, dtype)?.lend() }).by_mpi(), op)
+    })
+}
+
 /// Reduces several vectors over all ranks, in place: all or none. `counts` has the elements of each.
 ///
 /// # Safety

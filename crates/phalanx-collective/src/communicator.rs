@@ -11,11 +11,12 @@ use crate::{
     explore::Exploration,
     invoke::{Ask, Hands},
     meter::{Meter, TierTraffic},
+    mpi::MpiDoor,
     plan::{
         self, Algorithm, Wiring,
         step::{CollectiveOp, Layout},
     },
-    run::ear::Ear,
+    run::{ear::Ear, exchange::WireFault},
 };
 use phalanx_core::{Config, DType, Element, Rank, ReduceOp, Topology, Transport};
 use phalanx_net::{
@@ -74,6 +75,8 @@ pub struct Communicator {
     /// Engines this communicator has served.
     pub(crate) n_engines: u32,
     pub(crate) ear: Option<Ear>,
+    pub(crate) mpi: MpiDoor,
+    pub(crate) fault: Option<Arc<WireFault>>,
 }
 
 impl Communicator {
@@ -152,6 +155,8 @@ impl Communicator {
             segment_bytes: world.config().segment_bytes,
             n_engines: 0,
             ear: None,
+            mpi: MpiDoor::default(),
+            fault: None,
             world,
         })
     }
@@ -212,7 +217,7 @@ impl Communicator {
     /// Changes how large operations are cut and which algorithm runs them; every rank does so between the same calls.
     pub(crate) fn tune(&mut self, segment_bytes: u64, algorithm: Option<&str>) {
         self.segment_bytes = segment_bytes;
-        let wanted = algorithm.or(self.world.config().algorithm.as_deref());
+        let wanted = algorithm.filter(|_| self.wiring.is_none()).or(self.world.config().algorithm.as_deref());
         self.forced = wanted.and_then(|name| name.parse().ok());
         self.cache = Cache::new();
     }
@@ -227,6 +232,8 @@ impl Communicator {
         wiring.grid.tiers().check(self.size())?;
         self.wiring = Some(wiring);
         self.exploration = None;
+        // What was sent along another shape is not this one's.
+        self.meter = Arc::default();
         self.cache = Cache::new();
         Ok(())
     }
@@ -236,6 +243,7 @@ impl Communicator {
         let wiring = configured(self.world.config(), &self.topology);
         self.wiring = wiring.expect("it was made when this communicator was").filter(|_| self.number == 0);
         self.exploration = None;
+        self.mpi.climb_no_more();
         self.cache = Cache::new();
     }
 
@@ -460,6 +468,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        // While the world is there: ranks end MPI together.
+        self.mpi = MpiDoor::default();
         if self.number != 0 {
             self.world.close_links(self.number);
         }

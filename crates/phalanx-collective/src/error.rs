@@ -38,6 +38,9 @@ pub enum Error {
         n_workers.saturating_sub(1)
     )]
     Serves { rank: Rank, n_workers: u32 },
+    /// All ranks get it alike, and the world goes on.
+    #[error("MPI cannot be used: {why} (rank {rank})")]
+    NoMpi { rank: Rank, why: String },
     #[error("this world already has its communicator; split() makes others")]
     WorldTaken,
     #[error(

@@ -54,7 +54,8 @@ impl Communicator {
         let trial = self.begin_trial(&ask)?;
         self.calls += 1;
         // Bytes that another rank writes into memory that a failed call gave back to its owner must not be able to become an invalid bool.
-        let memory = if ask.dtype == DType::Bool { Memory::Private } else { self.memory_of(&hands) };
+        let is_private = ask.dtype == DType::Bool || self.leaves_the_arena();
+        let memory = if is_private { Memory::Private } else { self.memory_of(&hands) };
         let mut outcome = self.attempt(&ask, memory, reduction.as_ref(), &mut hands);
         if matches!(outcome, Err(Stop::MixedMemory)) {
             outcome = self.attempt(&ask, Memory::Private, reduction.as_ref(), &mut hands);
@@ -66,7 +67,7 @@ impl Communicator {
         }
     }
 
-    fn stopped(&mut self, stop: Stop) -> Error {
+    pub(crate) fn stopped(&mut self, stop: Stop) -> Error {
         match stop {
             Stop::Net(error) => {
                 let mine = error.doom(self.world.rank());
@@ -131,6 +132,7 @@ impl Communicator {
             patience: self.world.patience(),
             timeout: self.world.config().timeout,
             told: false,
+            fault: self.fault.as_deref(),
         };
         let clock = self.meter.is_timing().then_some(Clock { meter: &self.meter, tiers: &made.tiers });
         run::run(plan, &mut buffers, reduction, (arena, &mut links), clock)?;
@@ -178,6 +180,8 @@ impl Communicator {
     /// What tells ways apart for an allreduce of this size: those with the same label run the same plan. The same on every rank.
     pub(crate) fn label(&self, bytes: u64, ways: &[Way]) -> (Algorithm, Vec<Way>) {
         let wiring = self.wiring.as_ref().map(|w| Wiring { grid: w.grid.clone(), ways: ways.to_vec() });
+        // Ranks of one host leave its memory only where they are told to.
+        let wiring = if self.topology.n_hosts() == 1 { self.wiring.clone() } else { wiring };
         let request = PlanRequest {
             op: CollectiveOp::Allreduce,
             layout: Layout::Whole { len: explore::bucket(bytes) },
@@ -193,6 +197,12 @@ impl Communicator {
         let algorithm = self.algorithm(&request);
         let by_ways = matches!(algorithm.name(), "tiers" | "tiers-pipelined" | "tiers-overlapped");
         (algorithm, if by_ways { ways.to_vec() } else { Vec::new() })
+    }
+
+    /// Whether ranks that share a host were told to use links all the same.
+    fn leaves_the_arena(&self) -> bool {
+        let wiring = self.wiring.as_ref().filter(|_| self.topology.n_hosts() == 1);
+        wiring.is_some_and(|wiring| wiring.n_arena_tiers(&self.topology) == 0)
     }
 
     /// Whether this rank's buffers are where every rank of the communicator could reach them.

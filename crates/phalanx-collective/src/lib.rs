@@ -11,6 +11,7 @@ mod error;
 mod explore;
 mod invoke;
 mod meter;
+mod mpi;
 pub mod plan;
 mod run;
 mod split;
@@ -41,3 +42,5 @@ pub use communicator::{Communicator, Scale};
 pub use error::Error;
 pub use explore::saved::ExploreError;
 pub use meter::{Meter, TierTraffic};
+#[doc(hidden)]
+pub use run::exchange::WireFault;

@@ -5,6 +5,7 @@ mod bell;
 mod build_id;
 mod burden;
 mod collectives;
+mod ddl;
 mod engine;
 mod engine_faults;
 mod engines_again;

@@ -66,7 +66,7 @@ pub enum MpiError {
 type Job = Box<dyn FnOnce(&mut Library) + Send>;
 
 /// Says whether to go on waiting for MPI, given how long that has taken.
-pub type Patience = Arc<dyn Fn(Duration) -> bool + Send + Sync>;
+pub type GoOn = Arc<dyn Fn(Duration) -> bool + Send + Sync>;
 
 /// This rank's place along one tier: ranks of one colour form a group, ordered by their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct Mpi {
     library: String,
     version: String,
     size: u32,
-    patience: Patience,
+    patience: GoOn,
     /// A call did not come back.
     is_stuck: bool,
 }
@@ -94,7 +94,7 @@ impl fmt::Debug for Mpi {
 
 impl Mpi {
     /// Loads the library that is named here, or that this process has loaded, or that belongs to the launcher. Nothing is initialised yet.
-    pub fn load(named: Option<&str>, patience: Patience) -> Result<Mpi, MpiError> {
+    pub fn load(named: Option<&str>, patience: GoOn) -> Result<Mpi, MpiError> {
         let candidates = find::candidates(named, &find::maps(), |name| std::env::var_os(name).is_some())?;
         let (jobs, orders) = channel::<Job>();
         let (tell, told) = sync_channel(1);
@@ -195,11 +195,7 @@ impl Drop for Mpi {
     }
 }
 
-fn wait<T>(
-    told: &std::sync::mpsc::Receiver<T>,
-    patience: &Patience,
-    doing: &'static str,
-) -> Result<T, MpiError> {
+fn wait<T>(told: &std::sync::mpsc::Receiver<T>, patience: &GoOn, doing: &'static str) -> Result<T, MpiError> {
     let began = Instant::now();
     loop {
         match told.recv_timeout(LOOK) {
@@ -210,5 +206,25 @@ fn wait<T>(
                 return Err(MpiError::GivenUp { doing, waited_s: began.elapsed().as_secs_f64() });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_never_comes_back_is_given_up_and_no_other_is_made() {
+        let (jobs, orders) = channel();
+        let patience: GoOn = Arc::new(|waited| waited < Duration::from_millis(30));
+        let library = String::new();
+        let mut mpi =
+            Mpi { jobs: Some(jobs), version: library.clone(), library, size: 2, patience, is_stuck: false };
+        for _ in 0..2 {
+            let refused = mpi.allreduce(&mut [0; 4], DType::I32, ReduceOp::Sum).unwrap_err();
+            assert!(matches!(refused, MpiError::GivenUp { doing: "MPI_Allreduce", .. }), "MPI-1: {refused}");
+        }
+        drop(mpi);
+        assert_eq!(orders.into_iter().count(), 1, "MPI-1: nothing is asked of a thread that is held up");
     }
 }

@@ -2,17 +2,19 @@
 
 use crate::{error, lent::LentTensor, state};
 use phalanx_collective::{
-    Meter,
+    Communicator, Meter,
     ddl::{
-        DdlOptions, Iterations, Rebinder, TierReport, Tolerance,
-        check::{self, DumpHead, GATHERED, OffElement},
+        Baseline, DdlOptions, Iterations, Rebinder, TierReport, Tolerance,
+        check::{self, Against, CheckError, DumpHead, Number, OffElement},
+        used_ways,
     },
     plan::Wiring,
 };
-use phalanx_core::{DType, Rank, ReduceOp, Way};
+use phalanx_core::{Rank, ReduceOp};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -22,6 +24,9 @@ pub struct DdlState {
     pub options: DdlOptions,
     pub wiring: Wiring,
     pub meter: Arc<Meter>,
+    used: Vec<&'static str>,
+    /// A lock because every thread of Python's may call; held for moments.
+    baseline: Mutex<Baseline>,
     /// A lock because every thread of Python's may call; never held while anything waits.
     turns: Mutex<(Iterations, Option<Instant>)>,
     /// The same; a thread that moves the process holds it for a few system calls.
@@ -29,15 +34,21 @@ pub struct DdlState {
 }
 
 impl DdlState {
-    pub fn new(options: DdlOptions, wiring: Wiring, meter: Arc<Meter>) -> DdlState {
+    pub fn new(options: DdlOptions, wiring: Wiring, communicator: &Communicator) -> DdlState {
+        let (meter, used) = (communicator.meter(), used_ways(communicator, &wiring));
+        let baseline = Mutex::new(Baseline::new(communicator.mpi_version(), options.is_by_mpi()));
         meter.take_times(options.dump_iter > 0);
         let turns = Mutex::new((Iterations::new(options.dump_iter), None));
         let rebinder = Mutex::new((Rebinder::new(options.rebind_iter), None));
-        DdlState { options, wiring, meter, turns, rebinder }
+        DdlState { options, wiring, meter, used, baseline, turns, rebinder }
     }
 
     fn report(&self) -> TierReport {
-        TierReport::new(&self.wiring, &self.meter.read())
+        TierReport::new(&self.wiring, &self.used, &self.meter.read())
+    }
+
+    fn baseline(&self) -> MutexGuard<'_, Baseline> {
+        self.baseline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,12 +72,37 @@ type ShapeTuple = (Vec<u32>, Vec<&'static str>, u32, u8, u8);
 /// Ranks, way, bytes, messages and seconds of a tier.
 type TierTuple = (u32, &'static str, u64, u64, f64);
 /// Rank, index, value, baseline, text.
-type FoundTuple = (u32, u64, f64, f64, String);
+type FoundTuple = (u32, u64, Value, Value, String);
+
+/// An integer or a float.
+#[derive(Clone, Copy, Debug, FromPyObject, IntoPyObject)]
+pub enum Value {
+    Whole(i64),
+    Real(f64),
+}
+
+impl From<Number> for Value {
+    fn from(number: Number) -> Value {
+        match number {
+            Number::Whole(x) => Value::Whole(x),
+            Number::Real(x) => Value::Real(x),
+        }
+    }
+}
+
+impl From<Value> for Number {
+    fn from(value: Value) -> Number {
+        match value {
+            Value::Whole(x) => Number::Whole(x),
+            Value::Real(x) => Number::Real(x),
+        }
+    }
+}
 
 #[pyfunction]
 pub fn ddl_shape(py: Python<'_>) -> PyResult<ShapeTuple> {
     with(py, |ddl, running| {
-        let ways = ddl.wiring.ways.iter().map(|way| way.name()).collect();
+        let ways = ddl.used.clone();
         let n_hosts = running.world().workers().n_hosts();
         let DdlOptions { dev_sync, dbg_level, .. } = ddl.options;
         (ddl.wiring.grid.tiers().dims().to_vec(), ways, n_hosts, dev_sync, dbg_level)
@@ -102,7 +138,7 @@ pub fn ddl_report(py: Python<'_>) -> PyResult<Vec<TierTuple>> {
         let lines = ddl.report().tiers.into_iter();
         let line = lines.map(|l| {
             let traffic = l.traffic;
-            (l.n_ranks, l.way.name(), traffic.bytes, traffic.messages, traffic.time.as_secs_f64())
+            (l.n_ranks, l.way, traffic.bytes, traffic.messages, traffic.time.as_secs_f64())
         });
         line.collect()
     })
@@ -159,7 +195,7 @@ pub fn ddl_shown(py: Python<'_>, all: Vec<f64>) -> PyResult<String> {
     })
 }
 
-type Record = (u64, f64, f64, Option<u32>);
+type Record = (u64, Value, Value, Option<u32>);
 
 fn reduction(op: u8) -> PyResult<ReduceOp> {
     let known = [(0, ReduceOp::Average), (1, ReduceOp::Sum), (3, ReduceOp::Min), (4, ReduceOp::Max)];
@@ -169,40 +205,90 @@ fn reduction(op: u8) -> PyResult<ReduceOp> {
         .ok_or_else(|| PyValueError::new_err(format!("no reduction of DDL has the number {op}")))
 }
 
-/// What this rank tells the others of its worst fault, and its faults.
+/// Whether a check may ask MPI.
+#[pyfunction]
+pub fn ddl_may_ask_mpi(py: Python<'_>) -> PyResult<bool> {
+    with(py, |ddl, _| ddl.baseline().may_be_mpi())
+}
+
+/// Notes why MPI is not asked.
+#[pyfunction]
+pub fn ddl_without_mpi(py: Python<'_>, why: String) -> PyResult<()> {
+    with(py, |ddl, _| ddl.baseline().go_without(why))
+}
+
+/// What the last check compared with, if there was one.
+#[pyfunction]
+pub fn ddl_baseline(py: Python<'_>) -> PyResult<Option<String>> {
+    with(py, |ddl, _| ddl.baseline().last())
+}
+
+/// What this rank tells the others of its worst fault, and its faults. `other` has all inputs, or MPI's result.
 #[pyfunction]
 pub fn ddl_judge(
     py: Python<'_>,
     result: LentTensor,
-    gathered: LentTensor,
+    other: LentTensor,
+    by_mpi: bool,
     op: u8,
     rtol: f64,
-    atol: Option<f64>,
-) -> PyResult<(Vec<f64>, Vec<Record>)> {
+) -> PyResult<(Vec<i64>, Vec<Record>)> {
     let op = reduction(op)?;
     Ok(py.detach(move || {
-        let (result, gathered) = (result.0, gathered.0);
-        let tolerance = Tolerance { rtol, atol };
-        let faults = check::judge(result.dtype(), op, result.bytes(), gathered.bytes(), tolerance);
+        let (result, other) = (result.0, other.0);
+        let tolerance = Tolerance { rtol, atol: None };
+        let against = if by_mpi { Against::Result(other.bytes()) } else { Against::Gathered(other.bytes()) };
+        let faults = check::judge(result.dtype(), op, result.bytes(), against, tolerance);
         let record = check::record(&faults).to_vec();
-        (record, faults.into_iter().map(|f| (f.index, f.value, f.baseline, f.nan_from)).collect())
+        let faults = faults.into_iter().map(|f| (f.index, f.value.into(), f.baseline.into(), f.nan_from));
+        (record, faults.collect())
     }))
 }
 
-/// What all ranks raise, as (rank, index, value, baseline, text), if anything; this rank's faults are written to `ddl.dumpRRR`, and a file that
-/// cannot be written is said.
+fn found(
+    py: Python<'_>,
+    tensor: &str,
+    records: &[i64],
+    code: u8,
+    by_mpi: bool,
+) -> PyResult<Option<(CheckError, String)>> {
+    let dtype = crate::lent::dtype(code)?;
+    with(py, |ddl, _| {
+        let baseline = ddl.baseline().used(by_mpi);
+        check::verdict(tensor, dtype, records, &baseline).map(|error| (error, baseline))
+    })
+}
+
+/// The element that all ranks raise, if anything; ranks then tell each other whose input was not a finite number there.
 #[pyfunction]
+pub fn ddl_found(
+    py: Python<'_>,
+    tensor: &str,
+    records: Vec<i64>,
+    code: u8,
+    by_mpi: bool,
+) -> PyResult<Option<u64>> {
+    Ok(found(py, tensor, &records, code, by_mpi)?.map(|(error, _)| error.index))
+}
+
+/// What all ranks raise, as (rank, index, value, baseline, text); this rank's faults are written to `ddl.dumpRRR`, and a file that cannot be written
+/// is said.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "arguments of Python")]
 pub fn ddl_verdict(
     py: Python<'_>,
     tensor: &str,
-    records: Vec<f64>,
+    records: Vec<i64>,
+    told: Vec<i64>,
     faults: Vec<Record>,
     code: u8,
+    by_mpi: bool,
     op: u8,
     rtol: f64,
 ) -> PyResult<Option<FoundTuple>> {
-    let Some(found) = check::verdict(tensor, &records) else { return Ok(None) };
-    let (dtype, op): (DType, ReduceOp) = (crate::lent::dtype(code)?, reduction(op)?);
+    let Some((mut found, baseline)) = found(py, tensor, &records, code, by_mpi)? else { return Ok(None) };
+    found.nan_from = check::blame(&told);
+    let (dtype, op) = (crate::lent::dtype(code)?, reduction(op)?);
     let text = found.to_string();
     with(py, |ddl, running| {
         let head = DumpHead {
@@ -211,18 +297,19 @@ pub fn ddl_verdict(
             dtype: dtype.name(),
             op: op.name(),
             tiers: &ddl.wiring.grid.tiers().to_string(),
-            ways: &Way::show(&ddl.wiring.ways),
-            baseline: GATHERED,
+            ways: &ddl.used.join(","),
+            baseline: &baseline,
             rtol,
             error: &text,
         };
-        let faults: Vec<OffElement> = faults
-            .into_iter()
-            .map(|(index, value, baseline, nan_from)| OffElement { index, value, baseline, nan_from })
-            .collect();
-        if let Err(why) = check::dump(&head, &faults) {
-            phalanx_net::voice::warn(&format!("ddl.dump{:03} cannot be written: {why}", head.rank));
-        }
+        let fault = |(index, value, baseline, nan_from): Record| OffElement {
+            index,
+            value: value.into(),
+            baseline: baseline.into(),
+            nan_from,
+        };
+        let faults: Vec<OffElement> = faults.into_iter().map(fault).collect();
+        check::dump(Path::new(""), &head, &faults);
     })?;
-    Ok(Some((found.rank.0, found.index, found.value, found.baseline, text)))
+    Ok(Some((found.rank.0, found.index, found.value.into(), found.baseline.into(), text)))
 }

@@ -93,6 +93,7 @@ pub fn of_collective(py: Python<'_>, error: &Error) -> PyErr {
         Error::Net(NetError::Late { rank, .. } | NetError::GaveUp { rank, .. }) => {
             raise(py, "FailureError", &text, &[("rank", Detail::Number(rank.0))])
         }
+        Error::NoMpi { .. } => raise(py, "NoMpiError", &text, &[]),
         error if error.is_failure() => raise(py, "FailureError", &text, &[]),
         _ => raise(py, "PhalanxError", &text, &[]),
     }

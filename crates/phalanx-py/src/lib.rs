@@ -38,8 +38,9 @@ mod _phalanx {
         array::Array,
         command::{resources, run_command},
         ddl::{
-            ddl_begin, ddl_coordinates, ddl_end, ddl_groups, ddl_judge, ddl_rebind, ddl_rebind_due,
-            ddl_report, ddl_shape, ddl_shown, ddl_verdict,
+            ddl_baseline, ddl_begin, ddl_coordinates, ddl_end, ddl_found, ddl_groups, ddl_judge,
+            ddl_may_ask_mpi, ddl_rebind, ddl_rebind_due, ddl_report, ddl_shape, ddl_shown, ddl_verdict,
+            ddl_without_mpi,
         },
         digest::digests,
         events::EventFile,

@@ -206,7 +206,7 @@ fn start(
             let from_env = std::env::var("DDL_OPTIONS").ok();
             let told = DdlWish { n_local, options: &given, from_env: from_env.as_deref() };
             match ddl::wire(&mut communicator, &told) {
-                Ok((options, wiring)) => Some(DdlState::new(options, wiring, communicator.meter())),
+                Ok((options, wiring)) => Some(DdlState::new(options, wiring, &communicator)),
                 Err(why) => return Err(Refusal::Ddl(why, Box::new(communicator))),
             }
         }

@@ -13,7 +13,8 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 /// Submits an operation on tensors; which one, `kind` says. Several tensors, or `grouped`, are a group: all of it runs, or none.
 #[pyfunction]
 #[pyo3(signature = (kind, tensors, *, name = None, outputs = None, op = 1, prescale = 1.0, postscale = 1.0, root = 0, process_set = 0,
-                    wire = None, device = -1, splits = None, grouped = false, awaited = false, note = None))]
+                    wire = None, device = -1, splits = None, grouped = false, awaited = false, note = None,
+                    mpi = false, check = 0.0))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn submit(
     py: Python<'_>,
@@ -32,6 +33,8 @@ pub fn submit(
     grouped: bool,
     awaited: bool,
     note: Option<&str>,
+    mpi: bool,
+    check: f64,
 ) -> PyResult<Operation> {
     let engine = state::engine(py)?;
     let mut tensors: Vec<_> = tensors.into_iter().map(|lent| lent.0).collect();
@@ -56,6 +59,12 @@ pub fn submit(
     }
     if let Some(note) = note {
         request = request.note(note);
+    }
+    if mpi {
+        request = request.by_mpi();
+    }
+    if check > 0.0 {
+        request = request.checked(check, -1.0);
     }
     if let Some(name) = name {
         request = request.name(name);

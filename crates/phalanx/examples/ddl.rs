@@ -14,7 +14,7 @@ fn main() -> Result<(), DdlError> {
     ddl.bcast("weights", &mut weights)?;
     assert!(weights.iter().all(|w| *w == 0.0), "rank 0's values are everybody's");
 
-    let checked = Manner { check: Some(Tolerance { rtol: 1e-6, atol: None }) };
+    let checked = Manner { check: Some(Tolerance { rtol: 1e-6, atol: None }), ..Manner::default() };
     let mut gradients = vec![rank as f32 + 1.0; 100_000];
     ddl.allreduce("gradients", &mut gradients, ReduceOp::Average, checked)?;
     assert_eq!(gradients[0], (size + 1) as f32 / 2.0);

@@ -15,12 +15,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod baseline;
 pub mod check;
 mod options;
 mod rebind;
 mod report;
 mod setup;
 
+pub use baseline::Baseline;
 pub use check::{CheckError, Tolerance};
 pub use options::{DdlOptions, Mode, ModeLetter, OptionsError};
 pub use rebind::{Rebinder, SlowStreak};
@@ -33,11 +35,12 @@ use crate::{
     engine::{Engine, EngineError, EngineTensor, Request},
     plan::Wiring,
 };
-use check::{DumpHead, GATHERED, RECORD};
-use phalanx_core::{DType, Element, Grid, OpError, Rank, ReduceOp, Way, topology::TopologyError};
+use check::{Against, DumpHead, RECORD};
+use phalanx_core::{Element, Grid, OpError, Rank, ReduceOp, Transport, Way, topology::TopologyError};
 use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -54,8 +57,8 @@ pub enum DdlError {
         "num_gpu is {given}, but the host of rank {rank} has {have} ranks: start as many ranks a host as you pass, or leave it out"
     )]
     WrongLocal { rank: Rank, given: u32, have: u32 },
-    #[error("{what} is not built: {instead}")]
-    NotYet { what: &'static str, instead: &'static str },
+    #[error("{what} needs MPI: {why}")]
+    NoMpi { what: &'static str, why: Arc<Error> },
     #[error("DDL has already been initialized.")]
     AlreadyInitialized,
     #[error("rank {rank} cannot start with its options; its own error says why")]
@@ -81,9 +84,11 @@ impl fmt::Debug for DdlError {
     }
 }
 
-/// How an allreduce is done.
+/// How an allreduce is done; the same on all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Manner {
+    /// MPI_Allreduce does it, for comparison; an error on all ranks where there is no MPI.
+    pub mpi: bool,
     /// Compare the result with a baseline, and fail on all ranks where it is too far off.
     pub check: Option<Tolerance>,
 }
@@ -96,7 +101,7 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
     let mut hasher = DefaultHasher::new();
     if let Ok((options, wiring)) = &settled {
         (options.dump_iter, options.rebind_iter, explores(options, wiring, &config)).hash(&mut hasher);
-        (wiring.grid.tiers().dims(), Way::show(&wiring.ways)).hash(&mut hasher);
+        (wiring.grid.tiers().dims(), Way::show(&wiring.ways), options.is_by_mpi()).hash(&mut hasher);
     }
     let mine = [i64::from(settled.is_err()), hasher.finish() as i64];
     let n = communicator.size() as usize;
@@ -117,7 +122,26 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
         communicator.unwire();
         return Err(why.into());
     }
+    if options.is_by_mpi() {
+        let climbs = communicator.climb_by_mpi(wiring);
+        if climbs.is_err() {
+            communicator.unwire();
+        }
+        climbs.map_err(|why| match why {
+            Error::NoMpi { .. } => DdlError::NoMpi { what: "-mode m", why: Arc::new(why) },
+            why => why.into(),
+        })?;
+    }
     Ok(settled)
+}
+
+/// What the tiers of a communicator do after [`wire`].
+pub fn used_ways(communicator: &Communicator, wiring: &Wiring) -> Vec<&'static str> {
+    if communicator.climbs_by_mpi() {
+        return vec!["mpi"; wiring.n_tiers()];
+    }
+    let has_arena = communicator.world().config().transport == Transport::Auto;
+    wiring.used(communicator.topology(), has_arena).into_iter().map(Way::name).collect()
 }
 
 /// One process has one DDL, as in DDL itself: its second Init is an error. Relaxed would do; it guards nothing else.
@@ -133,6 +157,11 @@ pub struct Ddl {
     iterations: Iterations,
     rebinder: Rebinder,
     local_rank: u32,
+    used: Vec<&'static str>,
+    baseline: Baseline,
+    dumps: PathBuf,
+    /// Whether it is the one of this process.
+    is_the_one: bool,
 }
 
 impl Ddl {
@@ -144,22 +173,49 @@ impl Ddl {
         }
         let from_env = std::env::var("DDL_OPTIONS").ok();
         let told = DdlWish { n_local, options, from_env: from_env.as_deref() };
-        let started = Ddl::start(&told);
-        if started.is_err() {
-            INITIALIZED.store(false, Ordering::SeqCst);
+        let started =
+            Communicator::from_env().map_err(DdlError::from).and_then(|comm| Ddl::over(comm, &told));
+        match started {
+            Ok(mut ddl) => {
+                ddl.is_the_one = true;
+                Ok(ddl)
+            }
+            Err(why) => {
+                INITIALIZED.store(false, Ordering::SeqCst);
+                Err(why)
+            }
         }
-        started
     }
 
-    fn start(told: &DdlWish<'_>) -> Result<Ddl, DdlError> {
-        let mut communicator = Communicator::from_env()?;
+    /// The same over a communicator that is there already; a process may have several.
+    pub fn over(mut communicator: Communicator, told: &DdlWish<'_>) -> Result<Ddl, DdlError> {
         let (options, wiring) = wire(&mut communicator, told)?;
+        let used = used_ways(&communicator, &wiring);
+        let baseline = Baseline::new(communicator.mpi_version(), options.is_by_mpi());
         let (meter, local_rank) = (communicator.meter(), communicator.local_rank());
         meter.take_times(options.dump_iter > 0);
         let iterations = Iterations::new(options.dump_iter);
         let rebinder = Rebinder::new(options.rebind_iter);
         let engine = Some(Engine::start(communicator)?);
-        Ok(Ddl { engine, options, wiring, meter, iterations, rebinder, local_rank })
+        let (dumps, is_the_one) = (PathBuf::new(), false);
+        Ok(Ddl {
+            engine,
+            options,
+            wiring,
+            meter,
+            iterations,
+            rebinder,
+            local_rank,
+            used,
+            baseline,
+            dumps,
+            is_the_one,
+        })
+    }
+
+    /// Dumps of a failed `check` go to this folder instead of the working directory.
+    pub fn dump_into(&mut self, folder: impl Into<PathBuf>) {
+        self.dumps = folder.into();
     }
 
     fn engine(&self) -> &Engine {
@@ -241,17 +297,24 @@ impl Ddl {
             Some(tensor) if !grouped => Request::allreduce(tensor),
             last => Request::grouped_allreduce(tensors.into_iter().chain(last).collect()),
         };
+        let mut request = request.name(format!("ddl.allreduce.{name}")).op(op).awaited();
+        if manner.mpi {
+            request = request.by_mpi();
+        }
+        if let Some(tolerance) = manner.check {
+            request = request.checked(tolerance.rtol, tolerance.atol.unwrap_or(-1.0));
+        }
         let began = self.iterations.begin(name);
         let rebind_began = self.rebinder.begin(name);
         let result =
-            self.engine().submit(request.name(format!("ddl.allreduce.{name}")).op(op).awaited())?.wait()?;
+            self.engine().submit(request)?.wait().map_err(|why| no_mpi("Manner { mpi: true }", why))?;
         copy_back(result.tensors, data);
         let told = self.rebinder.end(rebind_began);
         if let (Some(tolerance), Some(inputs)) = (manner.check, inputs) {
             let many = inputs.len() > 1;
             for (i, (input, output)) in inputs.into_iter().zip(data.iter()).enumerate() {
                 let name = if many { format!("{name}[{i}]") } else { name.to_string() };
-                self.compare(&name, input, bytes::of(output), (T::DTYPE, op), tolerance)?;
+                self.compare(&name, input, bytes::of(output), (op, manner.mpi), tolerance)?;
             }
         }
         if self.iterations.end(began) {
@@ -274,40 +337,58 @@ impl Ddl {
 
     /// JUDGE-2.
     fn compare<T: Element>(
-        &self,
+        &mut self,
         name: &str,
         input: Vec<T>,
         result: &[u8],
-        (dtype, op): (DType, ReduceOp),
+        (op, by_mpi): (ReduceOp, bool),
         tolerance: Tolerance,
     ) -> Result<(), DdlError> {
-        let gathered = self.gather(format!("ddl.check.{name}"), input)?;
-        let faults = check::judge(dtype, op, result, gathered.bytes(), tolerance);
-        let records = self.gather(format!("ddl.verdict.{name}"), check::record(&faults).to_vec())?;
-        let records = records.into_vec::<f64>().expect("records are numbers");
+        let mut other = None;
+        if self.baseline.may_be_mpi() && !by_mpi {
+            let request = Request::allreduce(EngineTensor::new(input.clone())).op(op).by_mpi();
+            match self.engine().submit(request.name(format!("ddl.mpi.{name}")))?.wait() {
+                Ok(answer) => other = Some(answer.tensor().expect("an allreduce gives one tensor")),
+                Err(why) => self.baseline.refused(&why).ok_or(why)?,
+            }
+        }
+        let faults = match &other {
+            Some(other) => check::judge(T::DTYPE, op, result, Against::Result(other.bytes()), tolerance),
+            None => {
+                let gathered = self.gather(format!("ddl.check.{name}"), input.clone())?;
+                check::judge(T::DTYPE, op, result, Against::Gathered(gathered.bytes()), tolerance)
+            }
+        };
+        let baseline = self.baseline.used(other.is_some());
+        let records = self.numbers(format!("ddl.verdict.{name}"), check::record(&faults).to_vec())?;
         debug_assert_eq!(records.len(), RECORD * self.size() as usize);
-        let Some(error) = check::verdict(name, &records) else { return Ok(()) };
-        let text = error.to_string();
+        let Some(mut error) = check::verdict(name, T::DTYPE, &records, &baseline) else { return Ok(()) };
+        let is_bad = !check::is_finite(T::DTYPE, bytes::of(&input), error.index);
+        error.nan_from = check::blame(&self.numbers(format!("ddl.blame.{name}"), vec![i64::from(is_bad)])?);
         let head = DumpHead {
             rank: self.rank().0,
             tensor: name,
-            dtype: dtype.name(),
+            dtype: T::DTYPE.name(),
             op: op.name(),
             tiers: &self.wiring.grid.tiers().to_string(),
-            ways: &Way::show(&self.wiring.ways),
-            baseline: GATHERED,
+            ways: &self.used.join(","),
+            baseline: &baseline,
             rtol: tolerance.rtol,
-            error: &text,
+            error: &error.to_string(),
         };
-        if let Err(why) = check::dump(&head, &faults) {
-            phalanx_net::voice::warn(&format!("ddl.dump{:03} cannot be written: {why}", head.rank));
-        }
+        check::dump(&self.dumps, &head, &faults);
         Err(error.into())
+    }
+
+    /// What every rank says.
+    fn numbers(&self, name: String, mine: Vec<i64>) -> Result<Vec<i64>, DdlError> {
+        Ok(self.gather(name, mine)?.into_vec::<i64>().expect("these are numbers"))
     }
 
     /// Bytes, messages and times of each tier so far, on this rank.
     pub fn report(&self) -> TierReport {
-        TierReport::new(&self.wiring, &self.meter.read())
+        let baseline = self.baseline.last();
+        TierReport { baseline, ..TierReport::new(&self.wiring, &self.used, &self.meter.read()) }
     }
 
     /// Rank 0 says where the time of the last iterations went, and who came last.
@@ -335,7 +416,19 @@ impl Drop for Ddl {
     fn drop(&mut self) {
         // The engine first: the next Init joins the world anew.
         drop(self.engine.take());
-        INITIALIZED.store(false, Ordering::SeqCst);
+        if self.is_the_one {
+            INITIALIZED.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+/// What is said where a caller asked for MPI.
+fn no_mpi(what: &'static str, why: EngineError) -> DdlError {
+    match why {
+        EngineError::Failed(error) if matches!(*error, Error::NoMpi { .. }) => {
+            DdlError::NoMpi { what, why: error }
+        }
+        why => why.into(),
     }
 }
 

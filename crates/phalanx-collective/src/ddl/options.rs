@@ -4,7 +4,7 @@
 //! options := { "-mode" letter ":" shape | "-dump_iter" N | "-dev_sync" 0..2 | "-rebind_iter" N | "-dbg_level" 0..2 }
 //! ```
 
-use phalanx_core::{Tiers, Way, topology::TopologyError};
+use phalanx_core::{Tiers, Topology, Way, topology::TopologyError};
 use std::{fmt, str::FromStr};
 
 /// An option string, read.
@@ -33,7 +33,7 @@ pub struct Mode {
 pub enum ModeLetter {
     /// The best way of each tier: the arena for all tiers inside a host, then direct where few ranks meet, else rings.
     B,
-    /// The arena for the first tier, then rings.
+    /// The arena for all tiers inside a host, then rings.
     N,
     /// Rings over links, in every tier.
     R,
@@ -63,13 +63,19 @@ impl ModeLetter {
 
 impl Mode {
     /// One way a tier; none for letters that are more than ways.
-    pub fn ways(&self) -> Option<Vec<Way>> {
+    pub fn ways(&self, topology: &Topology) -> Option<Vec<Way>> {
         let tiers = self.tiers.dims().iter().enumerate();
+        // The first tiers that together are the ranks of a host, if there are such.
+        let sizes = self.tiers.dims().iter().scan(1u32, |size, n| {
+            *size = size.saturating_mul(*n);
+            Some(*size)
+        });
+        let each = topology.even();
+        let n_inside =
+            sizes.zip(1..).filter(|(size, _)| Some(*size) == each).map(|(_, n)| n).max().unwrap_or(0);
         let way = |(tier, &n): (usize, &u32)| match self.letter {
-            // Where the tiers below are not the whole host, `Wiring` takes a ring instead of the arena.
-            ModeLetter::B if tier < 2 => Way::Arena,
+            ModeLetter::B | ModeLetter::N if tier < n_inside => Way::Arena,
             ModeLetter::B if n == 2 => Way::Direct,
-            ModeLetter::N if tier == 0 => Way::Arena,
             ModeLetter::C => Way::Halving,
             _ => Way::Ring,
         };
@@ -123,7 +129,19 @@ impl FromStr for DdlOptions {
     type Err = OptionsError;
 
     fn from_str(text: &str) -> Result<DdlOptions, OptionsError> {
-        let mut options = DdlOptions::default();
+        DdlOptions::default().with(text)
+    }
+}
+
+impl DdlOptions {
+    /// Whether MPI does the allreduces.
+    pub fn is_by_mpi(&self) -> bool {
+        self.mode.as_ref().is_some_and(|mode| mode.letter == ModeLetter::M)
+    }
+
+    /// These, but for what the text says otherwise.
+    pub fn with(self, text: &str) -> Result<DdlOptions, OptionsError> {
+        let mut options = self;
         let mut seen = Vec::new();
         let mut words = text.split_whitespace();
         while let Some(flag) = words.next() {
@@ -211,15 +229,25 @@ mod tests {
 
     #[test]
     fn every_letter_has_its_ways() {
-        let ways = |text: &str| {
+        let ways = |text: &str, sizes: &[u32]| {
             let options: DdlOptions = format!("-mode {text}").parse().unwrap();
-            options.mode.unwrap().ways().map(|ways| Way::show(&ways))
+            options.mode.unwrap().ways(&Topology::of_sizes(sizes)).map(|ways| Way::show(&ways))
         };
-        assert_eq!(ways("n:4x3").as_deref(), Some("arena,ring"));
-        assert_eq!(ways("r:4x3").as_deref(), Some("ring,ring"));
-        assert_eq!(ways("c:4x8x2").as_deref(), Some("halving,halving,halving"));
-        assert_eq!(ways("b:2x2x3x2").as_deref(), Some("arena,arena,ring,direct"));
-        assert_eq!([ways("m:4x3"), ways("p:4x3")], [None, None]);
+        let hosts = &[4, 4, 4];
+        assert_eq!(ways("n:4x3", hosts).as_deref(), Some("arena,ring"));
+        assert_eq!(ways("n:2x2x3", hosts).as_deref(), Some("arena,arena,ring"));
+        assert_eq!(ways("n:2x6", hosts).as_deref(), Some("ring,ring"), "half a host");
+        assert_eq!(ways("n:4x3", &[12]).as_deref(), Some("arena,arena"), "one host");
+        assert_eq!(ways("r:4x3", hosts).as_deref(), Some("ring,ring"));
+        assert_eq!(ways("c:4x8x2", &[4; 16]).as_deref(), Some("halving,halving,halving"));
+        assert_eq!(ways("b:2x2x3x2", &[4; 6]).as_deref(), Some("arena,arena,ring,direct"));
+        assert_eq!(
+            ways("b:2x2x2x3", &[8; 3]).as_deref(),
+            Some("arena,arena,arena,ring"),
+            "three tiers in a host"
+        );
+        assert_eq!(ways("b:2x4", &[5, 3]).as_deref(), Some("direct,ring"), "uneven hosts");
+        assert_eq!([ways("m:4x3", hosts), ways("p:4x3", hosts)], [None, None]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Where the time of an iteration goes: by tier, and who came last.
 
 use crate::{TierTraffic, plan::Wiring};
-use phalanx_core::Way;
 use std::{
     fmt::Write,
     time::{Duration, Instant},
@@ -11,7 +10,8 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierLine {
     pub n_ranks: u32,
-    pub way: Way,
+    /// What it does, which is not always what was asked for: `mpi` in `-mode m`.
+    pub way: &'static str,
     pub traffic: TierTraffic,
 }
 
@@ -19,12 +19,15 @@ pub struct TierLine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierReport {
     pub tiers: Vec<TierLine>,
+    /// What the last `check` compared with, and why, if there was one.
+    pub baseline: Option<String>,
 }
 
 impl TierReport {
-    pub fn new(wiring: &Wiring, traffic: &[TierTraffic]) -> TierReport {
+    /// `used` has the way of each tier.
+    pub fn new(wiring: &Wiring, used: &[&'static str], traffic: &[TierTraffic]) -> TierReport {
         let dims = wiring.grid.tiers().dims().iter();
-        let tiers = dims.zip(&wiring.ways).zip(traffic);
+        let tiers = dims.zip(used).zip(traffic);
         let line = |((&n_ranks, &way), &traffic)| TierLine { n_ranks, way, traffic };
         let mut tiers: Vec<TierLine> = tiers.map(line).collect();
         // A single tier that spans hosts sends between them, too.
@@ -33,7 +36,7 @@ impl TierReport {
             only.traffic.messages += between.messages;
             only.traffic.time += between.time;
         }
-        TierReport { tiers }
+        TierReport { tiers, baseline: None }
     }
 
     /// What ranks tell each other for a dump: the time in calls, then that of each tier.
@@ -153,7 +156,8 @@ mod tests {
     #[test]
     fn the_rank_that_waited_least_came_last() {
         let report = TierReport {
-            tiers: vec![TierLine { n_ranks: 4, way: Way::Arena, traffic: TierTraffic::default() }],
+            tiers: vec![TierLine { n_ranks: 4, way: "arena", traffic: TierTraffic::default() }],
+            baseline: None,
         };
         let shown = report.shown(&Iterations::new(1), &[2.0, 0.1, 0.5, 0.1, 3.0, 0.1]);
         assert!(shown.contains("rank 1 came last and waited 2.500 s less"), "{shown}");

@@ -14,7 +14,7 @@ pub struct DdlWish<'a> {
     pub n_local: Option<u32>,
     /// The caller's option string; empty: none.
     pub options: &'a str,
-    /// `DDL_OPTIONS` of the environment, used where the caller has no options.
+    /// `DDL_OPTIONS` of the environment, for what the caller's options do not say.
     pub from_env: Option<&'a str>,
 }
 
@@ -25,28 +25,32 @@ pub fn settle(
     topology: &Topology,
     me: Rank,
 ) -> Result<(DdlOptions, Wiring), DdlError> {
-    let given = !told.options.trim().is_empty();
-    let (text, origin) =
-        if given { (told.options, "options") } else { (told.from_env.unwrap_or(""), "DDL_OPTIONS") };
-    let options: DdlOptions = text.parse().map_err(|why| DdlError::Options { origin, why })?;
+    // The caller's options change those of the environment one by one.
+    let said = |origin| move |why| DdlError::Options { origin, why };
+    let outer: DdlOptions = told.from_env.unwrap_or("").parse().map_err(said("DDL_OPTIONS"))?;
+    let own: DdlOptions = told.options.parse().map_err(said("options"))?;
+    let given = own.mode.is_some();
+    let mut options = outer.with(told.options).map_err(said("options"))?;
+    if !given && config.tiers.is_some() {
+        // The environment's shape comes before the environment's options.
+        options.mode = None;
+    }
     let have = topology.neighbours(me).len() as u32;
     if let Some(given) = told.n_local.filter(|n| *n != have) {
         return Err(DdlError::WrongLocal { rank: me, given, have });
     }
     let wiring = match (&options.mode, &config.tiers) {
-        // The caller's own mode; the environment's shape comes before the environment's options.
-        (Some(mode), tiers) if given || tiers.is_none() => {
-            let ways = match mode.letter {
-                ModeLetter::P => first_ways(&mode.tiers, topology),
-                _ => mode
-                    .ways()
-                    .ok_or(DdlError::NotYet { what: "-mode m", instead: "write -mode r for rings" })?,
-            };
+        (Some(mode), _) if mode.letter == ModeLetter::M => Wiring::new(&mode.tiers, topology, None)?,
+        (Some(mode), _) => {
+            let ways = mode.ways(topology).unwrap_or_else(|| first_ways(&mode.tiers, topology));
             Wiring::new(&mode.tiers, topology, Some(&ways))?
         }
-        (_, Some(tiers)) => Wiring::new(tiers, topology, config.ways.as_deref())?,
-        // DDL without a mode is a single ring, whatever the hosts.
-        (_, None) => Wiring::new(&Tiers::new(&[topology.n_ranks()])?, topology, Some(&[Way::Ring]))?,
+        (None, Some(tiers)) => Wiring::new(tiers, topology, config.ways.as_deref())?,
+        // DDL without a mode is a single ring between hosts; on one host its memory.
+        (None, None) => {
+            let way = if topology.n_hosts() == 1 { Way::Arena } else { Way::Ring };
+            Wiring::new(&Tiers::new(&[topology.n_ranks()])?, topology, Some(&[way]))?
+        }
     };
     if config.explore.is_some() && !explores(&options, &wiring, config) {
         return Err(ExploreError::Unused.into());
@@ -97,6 +101,31 @@ mod tests {
     }
 
     #[test]
+    fn the_callers_options_change_those_of_the_environment_one_by_one() {
+        let topology = Topology::of_sizes(&[4, 4, 4]);
+        let settled = |options, from_env| {
+            let told = DdlWish { n_local: None, options, from_env: Some(from_env) };
+            settle(&told, &Config::default(), &topology, Rank(0)).map_err(|e| e.to_string())
+        };
+        let (options, wiring) = settled("-dump_iter 7", "-mode n:4x3 -dump_iter 100 -dbg_level 1").unwrap();
+        assert_eq!((options.dump_iter, options.dbg_level), (7, 1));
+        assert_eq!(
+            wiring.grid.tiers().to_string(),
+            "4x3",
+            "an argument without -mode keeps that of DDL_OPTIONS"
+        );
+        assert_eq!(settled("-dump_iter 0", "-dump_iter 9").unwrap().0.dump_iter, 0);
+        assert!(settled("-mode n:4x3", "-mode q:1").unwrap_err().starts_with("DDL_OPTIONS: -mode"));
+    }
+
+    #[test]
+    fn without_a_mode_one_host_uses_its_memory() {
+        let (_, wiring) =
+            settle(&DdlWish::default(), &Config::default(), &Topology::of_sizes(&[4]), Rank(0)).unwrap();
+        assert_eq!(Way::show(&wiring.ways), "arena");
+    }
+
+    #[test]
     fn what_does_not_fit_the_world_is_said_with_both_numbers() {
         let config = Config::default();
         let says = |n_local, options: &str| {
@@ -107,7 +136,6 @@ mod tests {
             says(Some(3), "-mode n:4x3"),
             "num_gpu is 3, but the host of rank 5 has 4 ranks: start as many ranks a host as you pass, or leave it out"
         );
-        assert!(says(None, "-mode m:4x3").starts_with("-mode m is not built"));
         assert!(says(None, "-mode z:4x3").starts_with("options: -mode \"z:4x3\""));
     }
 }

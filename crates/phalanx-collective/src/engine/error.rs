@@ -76,6 +76,8 @@ pub enum Invalid {
     Adasum { dtype: DType },
     #[error("{dtype} cannot be sent as {wire}: compression is for f32 and f64, to f16 or bf16")]
     Wire { dtype: DType, wire: DType },
+    #[error("MPI reduces allreduces of all ranks only, without factors, compression or adasum")]
+    ByMpi,
     #[error("sparse tensors can only be summed or averaged, not {op}")]
     Sparse { op: ReduceOp },
     #[error("{indices} indices were given for {rows} rows of values")]

@@ -163,6 +163,11 @@ impl Mover {
                     slot.answer(Ok(Outcome { tensors, received, ..Outcome::default() }));
                 }
             }
+            Err(error @ Error::NoMpi { .. }) => {
+                // All ranks agreed on it, and none has moved anything.
+                let error = EngineError::from(error);
+                slots.into_iter().flatten().for_each(|slot| slot.answer(Err(error.clone())));
+            }
             Err(error) => {
                 let error = EngineError::from(error);
                 // Ranks no longer know what the others have done. Before the answers: a thread that sees one cannot submit more.
@@ -317,7 +322,8 @@ fn tuner(shared: &Shared, comm: &Communicator) -> Option<Tuner> {
     let fixed = Fixed {
         fusion: config.is_set("PHALANX_FUSION_BYTES"),
         segment: config.is_set("PHALANX_SEGMENT_BYTES"),
-        algorithm: config.is_set("PHALANX_ALGORITHM"),
+        // A shape that was asked for is not measured away.
+        algorithm: config.is_set("PHALANX_ALGORITHM") || comm.wiring().is_some(),
     };
     // Inside a host the choice hardly depends on the machine; between hosts it depends on the network.
     let algorithms: &[&str] = if comm.topology().n_hosts() > 1 { &["ring", "halving"] } else { &[] };

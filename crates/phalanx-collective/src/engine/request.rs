@@ -35,6 +35,8 @@ pub struct Request {
     device: i32,
     splits: Option<Vec<u64>>,
     note: Arc<str>,
+    by_mpi: bool,
+    check: Option<[f64; 2]>,
 }
 
 impl Request {
@@ -54,6 +56,8 @@ impl Request {
             device: -1,
             splits: None,
             note: Arc::default(),
+            by_mpi: false,
+            check: None,
         }
     }
 
@@ -129,6 +133,17 @@ impl Request {
         Request { prescale, postscale, ..self }
     }
 
+    /// MPI reduces it instead of our own algorithms: an allreduce of all ranks, without factors. Where MPI cannot be used, it fails on all ranks.
+    pub fn by_mpi(self) -> Request {
+        Request { by_mpi: true, ..self }
+    }
+
+    /// Says that the caller compares the result of this allreduce with a baseline afterwards, which is a matter of all ranks. The tolerances
+    /// are relative and, unless negative, absolute.
+    pub fn checked(self, rtol: f64, atol: f64) -> Request {
+        Request { check: Some([rtol, atol]), ..self }
+    }
+
     /// The process set; 0, all ranks, unless said otherwise.
     pub fn set(self, set: u32) -> Request {
         Request { set, ..self }
@@ -179,6 +194,7 @@ impl Request {
             Kind::Allreduce | Kind::Reducescatter => {
                 self.check_reduction(&spec)?;
                 (spec.reduce, spec.wire) = (self.reduce, self.wire);
+                (spec.by_mpi, spec.check) = (self.by_mpi, self.check);
                 if self.splits.is_some() {
                     spec.splits = self.rows_for_each(&spec, members.len())?;
                     let (have, want) = (spec.splits.iter().sum::<u64>(), spec.forms[0].n_rows());
@@ -200,6 +216,11 @@ impl Request {
     }
 
     fn check_reduction(&self, spec: &Spec) -> Result<(), EngineError> {
+        let is_plain = matches!(self.reduce, ReduceRule::Op(_))
+            && (self.prescale, self.postscale, self.wire, self.set) == (1.0, 1.0, None, 0);
+        if self.by_mpi && !(is_plain && self.kind == Kind::Allreduce) {
+            return Err(self.invalid(Invalid::ByMpi));
+        }
         for form in &spec.forms {
             match self.reduce {
                 ReduceRule::Op(op) => op.check(form.dtype, self.prescale, self.postscale)?,

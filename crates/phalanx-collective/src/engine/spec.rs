@@ -110,6 +110,11 @@ pub struct Spec {
     pub splits: Vec<u64>,
     /// What the operation is a part of, in the program's words; ranks must say the same.
     pub note: Arc<str>,
+    /// Whether MPI reduces it.
+    pub by_mpi: bool,
+    /// Allreduce: how far its result may be from a baseline, relative and, unless negative, absolute; ranks compare afterwards, all of them or
+    /// none.
+    pub check: Option<[f64; 2]>,
 }
 
 impl Spec {
@@ -125,6 +130,8 @@ impl Spec {
             device: -1,
             splits: Vec::new(),
             note: Arc::default(),
+            by_mpi: false,
+            check: None,
         }
     }
 

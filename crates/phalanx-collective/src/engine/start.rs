@@ -75,7 +75,14 @@ fn begin(
     if let (Autotune::From(path), Rank::ZERO) = (&config.autotune, shared.world.rank()) {
         let log = std::fs::read_to_string(path).map_err(|e| e.to_string());
         match log.and_then(|log| tune::recorded(&log)) {
-            Ok(tuning) => mover.set.drive(shared, Input::Tune(tuning)),
+            Ok(tuning) => {
+                if let (Some(name), Some(_)) = (&tuning.algorithm, mover.comm.wiring()) {
+                    phalanx_net::voice::warn(&format!(
+                        "PHALANX_AUTOTUNE={path} names the algorithm {name}, which is not used: the shape of the network counts"
+                    ));
+                }
+                mover.set.drive(shared, Input::Tune(tuning));
+            }
             Err(why) => phalanx_net::voice::warn(&format!("PHALANX_AUTOTUNE={path} is not used: {why}")),
         }
     }

@@ -3,7 +3,7 @@
 //! The thresholds are where the curves of neighbouring algorithms cross on ordinary hosts and networks; tuning may measure better ones for a
 //! particular machine. Every rank makes the same choice because the request is the same.
 
-use super::{Algorithm, Memory, PlanRequest, step::CollectiveOp};
+use super::{Algorithm, Memory, PlanRequest, Wiring, step::CollectiveOp};
 use phalanx_core::Way;
 
 /// Shared memory, more than two ranks: up to this many bytes in all slots together every rank reduces everything.
@@ -64,7 +64,8 @@ fn preferences(request: &PlanRequest) -> &'static [&'static str] {
 
 fn allreduce(request: &PlanRequest) -> &'static [&'static str] {
     let (n, bytes) = (request.n_ranks(), request.bytes());
-    if request.is_one_arena() {
+    let asks_for_links = |wiring: &Wiring| wiring.n_arena_tiers(&request.topology) == 0;
+    if request.is_one_arena() && !request.tiers.as_ref().is_some_and(asks_for_links) {
         let is_small = u64::from(n) * bytes <= ARENA_ALL_BYTES;
         return match request.memory {
             Memory::Arena if bytes > ARENA_DIRECT_BYTES || (n > 2 && !is_small) => &["arena-direct"],
@@ -195,6 +196,24 @@ mod tests {
         );
         assert_eq!([64, 4 << 10].map(|b| choice(&[1, 1], b)), ["doubling", "halving"]);
         assert_eq!(choice(&[1, 1, 1], 64 << 10), "ring");
+    }
+
+    /// Ways that were asked for count on one host, too.
+    #[test]
+    fn on_one_host_the_ways_of_a_shape_decide_between_its_memory_and_links() {
+        let choice = |shape: &str, ways: Option<&str>, bytes| {
+            let base = request(CollectiveOp::Allreduce, &[4], bytes);
+            let ways = ways.map(|ways| Way::list(ways).unwrap());
+            let wiring = Wiring::new(&shape.parse().unwrap(), &base.topology, ways.as_deref()).unwrap();
+            select(&PlanRequest { tiers: Some(wiring), ..base }).name()
+        };
+        for shape in ["4", "2x2"] {
+            assert_eq!([64, 64 << 10].map(|b| choice(shape, None, b)), ["arena-all", "arena-split"]);
+        }
+        assert_eq!(choice("2x2", Some("arena,arena"), 64 << 10), "arena-split");
+        assert_eq!([64, 64 << 10].map(|b| choice("4", Some("ring"), b)), ["doubling", "tiers"]);
+        assert_eq!(choice("2x2", Some("ring,direct"), 8 << 20), "tiers-pipelined");
+        assert_eq!(choice("2x2", Some("arena,ring"), 64 << 10), "tiers");
     }
 
     #[test]

@@ -12,11 +12,12 @@ pub struct Wiring {
 }
 
 impl Wiring {
-    /// Without ways the first tier uses the arena and the others are rings.
+    /// Without ways the first tier uses the arena and the others are rings; on one host all tiers use the arena.
     pub fn new(tiers: &Tiers, topology: &Topology, ways: Option<&[Way]>) -> Result<Wiring, TopologyError> {
         let n_tiers = tiers.dims().len();
         let ways = match ways {
             Some(ways) => ways.to_vec(),
+            None if topology.n_hosts() == 1 => vec![Way::Arena; n_tiers],
             None => [Way::Arena].into_iter().chain([Way::Ring; 3]).take(n_tiers).collect(),
         };
         if ways.len() != n_tiers {
@@ -27,6 +28,19 @@ impl Wiring {
 
     pub fn n_tiers(&self) -> usize {
         self.ways.len()
+    }
+
+    /// What each tier does where it cannot do what was asked for: the arena stands for whole hosts, halving needs a power of two; else it is a ring.
+    pub fn used(&self, topology: &Topology, has_arena: bool) -> Vec<Way> {
+        let n_arena = if has_arena { self.n_arena_tiers(topology) } else { 0 };
+        let dims = self.grid.tiers().dims();
+        let used = |(tier, way): (usize, &Way)| match way {
+            Way::Arena if tier < n_arena => Way::Arena,
+            Way::Arena => Way::Ring,
+            Way::Halving if !dims[tier].is_power_of_two() => Way::Ring,
+            way => *way,
+        };
+        self.ways.iter().enumerate().map(used).collect()
     }
 
     /// How many of the first tiers the arena stands for: those whose ways say so and which together are the ranks of every host.
@@ -76,6 +90,23 @@ mod tests {
             let (wiring, topology) = wiring(shape, sizes, ways);
             assert_eq!(wiring.n_arena_tiers(&topology), n, "{shape} {ways}");
         }
+    }
+
+    #[test]
+    fn what_is_used_is_what_is_possible() {
+        for (shape, sizes, ways, used) in [
+            ("4x3", &[4, 4, 4][..], "", "arena,ring"),
+            ("2x6", &[4, 4, 4], "", "ring,ring"),
+            ("2x2x3", &[4, 4, 4], "arena,arena,arena", "arena,arena,ring"),
+            ("4x3", &[4, 4, 4], "halving,halving", "halving,ring"),
+            ("4x3", &[12], "", "arena,arena"),
+            ("4x3", &[12], "ring,direct", "ring,direct"),
+        ] {
+            let (wiring, topology) = wiring(shape, sizes, ways);
+            assert_eq!(Way::show(&wiring.used(&topology, true)), used, "{shape} {ways}");
+        }
+        let (wiring, topology) = wiring("4x3", &[4, 4, 4], "");
+        assert_eq!(Way::show(&wiring.used(&topology, false)), "ring,ring", "without shared memory");
     }
 
     #[test]

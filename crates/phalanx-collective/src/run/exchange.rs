@@ -16,7 +16,10 @@ use rustix::event::{PollFd, PollFlags};
 use std::{
     io::{self, IoSlice},
     os::fd::AsFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -51,6 +54,35 @@ pub(crate) struct LinkRun<'a> {
     pub timeout: Duration,
     /// Whether a person was told that this call waits.
     pub told: bool,
+    /// For tests.
+    pub fault: Option<&'a WireFault>,
+}
+
+/// For tests: one bit of the next message that a rank sends is turned on its way.
+#[derive(Debug, Default)]
+pub struct WireFault {
+    /// One more than the number of the bit, counted round the message; 0: none.
+    bit: AtomicU64,
+}
+
+impl WireFault {
+    pub fn turn(&self, bit: u64) {
+        self.bit.store(bit + 1, Ordering::SeqCst);
+    }
+
+    /// Whether it has happened.
+    pub fn is_done(&self) -> bool {
+        self.bit.load(Ordering::SeqCst) == 0
+    }
+
+    /// The payload with a bit turned, and the byte that has it.
+    fn turned(&self, payload: &[u8]) -> Option<(Vec<u8>, usize)> {
+        let bit = self.bit.load(Ordering::SeqCst).checked_sub(1)?;
+        let mut turned = payload.to_vec();
+        let at = (bit / 8) as usize % payload.len();
+        turned[at] ^= 1 << (bit % 8);
+        Some((turned, at))
+    }
 }
 
 struct Outgoing {
@@ -177,7 +209,8 @@ impl LinkRun<'_> {
 
     /// Sends what goes now.
     fn push(&mut self, out: &mut Outgoing, buffers: &Buffers<'_>) -> Result<bool, Stop> {
-        let payload = buffers.read(out.span);
+        let turned = self.fault.and_then(|fault| fault.turned(buffers.read(out.span)));
+        let payload = turned.as_ref().map_or(buffers.read(out.span), |(bytes, _)| bytes.as_slice());
         let sent = if out.done < HEADER {
             let end = payload.len().min(SEGMENT);
             out.link.send_some(&[IoSlice::new(&out.header[out.done..]), IoSlice::new(&payload[..end])])
@@ -186,6 +219,11 @@ impl LinkRun<'_> {
             out.link.send_some(&[IoSlice::new(&payload[at..payload.len().min(at + SEGMENT)])])
         };
         let n = sent.map_err(|e| self.broken(out.link.peer(), &e))?;
+        if let (Some((_, at)), Some(fault)) = (turned, self.fault)
+            && (out.done..out.done + n).contains(&(HEADER + at))
+        {
+            fault.bit.store(0, Ordering::SeqCst);
+        }
         out.done += n;
         Ok(n > 0)
     }

@@ -6,6 +6,7 @@
 mod adasum;
 mod compress;
 mod gather;
+mod mpi;
 mod reduce;
 mod scatter;
 mod swap;

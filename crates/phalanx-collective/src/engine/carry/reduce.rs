@@ -1,6 +1,6 @@
 //! Allreduce and broadcast: results where the inputs were.
 
-use super::{Carrier, InOut, Load, adasum, aligned, compress};
+use super::{Carrier, InOut, Load, adasum, aligned, compress, mpi};
 use crate::{
     communicator::{Communicator, Scale},
     engine::spec::ReduceRule,
@@ -12,10 +12,10 @@ use phalanx_core::{DType, Rank, ReduceOp};
 
 /// One tensor of a batch: which load, which of its tensors, and its size in the type in which it travels.
 #[derive(Clone, Copy)]
-struct Piece {
-    load: usize,
-    index: usize,
-    n_bytes: usize,
+pub(super) struct Piece {
+    pub load: usize,
+    pub index: usize,
+    pub n_bytes: usize,
 }
 
 impl Carrier {
@@ -26,6 +26,10 @@ impl Carrier {
             ReduceRule::Op(op) => op,
             ReduceRule::Adasum => return adasum::allreduce(comm, loads, scale),
         };
+        if spec.by_mpi || (comm.climbs_by_mpi() && wire.is_none() && scale == Scale::default()) {
+            let along = !spec.by_mpi;
+            return mpi::allreduce(comm, loads, op, along);
+        }
         for (dtype, pieces) in by_type(loads) {
             let travels_as = wire.filter(|_| matches!(dtype, DType::F32 | DType::F64)).unwrap_or(dtype);
             let ratio = dtype.size() / travels_as.size();
@@ -143,7 +147,7 @@ fn together(memory: &mut [u8]) -> Hands<'_> {
 }
 
 /// The tensors of a batch by element type, in the order in which the types first appear.
-fn by_type(loads: &[Load]) -> Vec<(DType, Vec<Piece>)> {
+pub(super) fn by_type(loads: &[Load]) -> Vec<(DType, Vec<Piece>)> {
     let mut groups: Vec<(DType, Vec<Piece>)> = Vec::new();
     for (load, l) in loads.iter().enumerate() {
         for (index, form) in l.agreed.spec.forms.iter().enumerate() {

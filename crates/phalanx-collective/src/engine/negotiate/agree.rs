@@ -69,6 +69,11 @@ const CHECKS: &[Check] = &[
         what: "CPU/GPU device selection",
         value: |s| Some(if s.device < 0 { "CPU".into() } else { "GPU".into() }),
     },
+    Check { what: "means", value: |s| Some(if s.by_mpi { "MPI".into() } else { "no MPI".into() }) },
+    Check {
+        what: "checks",
+        value: |s| Some(s.check.map_or("no check".into(), |[rtol, _]| format!("check {rtol}"))),
+    },
     Check {
         what: "process sets",
         value: |s| matches!(s.kind, Kind::AddSet | Kind::RemoveSet).then(|| format!("ranks {:?}", s.splits)),
@@ -104,7 +109,8 @@ fn common(spec: &Spec) -> impl PartialEq + '_ {
     let root = if spec.kind == Kind::Broadcast { spec.root } else { 0 };
     let ranks = spec.forms.iter().map(|f| f.shape.len()).collect::<Vec<_>>();
     let scales = (spec.prescale.to_bits(), spec.postscale.to_bits());
-    let rest = (scales, spec.reduce, spec.wire, spec.device < 0, &spec.note);
+    let check = spec.check.map(|pair| pair.map(f64::to_bits));
+    let rest = (scales, spec.reduce, spec.wire, spec.device < 0, &spec.note, spec.by_mpi, check);
     (spec.kind, shapes, ranks, splits, root, rest)
 }
 
@@ -161,6 +167,12 @@ mod tests {
             "AGREE-1"
         );
         assert_eq!(what(&part("2 gradients", &[1]), &part("2 gradients", &[1])), None);
+        assert_eq!(what(&base, &Spec { by_mpi: true, ..base.clone() }), Some("means"));
+        let checked = Spec { check: Some([0.1, -1.0]), ..base.clone() };
+        assert_eq!(what(&base, &checked), Some("checks"));
+        assert_eq!(what(&checked, &Spec { check: Some([0.2, -1.0]), ..base.clone() }), Some("checks"));
+        let text = conflict((Rank(0), &checked), (Rank(1), &base)).unwrap().to_string();
+        assert_eq!(text, "Mismatched checks: rank 0 has check 0.1, but rank 1 has no check");
     }
 
     #[test]

@@ -32,6 +32,7 @@ struct Likeness<'a> {
     root: u32,
     wire: Option<DType>,
     device: i32,
+    by_mpi: bool,
     absent: &'a [u32],
 }
 
@@ -49,6 +50,7 @@ fn likeness(agreed: &Agreed) -> Option<Likeness<'_>> {
         root: spec.root,
         wire: spec.wire,
         device: spec.device,
+        by_mpi: spec.by_mpi,
         absent: &agreed.absent,
     })
 }
