@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from ranks import DEADLINE_S, run_ranks
 
 import phalanx.torch as hvd
 from phalanx import parallax
+from phalanx.parallax import partitions
 from phalanx.torch.optimizer import _DistributedOptimizer
 
 WORDS, WIDTH, STEPS = 30, 3, 5
@@ -34,8 +39,9 @@ class Net(torch.nn.Module):
 
 
 def optimizer_of(net: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
-    made = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[kind]
-    return made(net.parameters(), lr=0.1)
+    if kind == "adagrad":
+        return torch.optim.Adagrad(net.parameters(), lr=0.1, lr_decay=0.1)
+    return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 def batch(step: int) -> torch.Tensor:
@@ -199,6 +205,68 @@ def test_a_training_goes_on_with_other_partitions_and_the_same_bits(tmp_path: Pa
         assert all(torch.equal(wanted[name], value) for name, value in state.items())
 
 
+def naive() -> list[tuple[dict[str, torch.Tensor], dict[str, int]]]:
+    made = []
+    for option in ("PS", "HYBRID"):
+        for on in (True, False):
+            ps = parallax.PSConfig(
+                local_aggregation=on, boundary_among_servers=on, boundary_between_workers_and_servers=on
+            )
+            net = Net()
+            config = parallax.Config(
+                run_option=option, average_sparse=True, communication_config=parallax.CommunicationConfig(ps)
+            )
+            session, n, worker, _ = parallax.parallel_run((net, optimizer_of(net, "sgd")), parallax_config=config)
+            for step in range(STEPS):
+                session.run("train_op", feed_dict={"ids": [batch(step)[worker::n]]})
+            state = {name: value.clone() for name, value in net.state_dict().items()}
+            made.append((state, session.counters()))
+            session.close()
+    return made
+
+
+def test_the_naive_ways_learn_the_same_and_send_every_row() -> None:
+    first, second = run_ranks(2, naive)
+    wanted = alone("sgd", 2, average=True)
+    for results in (first, second):
+        for state, _ in results:
+            for name, value in wanted.items():
+                torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-9)
+    hybrid = [counters["pushed_rows"] for _, counters in first[2:]] + [second[3][1]["pushed_rows"]]
+    unions = sum(len(set(batch(step).flatten().tolist())) for step in range(STEPS))
+    assert hybrid == [unions, *[sum(batch(step)[rank::2].numel() for step in range(STEPS)) for rank in (0, 1)]]
+
+
+def searched(short: tuple[int, int]) -> tuple[dict[str, torch.Tensor], str, list[str]]:
+    from phalanx.parallax import _search
+
+    _search.TRIAL = short
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    parallax.log.addHandler(handler)
+    parallax.log.setLevel(logging.INFO)
+    net = Net()
+    config = parallax.Config(run_option="HYBRID", average_sparse=True, search_partitions=True)
+    session, n, worker, _ = parallax.parallel_run((net, optimizer_of(net, "adagrad")), parallax_config=config)
+    for step in range(40):
+        session.run("train_op", feed_dict={"ids": [batch(step % STEPS)[worker::n]]})
+    state, explained = {name: value.clone() for name, value in net.state_dict().items()}, session.explain()
+    session.close()
+    return state, explained, told
+
+
+def test_search_partitions_finds_a_number_and_changes_no_bit() -> None:
+    found = run_ranks(2, searched, (1, 2), fresh=True)
+    never = run_ranks(2, searched, (1000, 1000), fresh=True)
+    for (state, explained, told), (wanted, _, _) in zip(found, never, strict=True):
+        assert all(torch.equal(state[name], value) for name, value in wanted.items())
+        if told:
+            number = next(text.split()[-2] for text in told if " found " in text)
+            assert f"{number} partitions" in explained, explained
+    assert found[0][2] and all("search" not in text for text in never[0][2])
+
+
 def says(call: Callable[[], Any]) -> str:
     with pytest.raises((ValueError, TypeError, AttributeError, OSError, KeyError, RuntimeError)) as caught:
         call()
@@ -232,8 +300,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (set_to(profile_config=parallax.ProfileConfig(profile_steps=[1])), "need profile_dir"),
     (set_to(sess_config=object()), "sess_config is for programs"),
     (ps(protocol="grpc+verbs"), "must be one of grpc, shm, tcp, unix, not 'grpc+verbs'"),
-    (ps(local_aggregation=False), "local_aggregation=False cannot act"),
-    (ps(boundary_among_servers=False), "boundary_among_servers=False cannot act"),
+    (ps(local_aggregation=0), "local_aggregation is True or False, not 0"),
     (ps(wire_dtype="int8"), '"float16", "bfloat16" or None'),
     (ps(staleness="1"), "staleness is a number of steps"),
     (lambda: parallax.PSConfig(protcol="tcp"), "protcol"),  # type: ignore[call-arg]
@@ -399,7 +466,16 @@ def program() -> tuple[list[str], float, float]:
         configs = [parallax.Config(run_option=option) for option in ("PS", "HYBRID")]
         told = [says(lambda c=one: parallax.parallel_run(main, parallax_config=c)) for one in configs]  # type: ignore[misc]
         config = parallax.Config(average_sparse=True)
+        config.communication_config.ps_config.wire_dtype = "float16"
+        parallax.get_partitioner(3)
+        said: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+        parallax.log.addHandler(handler)
         session, *_ = parallax.parallel_run(main, parallax_config=config)
+        partitions._asked.clear()
+        wanted = "no table is on servers with MPI here: PSConfig.wire_dtype and get_partitioner() has no effect"
+        assert (wanted in said) == (hvd.rank() == 0), said
         with session:
             first = session.run(loss, feed_dict=feed)[0]
             for _ in range(5):
@@ -486,3 +562,94 @@ def test_ranks_that_only_serve_have_the_tables() -> None:
     assert done.stdout.count("of 2 HYBRID") == 2, done.stdout
     dense = script("dense", "", launcher=("-np", "2", "--servers", "1"))
     assert dense.returncode == 0 and dense.stdout.count("of 2 MPI") == 2, dense.stderr
+
+
+def digits(folder: str) -> tuple[str, dict[str, int], list[str], float, float]:
+    sys.path.insert(0, folder)
+    import torch_mnist
+
+    class Reader(torch_mnist.Net):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(super().forward(x), labels)
+
+    torch.manual_seed(1)
+    net = Reader()
+    images, labels = torch_mnist.digits("t10k", torch_mnist.DATA)
+    config = parallax.Config(run_option="HYBRID")
+    session, n, worker, _ = parallax.parallel_run((net, torch.optim.SGD(net.parameters(), lr=0.1)), parallax_config=config)
+    losses = []
+    for step in range(12):
+        part = slice(step * 64 + worker, (step + 1) * 64, n)
+        (loss,), _ = session.run(["loss", "train_op"], feed_dict={"x": [images[part]], "labels": [labels[part]]})
+        losses.append(float(loss))
+    threads = [Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")]
+    told = session.explain(), session.counters(), threads, losses[0], losses[-1]
+    session.close()
+    return told
+
+
+def test_digits_have_no_sparse_gradient_and_start_no_server() -> None:
+    examples = str(Path(__file__).resolve().parents[2] / "examples")
+    for explained, counters, threads, first, last in run_ranks(2, digits, examples, fresh=True):
+        assert explained.startswith("MPI: no gradient is sparse, so no server is needed")
+        assert not any("rows" in name for name in counters)
+        assert threads and not any(name.startswith("phalanx-tables") for name in threads)
+        assert last < first
+
+
+ENDLESS = """
+import os, sys, torch
+from phalanx import parallax
+
+open(os.path.join(sys.argv[1], "pid." + os.environ["PHALANX_RANK"]), "w").write(str(os.getpid()))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(8, 2, sparse=True)
+    def forward(self, ids):
+        return self.words(ids).square().sum()
+
+net = Net()
+session, n, worker, _ = parallax.parallel_run((net, torch.optim.SGD(net.parameters(), lr=0.1)))
+steps = 0
+try:
+    while True:
+        session.run("train_op", feed_dict={"ids": [torch.tensor([worker])]})
+        steps += 1
+        if steps == 3:
+            print("ready", worker, flush=True)
+except Exception as error:
+    print("told", worker, error, flush=True)
+    os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_is_killed_or_frozen_is_named_with_what_it_served(tmp_path: Path, how: signal.Signals) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "PARALLAX_"))}
+    # A rank that waits for the timeout does not end in time.
+    env.update(PHALANX_TIMEOUT=str(int(3 * DEADLINE_S)), OMP_NUM_THREADS="1")
+    words = [sys.executable, "-m", "phalanx", "run", "-np", "2", "--servers", "1", "--"]
+    words += [sys.executable, "-c", ENDLESS, str(tmp_path)]
+    job = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert job.stdout is not None
+    guard = threading.Timer(DEADLINE_S, job.kill)
+    guard.start()
+    said, server = "", 0
+    try:
+        for line in job.stdout:
+            said += line
+            if not server and said.count("ready") == 2:
+                server = int((tmp_path / "pid.2").read_text())
+                os.kill(server, how)
+        code = job.wait(timeout=DEADLINE_S)
+    finally:
+        guard.cancel()
+        job.kill()
+        if server:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
+    told = [line for line in said.splitlines() if "told" in line]
+    assert len(told) == 2 and all("rank 2, which serves partitions of words, is lost" in line for line in told), said
+    assert code != 0

@@ -113,12 +113,14 @@ def test_a_host_sends_each_row_once() -> None:
     assert first["given_rows"] == len(a) + len(b)
 
 
-def resumed() -> tuple[torch.Tensor, torch.Tensor]:
+def resumed(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     def fresh(seed: int) -> tuple[Net, Any, Any]:
         net = Net()
         torch.manual_seed(seed)
         torch.nn.init.normal_(net.words.weight)
-        optimizer = torch.optim.Adagrad(net.words.parameters(), lr=0.1)
+        optimizer: torch.optim.Optimizer = torch.optim.SparseAdam(net.words.parameters(), lr=0.1)
+        if kind == "adagrad":
+            optimizer = torch.optim.Adagrad(net.words.parameters(), lr=0.1, lr_decay=0.5)
         return net, optimizer, hvd.serve_tables(net, optimizer, partitions=4 if seed == 0 else 7)
 
     def steps(net: Net, optimizer: Any, numbers: range) -> None:
@@ -141,9 +143,58 @@ def resumed() -> tuple[torch.Tensor, torch.Tensor]:
     return straight, again.state_dict()["words.weight"]
 
 
-def test_saved_with_4_partitions_and_restored_with_7_gives_the_same_bits() -> None:
-    for straight, again in run_ranks(2, resumed):
+@pytest.mark.parametrize("kind", ["adagrad", "sparse_adam"])
+def test_saved_with_4_partitions_and_restored_with_7_gives_the_same_bits(kind: str) -> None:
+    for straight, again in run_ranks(2, resumed, kind):
         assert torch.equal(straight, again)
+
+
+def joined_with_a_scheduler() -> tuple[torch.Tensor, list[float]]:
+    net = Net()
+    optimizer = torch.optim.SGD(net.words.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    hvd.serve_tables(net, optimizer, op=hvd.Sum)
+    rates = []
+    # One rank has a step, the other four, each with a rate of its own.
+    for _ in range(1 if hvd.rank() == 1 else 4):
+        optimizer.zero_grad()
+        net.words(torch.tensor([7])).sum().backward()
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    hvd.join()
+    return net.state_dict()["words.weight"][7], rates
+
+
+def test_who_has_joined_does_not_hinder_a_scheduler_of_the_others() -> None:
+    (first, rates), (second, own) = run_ranks(2, joined_with_a_scheduler)
+    assert torch.equal(first, second)
+    wanted = Net().words.weight[7].detach() - sum(rates) - sum(own)
+    torch.testing.assert_close(first, wanted)
+
+
+def cut_anew() -> tuple[torch.Tensor, torch.Tensor, str]:
+    ends, told = [], ""
+    for cuts in ({}, {1: 5, 3: 2}):
+        net = Net()
+        optimizer = torch.optim.SparseAdam(net.words.parameters(), lr=0.1)
+        tables = hvd.serve_tables(net, optimizer)
+        for step in range(5):
+            optimizer.zero_grad()
+            net(batch(step)[hvd.rank() :: hvd.size()]).square().mean().backward()
+            optimizer.step()
+            if step in cuts:
+                tables.reshard(cuts[step])
+        ends.append(net.state_dict()["words.weight"])
+        told = tables.explain()
+        tables.close()
+    return ends[0], ends[1], told
+
+
+def test_tables_that_are_cut_anew_have_the_same_bits() -> None:
+    for plain, cut, told in run_ranks(2, cut_anew):
+        assert torch.equal(plain, cut)
+        assert "2 partitions" in told
 
 
 def says(call: Any) -> str:

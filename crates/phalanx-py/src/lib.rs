@@ -58,7 +58,7 @@ mod _phalanx {
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
-        tables::ServedTables,
+        tables::{PartitionSearch, ServedTables},
         task::{Rotation, Task},
         world::{
             add_process_set, check_every, counters, fusion_bytes, give_up, is_homogeneous, is_strict,

@@ -6,7 +6,7 @@
 use crate::tables::{Described, spec};
 use phalanx_core::Rank;
 use phalanx_net::{Link, NetError, World, frame};
-use phalanx_ps::{Consistency, PsError, TableSpec};
+use phalanx_ps::{Consistency, PsError, TableSpec, TableTerms};
 use pyo3::PyResult;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,8 @@ const NAP_NS: i64 = 20_000_000;
 pub struct TablesOffer {
     pub tables: Vec<Described>,
     pub staleness: Option<i64>,
-    pub step: u64,
+    /// Whether one of a host's ranks collects what all of them want and give.
+    pub collects: bool,
 }
 
 impl TablesOffer {
@@ -37,11 +38,12 @@ impl TablesOffer {
     }
 
     /// A staleness below 0 is no bound; `None` is none at all.
-    pub fn consistency(&self) -> Consistency {
-        match self.staleness {
+    pub fn terms(&self) -> TableTerms {
+        let consistency = match self.staleness {
             None => Consistency::Sync,
             Some(k) => u64::try_from(k).map_or(Consistency::Async, Consistency::Bounded),
-        }
+        };
+        TableTerms { consistency, step: 0, collects: self.collects }
     }
 
     /// Tells every rank that only serves; rank 0 does.

@@ -12,7 +12,10 @@ use phalanx_core::{
     kernel::update::{Adagrad, Adam, Momentum},
 };
 use phalanx_net::World;
-use phalanx_ps::{PsError, RowReduction, Spread, TableClip, TableRule, TableSpec, TableUpdate, Tables};
+use phalanx_ps::{
+    PsError, RowReduction, Search, SearchRun, Spread, TableClip, TableRule, TableSpec, TableUpdate, Tables,
+    Trial,
+};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     collections::BTreeMap,
@@ -29,9 +32,10 @@ pub struct ServedTables {
     owner: u32,
 }
 
-/// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread.
+/// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread; whether rows
+/// travel as often as they are touched.
 pub type Described =
-    (String, u64, usize, u8, (String, BTreeMap<String, f64>), String, Option<String>, u32, String);
+    (String, u64, usize, u8, (String, BTreeMap<String, f64>), String, Option<String>, u32, String, bool);
 
 #[pymethods]
 impl ServedTables {
@@ -41,14 +45,14 @@ impl ServedTables {
         py: Python<'_>,
         tables: Vec<Described>,
         staleness: Option<i64>,
-        step: u64,
+        collects: bool,
     ) -> PyResult<ServedTables> {
-        let offer = TablesOffer { tables, staleness, step };
-        let (specs, consistency) = (offer.specs()?, offer.consistency());
+        let offer = TablesOffer { tables, staleness, collects };
+        let (specs, terms) = (offer.specs()?, offer.terms());
         let world: Arc<World> = state::engine(py)?.world().clone();
         let opened = gate::enter(py, "tables", move || {
             offer.send(&world)?;
-            Tables::open(&world, specs, consistency, step)
+            Tables::open_as(&world, specs, terms)
         })?;
         let opened = opened.map_err(|why| of_tables(py, why))?;
         Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))), owner: std::process::id() })
@@ -96,6 +100,26 @@ impl ServedTables {
     ) -> PyResult<()> {
         let ids = numbers(&ids)?;
         self.call(py, move |tables| tables.push(table, step, &ids, grads.0.bytes(), rate))
+    }
+
+    /// A step of the others, for which this rank has no data.
+    fn attend(&self, py: Python<'_>, table: usize, step: u64) -> PyResult<()> {
+        self.call(py, move |tables| tables.attend(table, step))
+    }
+
+    /// How many steps the rule of a table has counted.
+    fn age(&self, py: Python<'_>, table: usize) -> PyResult<u64> {
+        self.call(py, move |tables| Ok(tables.age(table)))
+    }
+
+    /// The rule has counted this many; every rank says so, between the same steps.
+    fn set_age(&self, py: Python<'_>, table: usize, age: u64) -> PyResult<()> {
+        self.call(py, move |tables| tables.set_age(table, age))
+    }
+
+    /// Cuts all tables anew; every rank calls it between the same steps.
+    fn reshard(&self, py: Python<'_>, partitions: u32) -> PyResult<()> {
+        self.call(py, move |tables| tables.reshard(partitions))
     }
 
     /// The step that the next push of a table is of.
@@ -195,7 +219,7 @@ fn numbers(ids: &LentTensor) -> PyResult<Vec<u64>> {
 }
 
 pub fn spec(described: Described) -> PyResult<TableSpec> {
-    let (name, height, width, code, (rule, numbers), reduction, wire, partitions, spread) = described;
+    let (name, height, width, code, (rule, numbers), reduction, wire, partitions, spread, raw) = described;
     let number = |key: &str| numbers.get(key).copied().unwrap_or_default();
     let update = match rule.as_str() {
         "sgd" => TableUpdate::Sgd,
@@ -254,8 +278,51 @@ pub fn spec(described: Described) -> PyResult<TableSpec> {
         wire,
         partitions,
         spread,
-        raw: false,
+        raw,
     })
+}
+
+/// A search for the number of partitions with which steps are fastest; it decides, Python times and cuts.
+#[derive(Debug)]
+#[pyclass(frozen, module = "phalanx._phalanx")]
+pub struct PartitionSearch {
+    /// A lock because objects of Python are shared; held only to count.
+    run: Mutex<SearchRun>,
+}
+
+#[pymethods]
+impl PartitionSearch {
+    /// Begins with `first` partitions, never fewer than `least` or more than `most`; trials have steps that warm up and steps that count.
+    #[new]
+    fn new(first: u32, least: u32, most: u32, warm: u64, timed: u64) -> PartitionSearch {
+        PartitionSearch { run: Mutex::new(SearchRun::new(Search::new(first, least, most), warm, timed)) }
+    }
+
+    #[getter]
+    fn first(&self) -> u32 {
+        self.lock().first()
+    }
+
+    #[getter]
+    fn found(&self) -> Option<u32> {
+        self.lock().found()
+    }
+
+    /// A step took this long. At the end of a trial: its seconds, which all workers bring together for `end`.
+    fn step(&self, seconds: f64) -> Option<f64> {
+        self.lock().step(seconds)
+    }
+
+    /// What all workers needed; gives the partitions to go on with.
+    fn end(&self, seconds: f64) -> u32 {
+        self.lock().end(Trial::Took(seconds))
+    }
+}
+
+impl PartitionSearch {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SearchRun> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub fn of_tables(py: Python<'_>, why: PsError) -> PyErr {

@@ -168,23 +168,27 @@ fn serve_offers(
     loop {
         let came =
             gate::wait(py, None, |deadline| match world.serve_until_workers_left(Some(deadline), || true) {
-                Ok(false) => {
-                    offers.next().map(|offer| offer.map(Some)).map_err(ServeError::Offer).transpose()
-                }
+                Ok(false) => match opened.iter_mut().try_for_each(|tables| tables.follow().map(drop)) {
+                    Ok(()) => {
+                        offers.next().map(|offer| offer.map(Some)).map_err(ServeError::Offer).transpose()
+                    }
+                    Err(why) => Some(Err(ServeError::Tables(why))),
+                },
                 Ok(true) => Some(Ok(None)),
                 Err(why) => Some(Err(ServeError::World(why))),
             })?;
         let offer = match came.unwrap_or(Ok(None)) {
             Ok(None) => return Ok(()),
             Ok(Some(offer)) => offer,
+            Err(ServeError::Tables(why)) => return Err(of_tables(py, why)),
             Err(ServeError::World(why)) => return Err(error::of_collective(py, &Error::from(why))),
             Err(ServeError::Offer(why)) => {
                 let text = format!("rank 0 offered tables that cannot be read: {why}");
                 return Err(error::raise(py, "PhalanxError", &text, &[]));
             }
         };
-        let (specs, consistency, world) = (offer.specs()?, offer.consistency(), world.clone());
-        match gate::enter(py, "tables", move || Tables::open(&world, specs, consistency, offer.step))? {
+        let (specs, terms, world) = (offer.specs()?, offer.terms(), world.clone());
+        match gate::enter(py, "tables", move || Tables::open_as(&world, specs, terms))? {
             Ok(tables) => opened.push(tables),
             // Rank 0 has asked for something impossible, and is told the same.
             Err(PsError::Spec { .. } | PsError::Twice(_)) => {}
@@ -196,6 +200,7 @@ fn serve_offers(
 enum ServeError {
     World(NetError),
     Offer(FrameError),
+    Tables(PsError),
 }
 
 /// Which server keeps which variable.

@@ -14,6 +14,7 @@ from phalanx.distributed.session import DistributedSession, Scaffold
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.program import Program
 from phalanx.graph.strategy import ExecutionStrategy
+from phalanx.parallax._unused import say_unused
 from phalanx.parallax.config import ParallaxConfig
 from phalanx.parallax.session import GLOBAL_STEP, TRAIN_OP
 
@@ -28,6 +29,7 @@ class GraphTrained:
         self._program, self._worker = plain, _world.rank()
         tables = _sparse_tables(plain)
         self.strategy = _strategy(config, sync, tables)
+        say_unused(config, self.strategy)
         if config.sess_config is not None and not isinstance(config.sess_config, ExecutionStrategy):
             raise TypeError(
                 f"sess_config of a program is an ExecutionStrategy, not a {type(config.sess_config).__name__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from phalanx import _world
 from phalanx.distributed.hooks import CheckpointSaverHook
 from phalanx.parallax import partitions
 from phalanx.parallax._log import log
+from phalanx.parallax._search import PartitionSearch
+from phalanx.parallax._unused import say_unused
 from phalanx.parallax.config import ParallaxConfig, _wire_name
 from phalanx.parallax.session import GLOBAL_STEP, TRAIN_OP
 from phalanx.reductions import Average, Sum
@@ -40,7 +43,8 @@ class TorchTrained:
         self._optimizer: Any = optimizer
         self._worker = _world.rank()
         self._step = 0
-        sparse = _looked_up(model, optimizer)
+        self._search: PartitionSearch | None = None
+        self._sparse = sparse = _looked_up(model, optimizer)
         self.strategy, why = _strategy(model, optimizer, config, sync, bool(sparse))
         self._explained = _Explained(model, sparse, self.strategy, why)
         self._tables: ServedTables | None = None
@@ -57,30 +61,29 @@ class TorchTrained:
 
     def _say_unused(self) -> None:
         """No table is served: settings of tables have no effect."""
-        asked = {
-            "PSConfig.wire_dtype": self._config._ps.wire_dtype is not None,
-            "get_partitioner()": partitions.wanted() is not None,
-        }
-        unused = [name for name, is_asked in asked.items() if is_asked]
-        if unused and self._worker == 0:
-            log.warning("no table is on servers with %s here: %s has no effect", self.strategy, " and ".join(unused))
+        say_unused(self._config, self.strategy)
 
     def _serve(self, sync: bool) -> ServedTables:
         config, ps = self._config, self._config._ps
         wire = _wire_name(ps.wire_dtype)
+        heights = [p.shape[0] for p in self._model.parameters() if id(p) in self._sparse]
+        self._search = PartitionSearch.of(config, sync, heights)
+        first = partitions.wanted() if self._search is None else self._search.first
         found = serve_tables(
             self._model,
             self._optimizer,
             op=Average if config.average_sparse else Sum,
             staleness=ps.staleness if sync else -1,
             wire_dtype=None if wire is None else getattr(torch, wire),
-            partitions=partitions.wanted(),
+            partitions=first,
             dense=self.strategy == "PS",
+            local_aggregation=ps.local_aggregation,
+            merge_rows=ps.boundary_between_workers_and_servers,
         )
         for table in found._dense():
             table.keeps = ps.replicate_variables
-        if config.search_partitions and self._worker == 0:
-            log.info("search_partitions: tables cannot be cut anew while they are used yet; the minimum is used")
+        if not ps.boundary_among_servers and self._worker == 0:
+            log.info("boundary_among_servers=False changes nothing: no operation stands between gradients and the rules of servers")
         return found
 
     def _reduce(self, has_rows: bool) -> None:
@@ -171,10 +174,14 @@ class TorchTrained:
         return self._counted(step)
 
     def _counted(self, step: Callable[[], Any]) -> Any:
+        begin = time.monotonic()
         if self._session is not None:
-            return self._session.run(step)
-        made = step()
-        self._step += 1
+            made = self._session.run(step)
+        else:
+            made = step()
+            self._step += 1
+        if self._search is not None and self._tables is not None:
+            self._search.step(time.monotonic() - begin, self._tables)
         return made
 
     def _trains(self, feed: dict[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,9 @@ class PSConfig(_Fields):
 
     - ``protocol``: how bytes travel: ``"grpc"`` (what is best here), ``"shm"``, ``"tcp"`` or ``"unix"``.
     - ``replicate_variables``: with ``run_option="PS"``, whether one copy of a dense variable serves all passes of a step.
-    - ``local_aggregation``, ``boundary_among_servers``, ``boundary_between_workers_and_servers``: always on.
+    - ``local_aggregation``: one of a host's ranks collects what all of them want and give; ``False``: each asks servers by itself.
+    - ``boundary_between_workers_and_servers``: a row that a rank touches several times in a step travels once; ``False``: as often.
+    - ``boundary_among_servers``: rules run on the server that has the rows, and nothing stands between them: ``False`` changes nothing.
     - ``staleness``: by how many steps workers may be apart; ``None`` is not at all.
     - ``wire_dtype``: ``"float16"`` or ``"bfloat16"`` for rows that travel between hosts.
     """
@@ -85,16 +87,6 @@ class PSConfig(_Fields):
             raise ValueError(f"PSConfig.protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}")
         for name in self._fields[1:5]:
             _is_bool(f"PSConfig.{name}", getattr(self, name))
-        if not self.local_aggregation:
-            raise ValueError(
-                "PSConfig.local_aggregation=False cannot act: ranks of a host reach servers through one of them, which adds their rows; "
-                "leave it True"
-            )
-        for name in ("boundary_among_servers", "boundary_between_workers_and_servers"):
-            if not getattr(self, name):
-                raise ValueError(
-                    f"PSConfig.{name}=False cannot act: the optimizer's rule always runs on the server that has the rows; leave it True"
-                )
         if self.staleness is not None and (isinstance(self.staleness, bool) or not isinstance(self.staleness, int)):
             raise TypeError(f"PSConfig.staleness is a number of steps, -1 for any, or None, not {self.staleness!r}")
         if _wire_name(self.wire_dtype) not in (None, "float16", "bfloat16"):

@@ -32,6 +32,8 @@ class Table:
         self.group = group
         self.kind, self.rule = kind, rule
         self.is_trained = weight.requires_grad
+        #: Rows travel as often as they are touched.
+        self.raw = False
         self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def state_parts(self) -> range:
@@ -73,10 +75,11 @@ class Table:
         """Drops what no step has used."""
         self.given.clear()
 
-    def push_nothing(self, group: dict[str, Any]) -> None:
-        """A step of the others, for which this rank has no data."""
+    def attend(self) -> None:
+        """A step of the others, for which this rank has no data; their rate counts."""
         self.given.clear()
-        self.push(group)
+        if self.is_trained:
+            self.core.attend(self.number, self.core.step(self.number))
 
     def push(self, group: dict[str, Any]) -> None:
         """Sends what all passes of this step gave; no rows if they gave none."""
@@ -89,7 +92,7 @@ class Table:
         step = self.core.step(self.number)
         rate = float(group["lr"])
         if self.rule[0] == "adagrad":
-            rate /= 1.0 + step * float(group.get("lr_decay", 0.0))
+            rate /= 1.0 + self.core.age(self.number) * float(group.get("lr_decay", 0.0))
         self.core.push(self.number, step, _memory.lend(ids), _memory.lend(gradients), rate)
 
     def pieces(self) -> Iterator[torch.Tensor]:
@@ -172,11 +175,6 @@ class DenseTable(Table):
         """Drops the gradient, which the optimizer does not know any more."""
         self.parameter.grad = None
         self.given.clear()
-
-    def push_nothing(self, group: dict[str, Any]) -> None:
-        """A step of the others."""
-        self.given.clear()
-        super().push(group)
 
     def push(self, group: dict[str, Any]) -> None:
         """Sends the gradient."""

@@ -44,7 +44,6 @@ class ServedTables:
         self._core = core
         self._tables = tables
         self._owner = os.getpid()
-        self._optimizer: torch.optim.Optimizer | None = None
         #: Whether ranks wait for each other's steps.
         self._waits = True
         for number, table in enumerate(tables):
@@ -65,20 +64,22 @@ class ServedTables:
         return dict(zip(keys, self._core.counters(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """The states that the rules keep on the servers (momentum, sums of squares), and the step of each table.
+        """The states that the rules keep on the servers (momentum, sums of squares), and the steps that each rule has counted.
 
         The rows themselves are in the model's ``state_dict()``.
         """
         return {
             table.name: {
-                "step": self._core.step(table.number),
+                "step": self._core.age(table.number),
                 "states": [table.gather(p) for p in table.state_parts()],
             }
             for table in self._tables
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces the states. Every rank calls it with the same values, as it does with the model's ``load_state_dict()``."""
+        """Replaces the states and counts on from their steps. Every rank calls it with the same values, as it does with the model's
+        ``load_state_dict()``.
+        """
         for table in self._tables:
             if table.name not in state:
                 raise KeyError(f"the saved states have no table {table.name!r}; they have {sorted(state)}")
@@ -90,6 +91,17 @@ class ServedTables:
                 )
             for part, values in zip(table.state_parts(), saved, strict=True):
                 table.scatter(values, part)
+            if table.is_trained:
+                self._core.set_age(table.number, int(state[table.name]["step"]))
+
+    def reshard(self, partitions: int) -> None:
+        """Cuts every table into this many partitions, or as many as it has rows.
+
+        Every rank calls it after the same step, of which there is at least one; no bit of a row changes.
+        """
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions < 1 << 32:
+            raise ValueError(f"partitions must be a whole number from 1, not {partitions!r}")
+        self._core.reshard(partitions)
 
     def close(self) -> None:
         """Ends the service; every rank calls it. :func:`shutdown` and the end of the process do, too."""
@@ -149,11 +161,10 @@ class ServedTables:
 
     def _attend(self) -> Callable[[], None]:
         """This rank has no more data: it takes part in the others' steps without rows. What it gives ends that, once all have joined."""
-        assert self._optimizer is not None
         if not self._waits or not any(table.is_trained for table in self._tables):
             # Nobody waits for this rank's steps.
             return lambda: None
-        return _Attendance(self, self._optimizer).end
+        return _Attendance(self).end
 
 
 class _Attendance:
@@ -163,8 +174,7 @@ class _Attendance:
     behind make up for that step, and all count alike again.
     """
 
-    def __init__(self, served: ServedTables, optimizer: torch.optim.Optimizer) -> None:
-        self._served, self._optimizer = served, optimizer
+    def __init__(self, served: ServedTables) -> None:
         self._tables = [table for table in served._tables if table.is_trained]
         self._steps = [table.core.step(table.number) for table in self._tables]
         self._lock, self._has_ended = threading.Lock(), False
@@ -186,7 +196,7 @@ class _Attendance:
             if self._has_ended:
                 return False
             for i, table in enumerate(self._tables):
-                table.push_nothing(self._optimizer.param_groups[table.group])
+                table.attend()
                 self._steps[i] += 1
         return True
 
@@ -197,7 +207,7 @@ class _Attendance:
         every = allgather(torch.tensor([self._steps]), name="served.joined")
         for table, have, wanted in zip(self._tables, self._steps, every.amax(0).tolist(), strict=True):
             for _ in range(wanted - have):
-                table.push_nothing(self._optimizer.param_groups[table.group])
+                table.attend()
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -224,9 +234,14 @@ class ServedEmbedding(torch.nn.Module):
         """The rows of these numbers, as the module gave them whose place it took."""
         device = input.device
         # Servers have the rows in memory of the host.
-        ids, inverse = torch.unique(input.reshape(-1).to("cpu", torch.int64), return_inverse=True)
-        if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= self.num_embeddings):
-            wrong = int(ids[0]) if int(ids[0]) < 0 else int(ids[-1])
+        ids = input.reshape(-1).to("cpu", torch.int64)
+        # A row of padding has no gradient, which needs it to be one row.
+        if self._table.raw and self.padding_idx is None:
+            inverse = torch.arange(len(ids))
+        else:
+            ids, inverse = torch.unique(ids, return_inverse=True)
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self.num_embeddings):
+            wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
             raise IndexError(f"table {self._table.name!r}: row {wrong} is not in 0..{self.num_embeddings}")
         rows = self._table.pull(ids)
         padding = None
@@ -292,6 +307,8 @@ def serve_tables(
     partitions: int | None = None,
     spread: str = "mod",
     dense: bool = False,
+    local_aggregation: bool = True,
+    merge_rows: bool = True,
 ) -> ServedTables:
     """Moves the tables of all ``Embedding`` and ``EmbeddingBag`` modules with ``sparse=True`` to servers.
 
@@ -307,6 +324,9 @@ def serve_tables(
 
     With ``dense=True`` servers have the other parameters of the optimizer, too: a forward pass of the model pulls them, and a step pushes
     their gradients, which are averaged, or with ``staleness`` applied one by one. Then the optimizer is not wrapped.
+
+    With ``local_aggregation=False`` each rank asks servers by itself, and with ``merge_rows=False`` a row travels as often as a rank
+    touches it: ways to compare with. Both send more and learn the same.
     """
     if isinstance(optimizer, Uncopied):
         raise ValueError("call serve_tables() before the optimizer is wrapped, with the optimizer that it will wrap")
@@ -325,6 +345,8 @@ def serve_tables(
         )
     n = _phalanx.place()[1]
     tables = [table for table, _, _ in found] + others
+    for table, _, _ in found:
+        table.raw = not merge_rows
     # Dense gradients are averaged, unless each is applied by itself.
     of_dense = "mean" if staleness is None else "sum"
     described = [
@@ -338,10 +360,11 @@ def serve_tables(
             wires[wire_dtype],
             min(table.height, partitions if partitions is not None else n),
             spread,
+            table.raw,
         )
         for table in tables
     ]
-    core = _phalanx.ServedTables(described, staleness, 0)
+    core = _phalanx.ServedTables(described, staleness, local_aggregation)
     served = ServedTables(core, tables)
     served._waits = staleness is None or staleness >= 0
     if _phalanx.place()[0] == 0:
@@ -359,7 +382,6 @@ def serve_tables(
         model.register_forward_pre_hook(served._refresh)
         model.register_state_dict_pre_hook(served._look)  # type: ignore[no-untyped-call]
         model.register_load_state_dict_post_hook(served._write)  # type: ignore[no-untyped-call]
-    served._optimizer = optimizer
     # Sessions look for it; not a submodule, and in no state_dict.
     object.__setattr__(model, "_phalanx_served", served)
     optimizer.register_step_pre_hook(served._check)
