@@ -9,7 +9,10 @@ use phalanx_graph::{
     layers::EmbeddingOptions, op::Reduction,
 };
 use phalanx_train::parallax::{AllotmentStrategy, MeasuredRates, ParallaxConfig, ParallaxRun, parallel_run};
-use std::{collections::BTreeMap, error::Error, process::ExitCode, sync::Arc, time::Duration, time::Instant};
+use std::{
+    collections::BTreeMap, collections::BTreeSet, error::Error, process::ExitCode, sync::Arc, time::Duration,
+    time::Instant,
+};
 
 #[derive(Parser)]
 struct Options {
@@ -37,9 +40,18 @@ struct Options {
     /// Nobody waits for the others
     #[arg(long)]
     asynchronous: bool,
-    /// Milliseconds that rank 0 sleeps in each step
+    /// Every worker asks servers by itself, and rows travel as often as they are touched
+    #[arg(long)]
+    naive: bool,
+    /// Gradients of tables are dense
+    #[arg(long)]
+    dense: bool,
+    /// Milliseconds that every worker sleeps in each step
     #[arg(long, default_value_t = 0)]
-    straggle_ms: u64,
+    pause_ms: u64,
+    /// The same of rank 0
+    #[arg(long)]
+    straggle_ms: Option<u64>,
     /// Milliseconds after which every worker stops, instead of a number of steps
     #[arg(long)]
     for_ms: Option<u64>,
@@ -50,7 +62,7 @@ fn model(options: &Options) -> Result<Program, Box<dyn Error>> {
     let mut b = Builder::new();
     let seen = b.feed("seen", DType::I64, [BATCH])?;
     let next = b.feed("next", DType::I64, [BATCH])?;
-    let rows = EmbeddingOptions { sparse: true, padding: None };
+    let rows = EmbeddingOptions { sparse: !options.dense, padding: None };
     let table = b.parameter("input", [options.rows, options.width], Init::Normal { mean: 0.0, std: 0.1 })?;
     let out = b.parameter("output", [options.rows, options.width], Init::Normal { mean: 0.0, std: 0.1 })?;
     let x = b.lookup(table, seen, rows)?;
@@ -71,6 +83,11 @@ fn model(options: &Options) -> Result<Program, Box<dyn Error>> {
 fn words(dice: Stream, n: usize, height: usize) -> Vec<i64> {
     let word = |i: usize| (((height as f64 + 1.0).ln() * dice.uniform(i as u64)).exp() as i64 - 1).max(0);
     (0..n).map(|i| word(i).min(height as i64 - 1)).collect()
+}
+
+/// The row numbers of a worker in a step, for each table.
+fn ids(options: &Options, rank: usize, step: u64) -> [Vec<i64>; 2] {
+    [0, 1000].map(|table| words(Stream::new(table + rank as u64, step, 0), options.tokens, options.rows))
 }
 
 fn main() -> ExitCode {
@@ -101,7 +118,9 @@ fn train() -> Result<(), Box<dyn Error>> {
         strategy,
         average_sparse: true,
         partitions: options.partitions,
-        search: options.search.map(|least| (least, 5, 5)),
+        search: options.search.map(|least| (least, 3, 5)),
+        local_aggregation: !options.naive,
+        merge_rows: !options.naive,
         sync: !options.asynchronous,
         samples_per_worker: options.tokens,
         ..ParallaxConfig::default()
@@ -120,25 +139,46 @@ fn worker(
     let mut took = Vec::new();
     let mut n_steps = 0u64;
     let begin = Instant::now();
-    let goes_on = |n: u64| match options.for_ms {
-        Some(ms) => begin.elapsed() < Duration::from_millis(ms),
-        None => n < (options.warm + options.steps) as u64,
-    };
-    while goes_on(n_steps) {
-        let dice = Stream::new(rank as u64, n_steps, 0);
-        let seen = Tensor::new(&[options.tokens], &words(dice, options.tokens, options.rows))?;
-        let next = Stream::new(1000 + rank as u64, n_steps, 0);
-        let next = Tensor::new(&[options.tokens], &words(next, options.tokens, options.rows))?;
+    let searches = options.search.is_some();
+    // With a search, steps count from its end on.
+    let mut first = options.warm as u64;
+    let pause = options.straggle_ms.filter(|_| rank == 0).unwrap_or(options.pause_ms);
+    loop {
+        if searches && run.found_partitions().is_none() {
+            first = n_steps + 1;
+        }
+        let goes_on = match options.for_ms {
+            Some(ms) => begin.elapsed() < Duration::from_millis(ms),
+            None => n_steps < first + options.steps as u64,
+        };
+        if !goes_on {
+            break;
+        }
+        let [seen, next] = ids(options, rank, n_steps);
+        let seen = Tensor::new(&[options.tokens], &seen)?;
+        let next = Tensor::new(&[options.tokens], &next)?;
         let start = Instant::now();
-        if rank == 0 && options.straggle_ms > 0 {
-            std::thread::sleep(Duration::from_millis(options.straggle_ms));
+        if pause > 0 {
+            std::thread::sleep(Duration::from_millis(pause));
         }
         run.step(&[("seen", Feed::Split(&seen)), ("next", Feed::Split(&next))], &[])?;
-        if n_steps >= options.warm as u64 {
+        if n_steps >= first {
             took.push(start.elapsed().as_secs_f64() * 1e3);
         }
         n_steps += 1;
     }
+    // The first worker of a host knows what all of them touch.
+    let workers = engine.world().workers().hosts().iter().find(|ranks| ranks[0].index() == rank);
+    let of_step = |step: u64| -> usize {
+        let of = |table: usize| {
+            let all = workers.iter().flat_map(|ranks| ranks.iter());
+            all.flat_map(|rank| ids(options, rank.index(), step)[table].clone())
+                .collect::<BTreeSet<i64>>()
+                .len()
+        };
+        of(0) + of(1)
+    };
+    let union: usize = (0..n_steps).map(of_step).sum();
     took.sort_by(f64::total_cmp);
     let counters = run.counters()?;
     let line = serde_json::json!({
@@ -151,6 +191,7 @@ fn worker(
         "pulled_rows": counters.office.pulled_rows,
         "given_rows": counters.office.given_rows,
         "pushed_rows": counters.office.pushed_rows,
+        "union_rows": union,
         "bytes_out": counters.bytes_out,
         "bytes_in": counters.bytes_in,
         "partitions": run.found_partitions(),
