@@ -232,6 +232,7 @@ impl Communicator {
         wiring.grid.tiers().check(self.size())?;
         self.wiring = Some(wiring);
         self.exploration = None;
+        self.mpi.climb_no_more();
         // What was sent along another shape is not this one's.
         self.meter = Arc::default();
         self.cache = Cache::new();

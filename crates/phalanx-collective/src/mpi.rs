@@ -70,6 +70,8 @@ impl Communicator {
         let mut mpi = loaded.expect("no rank was refused");
         let begun = mpi.begin(self.me, self.size());
         self.refuse_together(begun.as_ref().err())?;
+        let apart = mpi.separate();
+        self.refuse_together(apart.as_ref().err())?;
         // A second world of this process finds it there.
         let _ = self.mpi.version.set(mpi.version().to_string());
         self.mpi.state = State::Open(mpi);

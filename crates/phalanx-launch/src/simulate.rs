@@ -190,7 +190,7 @@ fn prepare(args: &SimulateArgs) -> Result<(PlanRequest, CostModel), String> {
         in_place: true,
         memory: Memory::Private,
         slot_bytes: phalanx_net::arena::SLOT_BYTES as u64,
-        segment_bytes: 64 << 10,
+        segment_bytes: phalanx_core::Config::default().segment_bytes,
         links_only: args.links_only,
     };
     let cost = match &args.costs {

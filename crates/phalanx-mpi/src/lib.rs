@@ -127,6 +127,12 @@ impl Mpi {
         self.ask("MPI_Init", move |library| library.begin(rank, size))
     }
 
+    /// Makes a communicator for our calls. All ranks do so together, after [`begin`](Self::begin) has succeeded on every rank: a rank that was refused
+    /// there would leave the others waiting here.
+    pub fn separate(&mut self) -> Result<(), MpiError> {
+        self.ask("MPI_Comm_dup", Library::separate)
+    }
+
     /// Makes groups of ranks along tiers, for [`allreduce_along`](Self::allreduce_along). All ranks do so together.
     pub fn lay(&mut self, tiers: Vec<TierPlace>) -> Result<(), MpiError> {
         self.ask("MPI_Comm_split", move |library| library.lay(&tiers))

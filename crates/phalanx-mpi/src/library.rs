@@ -229,6 +229,10 @@ impl Library {
             let library = self.name.clone();
             return Err(MpiError::OtherWorld { library, mpi_rank, mpi_size, rank, size });
         }
+        Ok(())
+    }
+
+    pub fn separate(&mut self) -> Result<(), MpiError> {
         either!(self, calls => calls.separate())
     }
 

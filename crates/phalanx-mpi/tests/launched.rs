@@ -65,6 +65,7 @@ fn rank_under_mpi() {
         return;
     }
     mpi.begin(Rank(rank), n).expect("MPI begins");
+    mpi.separate().expect("all ranks have begun");
     println!("version: {}", mpi.version());
     // A shape of 2x2: neighbours, then those with the same place.
     let tiers = [(rank / 2, rank % 2), (rank % 2, rank / 2)];

@@ -16,7 +16,7 @@ import copy
 import hashlib
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -85,7 +85,7 @@ class Reducer:
         self.passes = checked_passes(backward_passes_per_step)
         self.average_aggregated = average_aggregated_gradients
         self.local: list[Any] = []
-        self._note = ""
+        self._note = self._of = ""
         if self.passes > 1:
             _with_passes.add(self)
         self._counter: Any = None
@@ -134,6 +134,7 @@ class Reducer:
         pairs = enumerate(zip(gradients, variables, strict=True))
         lines = tuple(self._described(i, g, v) for i, (g, v) in pairs if not self.is_local(v))
         self._note = "" if tf.executing_eagerly() else noted(lines)
+        self._of = _digest(_shape(v) for v in variables if not self.is_local(v))
         if self._note:
             return
         key = (_world.age(), set_id(self.process_set), lines)
@@ -149,9 +150,7 @@ class Reducer:
         else:
             kind = "dense"
         dtype = getattr(gradient, "dtype", None)
-        # What a tape watches need not be a variable; how much of its shape is known may change from trace to trace.
-        shape = list(variable.shape) if hasattr(variable, "assign") else "a tensor"
-        return f"gradient {i} ({kind}) of {shape} {dtype.name if dtype is not None else ''}".rstrip()
+        return f"gradient {i} ({kind}) of {_shape(variable)} {dtype.name if dtype is not None else ''}".rstrip()
 
     def _own(self, gradient: Any) -> Any:
         if not self.scale_local_gradients or self.op != Average:
@@ -168,8 +167,8 @@ class Reducer:
         return sparse(gradient, self.op, self._name(), self.process_set, self._note)
 
     def _name(self) -> str:
-        """GRADS-3. In eager code the engine counts."""
-        return "" if tf.executing_eagerly() else name_of("gradients", None)
+        """GRADS-3. Lists of other variables have other names: functions of one name train two models. In eager code the engine counts."""
+        return "" if tf.executing_eagerly() else f"{name_of('gradients', None)}.{self._of}"
 
     def _bucket(self, gradients: list[Any]) -> list[Any]:
         name, note = self._name(), self._note
@@ -303,6 +302,15 @@ def _identity(variable: Any) -> Any:
         variable = inner
     ref = getattr(variable, "ref", None)
     return ref() if callable(ref) else id(variable)
+
+
+def _shape(variable: Any) -> str:
+    """What a tape watches need not be a variable; how much of its shape is known may change from trace to trace."""
+    return str(list(variable.shape)) if hasattr(variable, "assign") else "a tensor"
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:6]
 
 
 __all__ = ["Reducer", "forget_passes"]

@@ -262,7 +262,7 @@ class Bucket:
         self._age, self._n_users = _world.age(), _n_users(self._flat)
         self._sizes = [p.numel() * p.element_size() for p in self.ps]
         # Elements of other layouts are not in the order of the bucket.
-        can_pack = _CAN_PACK and first.device.type == "cpu" and not any(map(is_laid_out, self.ps))
+        can_pack = _CAN_PACK and first.device.type == "cpu" and first.dtype in CODES and not any(map(is_laid_out, self.ps))
         places = [(start * first.element_size(), n) for start, n in zip(starts, self._sizes, strict=True)]
         self._packing = _phalanx.Packing(places) if self._is_small and can_pack else None
 

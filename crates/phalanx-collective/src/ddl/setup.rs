@@ -42,7 +42,8 @@ pub fn settle(
     let wiring = match (&options.mode, &config.tiers) {
         (Some(mode), _) if mode.letter == ModeLetter::M => Wiring::new(&mode.tiers, topology, None)?,
         (Some(mode), _) => {
-            let ways = mode.ways(topology).unwrap_or_else(|| first_ways(&mode.tiers, topology));
+            let ways = mode.ways(topology).or_else(|| config.ways.clone());
+            let ways = ways.unwrap_or_else(|| first_ways(&mode.tiers, topology));
             Wiring::new(&mode.tiers, topology, Some(&ways))?
         }
         (None, Some(tiers)) => Wiring::new(tiers, topology, config.ways.as_deref())?,

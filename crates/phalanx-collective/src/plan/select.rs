@@ -25,6 +25,8 @@ const HALVING_BYTES: u64 = 1 << 20;
 const TIERS_SMALL_BYTES: u64 = 16 << 10;
 /// One tier over links above the arena: from here on segments are in both at once.
 const OVERLAP_BYTES: u64 = 2 << 20;
+/// Messages between hosts below this are mostly latency.
+const OVERLAP_MESSAGE_BYTES: u64 = 16 << 10;
 /// Several tiers over links: from here on segments are in several of them at once.
 const PIPELINE_BYTES: u64 = 4 << 20;
 /// Broadcast over links: from here on segments along a chain.
@@ -62,6 +64,15 @@ fn preferences(request: &PlanRequest) -> &'static [&'static str] {
     }
 }
 
+/// Whether segments that overlap are large enough. Each of them makes a ring of its own between hosts, and one message of that ring is a segment's
+/// share of a host: with many hosts it would cost more latency than overlapping saves.
+fn overlaps(request: &PlanRequest) -> bool {
+    let n_each = u64::from(request.topology.even().unwrap_or(1));
+    let slot_bytes = request.slot_bytes;
+    let piece = request.segment_bytes.min(slot_bytes / 3).min(slot_bytes / n_each);
+    3 * piece >= OVERLAP_MESSAGE_BYTES * u64::from(request.topology.n_hosts())
+}
+
 fn allreduce(request: &PlanRequest) -> &'static [&'static str] {
     let (n, bytes) = (request.n_ranks(), request.bytes());
     let asks_for_links = |wiring: &Wiring| wiring.n_arena_tiers(&request.topology) == 0;
@@ -78,15 +89,16 @@ fn allreduce(request: &PlanRequest) -> &'static [&'static str] {
         return match bytes {
             ..=TIERS_SMALL_BYTES if wiring.ways[0] == Way::Arena => &["tiers-small", "doubling"],
             ..=TIERS_SMALL_BYTES => &["doubling"],
-            PIPELINE_BYTES.. => &["tiers-pipelined", "tiers-overlapped", "tiers"],
-            OVERLAP_BYTES.. => &["tiers-overlapped", "tiers"],
+            PIPELINE_BYTES.. if overlaps(request) => &["tiers-pipelined", "tiers-overlapped", "tiers"],
+            PIPELINE_BYTES.. => &["tiers-pipelined", "tiers"],
+            OVERLAP_BYTES.. if overlaps(request) => &["tiers-overlapped", "tiers"],
             _ => &["tiers"],
         };
     }
     if n_hosts > 1 && n > n_hosts {
         return match bytes {
             ..=TIERS_SMALL_BYTES => &["tiers-small", "doubling"],
-            OVERLAP_BYTES.. => &["tiers-overlapped", "tiers"],
+            OVERLAP_BYTES.. if overlaps(request) => &["tiers-overlapped", "tiers"],
             _ => &["tiers"],
         };
     }
@@ -189,6 +201,7 @@ mod tests {
             [64, 64 << 10, 64 << 20].map(|b| choice(&[4, 4], b)),
             ["tiers-small", "tiers", "tiers-overlapped"]
         );
+        assert_eq!(choice(&[8; 128], 64 << 20), "tiers", "messages of segments would be too small");
         assert_eq!(choice(&[4, 3], 64 << 20), "tiers", "shares of uneven hosts have different borders");
         assert_eq!(
             [64, 64 << 10, 64 << 20].map(|b| choice(&[1, 1, 1, 1], b)),

@@ -6,6 +6,7 @@ use crate::{
     ir::{Op, OpId, Program, Role, VarKind},
     op::OpKind,
 };
+use std::collections::BTreeSet;
 
 /// The operations that go with the update, of those that are the network's as far as is known.
 pub(super) fn beside(program: &Program, is_tail: &[bool]) -> Vec<OpId> {
@@ -29,19 +30,23 @@ pub(super) fn beside(program: &Program, is_tail: &[bool]) -> Vec<OpId> {
             }
         }
     }
-    // Of the rest, what the update needs.
+    // Of the rest, what the update needs, again and again: what overwrites a needed variable may stand behind its reader.
     let mut is_needed = vec![false; program.vars.len()];
-    let mut needed = Vec::new();
-    for (at, op) in program.ops.iter().enumerate().rev() {
-        let is_wanted = is_beside[at] && op.outputs.iter().any(|out| is_needed[out.index()]);
-        if is_tail[at] || is_wanted {
-            op.inputs.iter().for_each(|var| is_needed[var.index()] = true);
-        }
-        if is_wanted {
-            needed.push(OpId(at as u32));
+    let mut needed = BTreeSet::new();
+    let mut n_before = None;
+    while n_before != Some(needed.len()) {
+        n_before = Some(needed.len());
+        for (at, op) in program.ops.iter().enumerate().rev() {
+            let is_wanted = is_beside[at] && op.outputs.iter().any(|out| is_needed[out.index()]);
+            if is_tail[at] || is_wanted {
+                op.inputs.iter().for_each(|var| is_needed[var.index()] = true);
+            }
+            if is_wanted {
+                needed.insert(OpId(at as u32));
+            }
         }
     }
-    needed
+    needed.into_iter().collect()
 }
 
 fn could_be(program: &Program, op: &Op) -> bool {

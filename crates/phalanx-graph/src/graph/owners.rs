@@ -9,6 +9,7 @@
 //!   to all before.
 
 use crate::ir::{OpId, Program, VarId, VarKind};
+use phalanx_core::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What owners send to all processes at once: variables of one element type, those of process 0 first.
@@ -80,6 +81,11 @@ impl Update<'_> {
         self.program.var(var).is_persistable() && (is_parameter || self.is_seen[var.index()])
     }
 
+    /// Exchanges carry these types only; what else an owner makes, no other process can have.
+    fn travels(&self, var: VarId) -> bool {
+        matches!(self.program.sig(var).dtype, DType::F32 | DType::F64)
+    }
+
     fn is_state(&self, var: VarId) -> bool {
         self.program.var(var).is_persistable() && !self.is_public(var)
     }
@@ -124,7 +130,8 @@ impl Update<'_> {
             let one = all.first().copied().filter(|_| all.len() == 1);
             if all.len() > 1 {
                 // A state does not travel; what was computed does.
-                let held = op.inputs.iter().filter(|var| self.is_state(**var)).filter_map(whose);
+                let stays = |var: &&VarId| self.is_state(**var) || !self.travels(**var);
+                let held = op.inputs.iter().filter(stays).filter_map(whose);
                 let held: Vec<VarId> = held.collect();
                 if !held.is_empty() {
                     return Err(held);
@@ -133,6 +140,9 @@ impl Update<'_> {
             placed.ops[id.index()] = one;
             for &out in &op.outputs {
                 if self.is_public(out) {
+                    if let Some(p) = one.filter(|_| !self.travels(out)) {
+                        return Err(vec![p]);
+                    }
                     continue;
                 }
                 if self.is_state(out) {

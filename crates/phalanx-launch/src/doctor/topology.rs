@@ -68,6 +68,10 @@ pub fn check(args: &DoctorArgs, findings: &[Finding]) -> Vec<Finding> {
     }
     let costs: Option<Vec<TierCost>> = inside.into_iter().map(|(_, cost)| cost.ok()).collect();
     let Some(costs) = costs else { return found };
+    // What is wrong between hosts was named by the check of pairs.
+    if hosts.len() > 1 && (pairs.is_empty() || pairs.iter().any(|pair| pair.measured.is_none())) {
+        return found;
+    }
     let advice = shape::suggest(&hosts, &pairs);
     let costs = measured(&costs, &pairs, &advice);
     found.push(judge(&hosts, &advice, asked.as_ref(), &costs));

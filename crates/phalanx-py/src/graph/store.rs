@@ -138,6 +138,14 @@ fn is_given(executor: &Executor, name: &str) -> bool {
 fn begin(executor: &Executor, store: &mut Store, seed: u64) -> Result<(), RunError> {
     let mut fresh = Store::new(seed);
     executor.prepare(&mut fresh)?;
+    // What another rank keeps comes back with its first value.
+    let kept: Vec<String> =
+        fresh.names().filter(|name| store.kept_by(name).is_some()).map(str::to_string).collect();
+    for name in kept {
+        if let Some(value) = fresh.get(&name) {
+            store.set(&name, &value)?;
+        }
+    }
     executor.prepare(store)?;
     let names: Vec<String> = fresh.names().map(str::to_string).collect();
     let values: Vec<(String, Option<Tensor>)> =
