@@ -233,8 +233,7 @@ impl Communicator {
         self.wiring = Some(wiring);
         self.exploration = None;
         self.mpi.climb_no_more();
-        // What was sent along another shape is not this one's.
-        self.meter = Arc::default();
+        self.meter = Arc::default(); // What was sent along another shape is not this one's.
         self.cache = Cache::new();
         Ok(())
     }
