@@ -245,7 +245,7 @@ fn show(args: &SimulateArgs, request: &PlanRequest, cost: &CostModel) {
 /// Every algorithm's price, the fastest first.
 fn rows(args: &SimulateArgs, request: &PlanRequest, cost: &CostModel) -> Vec<Row> {
     let mut rows = Vec::new();
-    for algorithm in Algorithm::supporting(request) {
+    for algorithm in Algorithm::supporting(request).filter(|a| a.is_worth_pricing(request)) {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[Ksimulating {algorithm} on {} ranks ...", request.n_ranks());
         }

@@ -31,7 +31,7 @@ fn element(dtype: DType, x: i64) -> Vec<u8> {
 
 /// What rank `r` of 4 brings at place `i`: sums are multiples of 4, so that averages are whole.
 fn brought(r: u32, i: usize) -> i64 {
-    (i % 3) as i64 + if r % 2 == 0 { 1 } else { 3 }
+    (i % 3) as i64 + if r.is_multiple_of(2) { 1 } else { 3 }
 }
 
 fn reduced(dtype: DType, op: ReduceOp, n: u32, i: usize) -> i64 {

@@ -157,6 +157,11 @@ impl Algorithm {
         (self.entry().supports)(request)
     }
 
+    /// Whether it can be the best for this request. Others are not priced: their plans may have millions of steps.
+    pub fn is_worth_pricing(self, request: &PlanRequest) -> bool {
+        self.name() != "tiers-overlapped" || select::overlaps(request)
+    }
+
     /// The algorithms that can plan this request; never empty.
     pub fn supporting(request: &PlanRequest) -> impl Iterator<Item = Algorithm> {
         Algorithm::all().filter(move |a| a.supports(request))

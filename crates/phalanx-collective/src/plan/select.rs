@@ -66,7 +66,7 @@ fn preferences(request: &PlanRequest) -> &'static [&'static str] {
 
 /// Whether segments that overlap are large enough. Each of them makes a ring of its own between hosts, and one message of that ring is a segment's
 /// share of a host: with many hosts it would cost more latency than overlapping saves.
-fn overlaps(request: &PlanRequest) -> bool {
+pub(super) fn overlaps(request: &PlanRequest) -> bool {
     let n_each = u64::from(request.topology.even().unwrap_or(1));
     let slot_bytes = request.slot_bytes;
     let piece = request.segment_bytes.min(slot_bytes / 3).min(slot_bytes / n_each);

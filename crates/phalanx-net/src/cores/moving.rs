@@ -35,7 +35,10 @@ pub fn busy() -> BTreeMap<u32, u64> {
 /// The lines `cpuN user nice system idle iowait irq softirq steal ...`.
 fn busy_in(text: &str) -> BTreeMap<u32, u64> {
     let of_core = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split_whitespace();
+        // The first line is the sum of all cores and has no number.
+        let numbered =
+            line.strip_prefix("cpu").filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))?;
+        let mut words = numbered.split_whitespace();
         let core = words.next()?.parse().ok()?;
         let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
         let is_work = |i: &usize| !matches!(i, 3 | 4);
