@@ -36,7 +36,7 @@ const KERAS_SIZE: &str = "about 45 MB on disk, 10 MB to download";
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(14 * 60);
 const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
-const TEST_LIMIT: Duration = Duration::from_secs(20 * 60);
+const TEST_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// A Python with everything the tests need.
 pub struct Environment {
