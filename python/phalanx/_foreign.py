@@ -27,6 +27,7 @@ NAMES = frozenset(
         "MASTER_HOST",
         "MPI_LOCALNRANKS",
         "MPI_LOCALRANKID",
+        "PHALANX_CORES",
         "PHALANX_ROLE",
         "PHALANX_SERVERS",
         "PS_HOSTS",
