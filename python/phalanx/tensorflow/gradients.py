@@ -280,7 +280,8 @@ def forget_passes(session: Any = None) -> None:
                 if hasattr(variable, "numpy"):
                     variable.assign(tf.zeros(variable.shape, variable.dtype))
         else:
-            session.run([v.initializer for v in own if v.graph is session.graph])
+            # Variables of eager code have no graph.
+            session.run([v.initializer for v in own if getattr(v, "graph", None) is session.graph])
 
 
 def _own_variable(value: Any, name: str) -> Any:
