@@ -153,6 +153,61 @@ def conv(rest: str) -> tuple[Step, int]:
     return step, batch
 
 
+def deconv(rest: str) -> tuple[Step, int]:
+    batch, c, side, o, k, stride = map(int, rest.split("x"))
+    x = (torch.rand(batch, c, side, side) - 0.5).requires_grad_()
+    w = (torch.rand(c, o, k, k) * 0.1).requires_grad_()
+    weight = torch.rand(batch, o, side * stride, side * stride)
+
+    def step() -> None:
+        x.grad = w.grad = None
+        (F.conv_transpose2d(x, w, stride=stride, padding=(k - stride) // 2) * weight).sum().backward()
+
+    return step, batch
+
+
+def hsigmoid(rest: str) -> tuple[Step, int]:
+    """The nodes on the way to each class as a table, which is made once."""
+    n, width, classes = map(int, rest.split("x"))
+    x = nn.Parameter(torch.rand(n, width) - 0.5)
+    w, b = nn.Parameter(torch.rand(classes - 1, width) * 0.1), nn.Parameter(torch.zeros(classes - 1))
+    leaves = torch.arange(n) * 37 % classes + classes
+    depth = int(leaves.max()).bit_length() - 1
+    bits = torch.arange(depth)
+    nodes, turns = (leaves[:, None] >> (bits + 1)) - 1, ((leaves[:, None] >> bits) & 1).float()
+    is_on = (nodes >= 0).float()
+    nodes = nodes.clamp(min=0)
+    optimizer = torch.optim.SGD([x, w, b], lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        scores = torch.bmm(F.embedding(nodes, w), x[:, :, None])[:, :, 0] + b[nodes]
+        ((F.softplus(scores) - turns * scores) * is_on).sum(1).mean().backward()
+        optimizer.step()
+
+    return step, n
+
+
+def nce(rest: str) -> tuple[Step, int]:
+    n, width, classes, k = map(int, rest.split("x"))
+    x = nn.Parameter(torch.rand(n, width) - 0.5)
+    w, b = nn.Parameter(torch.rand(classes, width) * 0.1), nn.Parameter(torch.zeros(classes, 1))
+    label = torch.arange(n)[:, None] * 37 % classes
+    expected = torch.tensor(k / classes)
+    log_e, log_more = float(expected.log()), float(expected.log1p())
+    optimizer = torch.optim.SGD([x, w, b], lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        ids = torch.cat([label, torch.randint(classes, (n, k))], 1)
+        scores = (torch.bmm(F.embedding(ids, w), x[:, :, None]) + F.embedding(ids, b))[:, :, 0]
+        each, noisy = F.softplus(log_e - log_more - scores), F.softplus(-scores)
+        (each.sum(1) - noisy[:, 1:].sum(1)).mean().backward()
+        optimizer.step()
+
+    return step, n
+
+
 def case(name: str) -> tuple[Step, int]:
     match name:
         case "lenet_20_50":
@@ -172,7 +227,7 @@ def case(name: str) -> tuple[Step, int]:
         case "bag_of_words":
             return bag_of_words()
     kind, _, rest = name.partition("_")
-    return {"sgemm": sgemm, "conv": conv}[kind](rest)
+    return {"sgemm": sgemm, "conv": conv, "deconv": deconv, "hsigmoid": hsigmoid, "nce": nce}[kind](rest)
 
 
 def measure(name: str) -> None:

@@ -64,7 +64,10 @@ def _roles() -> Any:
     b = layers.embedding(mark, [2, WIDTH], param_attr="marks")
     mixed = [layers.fc(v, 4 * 3, param_attr=f"m{i}", bias_attr=f"n{i}", act="tanh") for i, v in enumerate((a, b))]
     hidden, _ = layers.dynamic_lstm(
-        layers.sums(mixed), 4 * 3, param_attr="lstm", bias_attr="lstm_b", use_peepholes=False
+        layers.sums(mixed),
+        4 * 3,
+        param_attr="lstm",
+        bias_attr=fluid.ParamAttr(name="lstm_b", initializer=fluid.initializer.Normal(0.0, 0.5)),
     )
     scores = layers.fc(hidden, TAGS, param_attr="score", bias_attr="score_b")
     return layers.mean(layers.linear_chain_crf(scores, tag, param_attr=fluid.ParamAttr(name="crfw")))
@@ -140,11 +143,12 @@ def _twins() -> dict[str, Callable[[Any, Any, dict[str, Any]], Any]]:
             x = torch.tanh(p["words"][word.ravel()] @ p["m0"] + p["n0"])
             x = x + torch.tanh(p["marks"][mark.ravel()] @ p["m1"] + p["n1"])
             h = c = torch.zeros(3)
+            bias, (seen_i, seen_f, seen_o) = p["lstm_b"][0, :12], p["lstm_b"][0, 12:].chunk(3)
             scores = []
             for row in x:
-                i, f, g, o = (row + p["lstm"] @ h + p["lstm_b"]).chunk(4)
-                c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-                h = torch.sigmoid(o) * torch.tanh(c)
+                g, i, f, o = (row + h @ p["lstm"] + bias).chunk(4)
+                c = torch.sigmoid(f + seen_f * c) * c + torch.sigmoid(i + seen_i * c) * torch.tanh(g)
+                h = torch.sigmoid(o + seen_o * c) * torch.tanh(c)
                 scores.append(h @ p["score"] + p["score_b"])
             start, end, between, tags = p["crfw"][0], p["crfw"][1], p["crfw"][2:], tag.ravel()
             whole = start + scores[0]

@@ -42,6 +42,49 @@ def _torch_hsigmoid(x: Any, w: Any, b: Any) -> Any:
     return torch.stack(losses).reshape(3, 1)
 
 
+def _torch_lstm(x: Any, w: Any, h: Any, c: Any, seen: Any) -> Any:
+    """Paddle's equations: candidate, input, forget, output; gates see the cell."""
+    hidden, cells, (wi, wf, wo) = [], [], seen.chunk(3)
+    for k in range(x.shape[1]):
+        g, i, f, o = (x[:, k] + h @ w).chunk(4, 1)
+        c_new = torch.sigmoid(f + wf * c) * c + torch.sigmoid(i + wi * c) * F.relu(g)
+        h = torch.sigmoid(o + wo * c_new) * torch.tanh(c_new)
+        c = c_new
+        hidden.append(h)
+        cells.append(c)
+    return torch.cat([torch.stack(hidden, 1), torch.stack(cells, 1)], 2)
+
+
+def _lstm(*inputs: Any) -> Any:
+    from phalanx.graph._adding import append_all
+
+    form = {"reverse": False, "ragged": False, "peepholes": True}
+    acts = {"gate": "Sigmoid", "cell": "Tanh", "candidate": "Relu"}
+    hidden, cells, _ = append_all("PeepholeLstm", {**form, **acts}, list(inputs), "lstm")
+    return layers.concat([hidden, cells], 2)
+
+
+def _torch_gru(origin: bool) -> Callable[..., Any]:
+    """Paddle's equations: update, reset, candidate; the reset gate acts on the state."""
+
+    def states(x: Any, w: Any, h: Any) -> Any:
+        size, out = h.shape[1], []
+        both, new = w.flatten()[: 2 * size * size].reshape(size, -1), w.flatten()[2 * size * size :].reshape(size, -1)
+        for k in range(x.shape[1]):
+            u, r = torch.sigmoid(x[:, k, : 2 * size] + h @ both).chunk(2, 1)
+            c = torch.tanh(x[:, k, 2 * size :] + (r * h) @ new)
+            h = u * h + (1 - u) * c if origin else (1 - u) * h + u * c
+            out.append(h)
+        return torch.stack(out, 1)
+
+    return states
+
+
+def _gru(origin: bool) -> Callable[..., Any]:
+    form = {"reverse": False, "ragged": False, "origin": origin, "gate": "Sigmoid", "candidate": "Tanh"}
+    return _op("ResetGru", form)
+
+
 def _op(kind: str, form: Any) -> Callable[..., Any]:
     from phalanx.graph._adding import append
 
@@ -49,6 +92,9 @@ def _op(kind: str, form: Any) -> Callable[..., Any]:
 
 
 CASES = {
+    "dynamic_lstm": Case(_lstm, _torch_lstm, [[2, 3, 8], [2, 8], [2, 2], [2, 2], [6]]),
+    "dynamic_gru": Case(_gru(False), _torch_gru(False), [[2, 3, 6], [2, 6], [2, 2]]),
+    "dynamic_gru of the paper": Case(_gru(True), _torch_gru(True), [[2, 3, 6], [2, 6], [2, 2]]),
     "mul": Case(lambda x, y: layers.mul(x, y, 2, 1), lambda x, y: x @ y, [[2, 3, 4], [4, 5]]),
     "sum": Case(lambda x, y: layers.sum([x, y, x]), lambda x, y: x + y + x, [[2, 3], [2, 3]]),
     "expand": Case(lambda x: layers.expand(x, [2, 1, 3]), lambda x: x.repeat(2, 1, 3), [[2, 3, 4]]),
@@ -304,6 +350,49 @@ def test_noise_is_told_from_words() -> None:
     assert (scores.argmax(1) == feed["label"].ravel()).all()
 
 
+def _nce(sampler: str, dtype: str, at: dict[str, Any]) -> list[Any]:
+    """The costs, the classes that were drawn, and the gradients of input, weights and biases. Each call draws the same."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope(seed=7)):
+        x = fluid.data("x", [3, 4], dtype)
+        label = fluid.data("label", [3, 1], "int64")
+        first = {k: fluid.ParamAttr(k, fluid.initializer.NumpyArrayInitializer(at[k])) for k in ("w", "b")}
+        cost = layers.nce(x, label, 6, param_attr=first["w"], bias_attr=first["b"], num_neg_samples=5, sampler=sampler)
+        main = fluid.default_main_program()
+        (joined,) = (op for op in main.global_block().ops if op.kind == "Concat")
+        wanted = [x, *(main.global_block().var(k) for k in ("w", "b"))]
+        found = fluid.gradients([layers.reduce_sum(cost)], wanted)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(fluid.default_startup_program())
+        feed = {"x": at["x"], "label": np.array([[0], [5], [3]], "int64")}
+        return exe.run(main, feed, [cost, joined.outputs[0], *found])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sampler", ["uniform", "log_uniform"])
+def test_noise_costs_what_the_formula_says(sampler: str, dtype: str) -> None:
+    random = np.random.default_rng(8)
+    at = {k: random.standard_normal(s).astype(dtype) for k, s in {"x": [3, 4], "w": [6, 4], "b": [6, 1]}.items()}
+    cost, ids, *gradients = _nce(sampler, dtype, at)
+    assert ids[:, 0].tolist() == [0, 5, 3] and ids.min() >= 0 and ids.max() <= 5
+    x, w, b = (torch.tensor(at[k], requires_grad=True) for k in ("x", "w", "b"))
+    drawn = torch.tensor(ids)
+    o = torch.sigmoid((w[drawn] * x[:, None]).sum(2) + b[drawn, 0])
+    rows = drawn.to(o.dtype)
+    e = 5 * (torch.full_like(o, 1 / 6) if sampler == "uniform" else torch.log((rows + 2) / (rows + 1)) / np.log(7.0))
+    theirs = -torch.log(o[:, :1] / (o + e)[:, :1]) - torch.log(e / (o + e))[:, 1:].sum(1, keepdim=True)
+    theirs.sum().backward()
+    near: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5} if dtype == "float32" else {"rtol": 1e-9, "atol": 1e-11}
+    np.testing.assert_allclose(cost, theirs.detach().numpy(), **near)
+    for mine, known in zip(gradients, (x, w, b), strict=True):
+        np.testing.assert_allclose(mine, known.grad.numpy(), **near)
+    if dtype == "float64":
+
+        def again(moved: list[Any]) -> float:
+            return float(_nce(sampler, dtype, dict(zip(("x", "w", "b"), moved, strict=True)))[0].sum())
+
+        _check_slopes(Ran(cost, gradients, again), list(at.values()))
+
+
 def test_what_layers_cannot_do_says_what_to_write() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = fluid.data("x", [None, 4])
@@ -330,7 +419,7 @@ def test_what_layers_cannot_do_says_what_to_write() -> None:
             ("While", "while_loop"),
             ("IfElse", "cond"),
             ("StaticRNN", "dynamic_lstm"),
-            ("py_func", "fetch"),
+            ("array_write", "concat or stack"),
         ]:
             with pytest.raises(AttributeError, match=says):
                 getattr(layers, name)

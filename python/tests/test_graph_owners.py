@@ -12,6 +12,7 @@ from ranks import run_ranks
 
 import phalanx
 import phalanx.graph as fluid
+from phalanx.distributed import CheckpointSaverHook, DistributedSession, Scaffold
 from phalanx.graph.errors import FetchError, StateError
 
 STEPS, SAMPLES = 3, 12
@@ -74,3 +75,35 @@ def test_owners_have_the_bits_of_all_reduce(n: int, devices: int, tmp_path: Path
     # Two ranks go on with what n have saved.
     on_two = [run_ranks(2, owned, reduce, 1, str(tmp_path), True) for reduce in ("AllReduce", "Reduce")]
     assert on_two[0][0]["bits"] == on_two[1][0]["bits"] == on_two[1][1]["bits"]
+
+
+def fed(reduce: str, folder: str) -> dict[str, bytes]:
+    """Trains with momentum in a session that saves, and sets a state of the optimizer by a feed now and then."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope(seed=3)
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        _, loss = classifier()
+        fluid.optimizer.Momentum(0.05, 0.9).minimize(loss)
+        build = fluid.BuildStrategy()
+        build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy[reduce]
+        velocities = [v for v in main.list_vars() if "velocity" in v.name]
+        scaffold = Scaffold(main, startup, loss, build_strategy=build, devices=1)
+        hooks = [CheckpointSaverHook(folder, save_steps=2)]
+        with DistributedSession(
+            checkpoint_dir=folder, scaffold=scaffold, hooks=hooks, log_step_count_steps=None
+        ) as session:
+            for step in range(6):
+                share: dict[str, Any] = {
+                    name: np.array_split(value, phalanx.size())[phalanx.rank()]
+                    for name, value in batch(SAMPLES, seed=step).items()
+                }
+                if step in (1, 2, 4):
+                    share |= {v.name: np.full(v.shape, 0.1 * step, "float32") for v in velocities}
+                session.run([], share)
+            session._exe.gather()
+        return {v.name: scope[v.name].tobytes() for v in main.list_vars() if v.persistable}
+
+
+def test_a_state_that_is_fed_goes_to_its_owner(tmp_path: Path) -> None:
+    wanted, got = (run_ranks(2, fed, reduce, str(tmp_path / reduce)) for reduce in ("AllReduce", "Reduce"))
+    assert got == wanted and got[0] == got[1]
+    assert any("velocity" in name for name in got[0])

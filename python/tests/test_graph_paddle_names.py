@@ -66,7 +66,12 @@ LAYERS: dict[str, tuple[Callable[[], Any], list[int]]] = {
     "prelu": (lambda: layers.prelu(_image(), "channel"), [3, 2, 6, 6]),
     "nce": (lambda: layers.nce(_x(), _ids(), 9), [3, 1]),
     "hsigmoid": (lambda: layers.hsigmoid(_x(), _ids(), 9), [3, 1]),
+    "auc": (lambda: layers.auc(_x(), _ids()), [1]),
     "Print": (lambda: layers.Print(_x(), summarize=1), [3, 4]),
+    "py_func": (
+        lambda: layers.py_func(np.sin, _x(), fluid.default_main_program().global_block().create_var(shape=[-1, 4])),
+        [3, 4],
+    ),
     "not_equal": (lambda: layers.not_equal(_x(), layers.zeros_like(_x())), [3, 4]),
     "autoincreased_step_counter": (lambda: layers.autoincreased_step_counter(), [1]),
     "fill_constant_batch_size_like": (
@@ -122,8 +127,6 @@ def test_a_layer_of_the_list_acts(world: World, name: str) -> None:
 
 REFUSED = {
     "While": "while_loop",
-    "py_func": "feed the result",
-    "auc": "metrics.Auc",
     "StaticRNN": "while_loop",
     "DynamicRNN": "dynamic_lstm",
     "IfElse": "cond",
@@ -136,7 +139,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_with_what_works(name: str) -> None:
+def test_control_flow_in_place_is_refused_with_what_works(name: str) -> None:
     with pytest.raises(AttributeError, match=REFUSED[name]):
         getattr(layers, name)
 
@@ -228,14 +231,15 @@ def test_a_field_of_a_strategy_can_be_read_and_set_to_its_default(field: str) ->
 
 
 def test_values_begin_as_in_paddle(world: World) -> None:
-    """Uniform in the limits of Glorot and He; filters are normal."""
+    """Uniform in the limits of Glorot and He, tables, too; filters are normal."""
     x = fluid.data("wide", [None, 30])
     layers.fc(x, 50, param_attr="fc")
+    layers.embedding(_ids(), [60, 20], param_attr="table")
     layers.conv2d(fluid.data("image8", [None, 8, 5, 5]), 16, 3, groups=4, param_attr="grouped")
     he = fluid.ParamAttr(name="he", initializer=fluid.initializer.MSRA())
     layers.fc(x, 50, param_attr=he)
     begin(world)
-    limits = {"fc": (6 / 80) ** 0.5, "he": (6 / 30) ** 0.5}
+    limits = {"fc": (6 / 80) ** 0.5, "table": (6 / 80) ** 0.5, "he": (6 / 30) ** 0.5}
     for name, limit in limits.items():
         values = np.abs(world.scope[name])
         assert 0.95 * limit < values.max() <= limit * 1.000001, name

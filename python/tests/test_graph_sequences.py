@@ -188,37 +188,69 @@ def sigmoid(v: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_reverse", [False, True])
-def test_recurrent_layers_do_what_their_equations_say(world: World, is_reverse: bool) -> None:
+@pytest.mark.parametrize("use_peepholes", [False, True])
+def test_recurrent_layers_do_what_their_equations_say(world: World, is_reverse: bool, use_peepholes: bool) -> None:
     x, z = sequences("x", 12), sequences("z", 9)
-    lstm, cells = fluid.layers.dynamic_lstm(x, 12, is_reverse=is_reverse)
-    gru = fluid.layers.dynamic_gru(z, 3, is_reverse=is_reverse)
+    given: dict[str, Any] = {} if use_peepholes else {"use_peepholes": False}
+    lstm, cells = fluid.layers.dynamic_lstm(x, 12, is_reverse=is_reverse, **given)
+    gru = fluid.layers.dynamic_gru(z, 3, is_reverse=is_reverse, origin_mode=use_peepholes)
     begin(world)
     random = np.random.default_rng(5)
-    world.scope["lstm_0.b_0"] = random.standard_normal(12).astype("float32")
-    world.scope["gru_0.b_0"] = random.standard_normal(9).astype("float32")
+    assert world.scope["lstm_0.b_0"].shape == (1, 21 if use_peepholes else 12)
+    world.scope["lstm_0.b_0"] = random.standard_normal(world.scope["lstm_0.b_0"].shape).astype("float32")
+    world.scope["gru_0.b_0"] = random.standard_normal([1, 9]).astype("float32")
     a, b = ragged(12), ragged(9, seed=2)
     got = fluid.Executor().run(world.main, feed={"x": a, "z": b}, fetch_list=[lstm, cells, gru])
-    (w, bias), (u, c) = ([world.scope[f"{layer}_0.{part}_0"] for part in "wb"] for layer in ("lstm", "gru"))
+    (w, whole), (u, c) = ([world.scope[f"{layer}_0.{part}_0"] for part in "wb"] for layer in ("lstm", "gru"))
+    assert (w.shape, u.shape) == ((3, 12), (3, 9))
+    bias, seen = whole[0, :12], whole[0, 12:] if use_peepholes else np.zeros(9)
+    (wi, wf, wo), both, new = np.split(seen, 3), u.ravel()[:18].reshape(3, 6), u.ravel()[18:].reshape(3, 3)
     for i, (s, t) in enumerate(zip(a.sequences(), b.sequences(), strict=True)):
         h = cell = state = np.zeros(3)
         order = range(len(s))[::-1] if is_reverse else range(len(s))
         for k in order:
-            gate_i, gate_f, gate_g, gate_o = np.split(s[k] + bias + w @ h, 4)
-            cell = sigmoid(gate_f) * cell + sigmoid(gate_i) * np.tanh(gate_g)
-            h = sigmoid(gate_o) * np.tanh(cell)
-            (xr, xz, xn), (hr, hz, hn) = np.split(t[k], 3), np.split(u @ state + c, 3)
-            update = sigmoid(xz + hz)
-            state = (1 - update) * np.tanh(xn + sigmoid(xr + hr) * hn) + update * state
+            gate_g, gate_i, gate_f, gate_o = np.split(s[k] + bias + h @ w, 4)
+            before = cell
+            cell = sigmoid(gate_f + wf * before) * before + sigmoid(gate_i + wi * before) * np.tanh(gate_g)
+            h = sigmoid(gate_o + wo * cell) * np.tanh(cell)
+            row = t[k] + c[0]
+            update, reset = np.split(sigmoid(row[:6] + state @ both), 2)
+            candidate = np.tanh(row[6:] + (reset * state) @ new)
+            keep, take = (update, 1 - update) if use_peepholes else (1 - update, update)
+            state = keep * state + take * candidate
             for value, wanted in zip(got, (h, cell, state), strict=True):
                 np.testing.assert_allclose(value[i, k], wanted, rtol=1e-4, atol=1e-5)
-    for given, says in [
-        ({"use_peepholes": True}, "use_peepholes=True is not supported"),
-        ({"gate_activation": "relu"}, "relu"),
-    ]:
+    for values, lengths in zip(got, (a, a, b), strict=True):
+        assert not any(row[len(s) :].any() for row, s in zip(values, lengths.sequences(), strict=True))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"gate_activation": "gelu"}, "gate_activation='gelu' is not an activation of gates; choose one of sigmoid"),
+        ({"bias_attr": False}, "the weights of peepholes are in the bias; pass use_peepholes=False, too"),
+    ]
+    for arguments, says in wrong:
         with pytest.raises(fluid.ProgramError, match=says):
-            fluid.layers.dynamic_lstm(x, 12, **given)
+            fluid.layers.dynamic_lstm(x, 12, **arguments)
     with pytest.raises(fluid.ProgramError, match=r"Take fc\(x, 4 \* width\) before"):
         fluid.layers.dynamic_lstm(x, 16)
+
+
+def test_gates_have_any_activation(world: World) -> None:
+    x = sequences("x", 4)
+    acts = {"gate_activation": "identity", "cell_activation": "relu", "candidate_activation": "sigmoid"}
+    hidden, cells = fluid.layers.dynamic_lstm(x, 4, use_peepholes=False, bias_attr=False, param_attr="w", **acts)
+    # Gradients flow through cells, too.
+    loss = fluid.layers.mean(fluid.layers.sequence_pool(cells, "sum"))
+    fluid.optimizer.SGD(1.0).minimize(loss)
+    begin(world)
+    before, fed = np.array(world.scope["w"]), ragged(4)
+    got = fluid.Executor().run(world.main, feed={"x": fed}, fetch_list=[hidden, cells])
+    for i, s in enumerate(fed.sequences()):
+        h = cell = 0.0
+        for k, row in enumerate(s):
+            g, gate_i, gate_f, gate_o = row + h * before[0]
+            cell = gate_f * cell + gate_i * sigmoid(g)
+            h = gate_o * max(cell, 0.0)
+            np.testing.assert_allclose([got[0][i, k, 0], got[1][i, k, 0]], [h, cell], rtol=1e-4, atol=1e-5)
+    assert np.abs(world.scope["w"] - before).max() > 0
 
 
 def test_sequences_that_are_all_full_need_no_lengths(world: World) -> None:

@@ -27,6 +27,7 @@ EXCEPTIONS: dict[str, str] = {
     f"{_GRAPH}.layers.composed.case(name)": _NAME,
     f"{_GRAPH}.layers.composed.switch_case(name)": _NAME,
     f"{_GRAPH}.layers.composed.fill_constant_batch_size_like(force_cpu)": "all memory is the CPU's",
+    f"{_GRAPH}.layers.shaping.create_global_var(force_cpu)": "all memory is the CPU's",
     f"{_GRAPH}.layers.functions.Print(print_tensor_lod)": "sequences are padded here, and shown with their padding",
     f"{_GRAPH}.layers.images.conv2d_transpose(use_cudnn)": _SPEED,
     f"{_GRAPH}.layers.shaping.gather(overwrite)": "gradients of rows that were taken twice are always added",

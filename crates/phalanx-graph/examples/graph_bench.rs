@@ -16,7 +16,10 @@ use phalanx_graph::{
     VarId, append_gradients,
     kernel::{Gemm, Mat, Size, Stream},
     layers::{BatchNormOptions, ConvOptions, EmbeddingOptions},
-    op::{Pool, Reduction, SquaredNorm},
+    op::{
+        Arith, Binary, Cast, Conv2d, Conv2dInputGrad, Embedding, Func, HSigmoid, MatMul, Pool, Random,
+        Reduction, Slice, SquaredNorm,
+    },
     plan::Reuse,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -119,6 +122,8 @@ fn case(name: &str) -> Outcome<(Run, usize)> {
     match name.split_once('_') {
         Some(("sgemm", rest)) => sgemm(rest),
         Some(("conv", rest)) => conv(rest),
+        Some(("deconv", rest)) => deconv(rest),
+        Some((kind @ ("hsigmoid" | "nce"), rest)) => classes(kind, rest),
         Some((kind @ ("sum" | "squares" | "rows" | "columns" | "channels"), rest)) => sums(kind, rest),
         Some((kind @ ("softmax" | "layernorm" | "batchnorm" | "table"), rest)) => norms(kind, rest),
         _ => Err(format!("no case is named `{name}`").into()),
@@ -234,7 +239,7 @@ fn block() -> Outcome<Model> {
     let y = b.fc(y, 4 * width, Act::Gelu)?;
     let y = b.fc(y, width, Act::None)?;
     let y = b.add(x, y)?;
-    let y = b.map(phalanx_graph::op::Func::Square, y)?;
+    let y = b.map(Func::Square, y)?;
     let loss = b.mean(y)?;
     let loss = b.named(loss, "loss")?;
     let mut program = b.finish()?;
@@ -315,6 +320,80 @@ fn conv(rest: &str) -> Outcome<(Run, usize)> {
     append_gradients(&mut program, loss, &wrt, &[])?;
     let weight = Tensor::new(&[batch, o, out, out], &random(batch * o * out * out, 5))?;
     Ok((steps(program, vec![("weight", weight)])?, batch))
+}
+
+/// `BxCxHxOxKxS`: a transposed convolution of B images of C channels and H x H pixels with O filters of K x K and stride S, which
+/// gives S times as large images, and both its gradients.
+fn deconv(rest: &str) -> Outcome<(Run, usize)> {
+    let &[batch, c, side, o, k, s] = numbers(rest)?.as_slice() else {
+        return Err("wanted BxCxHxOxKxS".into());
+    };
+    let out = side * s;
+    let mut b = Builder::new();
+    let learn = || Learn::from(Init::Normal { mean: 0.0, std: 0.1 });
+    let x = b.parameter("x", [batch, c, side, side], learn())?;
+    let filters = b.parameter("filters", [c, o, k, k], learn())?;
+    let weight = b.feed("weight", DType::F32, [batch, o, out, out])?;
+    let conv = Conv2d { stride: [s; 2], padding: [(k - s) / 2; 2], dilation: [1; 2], groups: 1 };
+    let y = b.op1(Conv2dInputGrad { conv, shape: Shape::from([batch, o, out, out]) }, &[filters, x])?;
+    let y = b.mul(y, weight)?;
+    let loss = b.reduce(Reduction::Sum, y, &[], false)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    let wrt = program.trainable();
+    append_gradients(&mut program, loss, &wrt, &[])?;
+    let weight = Tensor::new(&[batch, o, out, out], &random(batch * o * out * out, 5))?;
+    Ok((steps(program, vec![("weight", weight)])?, batch))
+}
+
+/// Training steps with losses over many classes: `hsigmoid_NxWxC` over a tree of C classes, `nce_NxWxCxK` against K random ones.
+fn classes(kind: &str, rest: &str) -> Outcome<(Run, usize)> {
+    let sizes = numbers(rest)?;
+    let (&[n, width, classes], more) = sizes.split_first_chunk().ok_or("wanted NxWxC")?;
+    let mut b = Builder::new();
+    let learn = || Learn::from(Init::Normal { mean: 0.0, std: 0.1 });
+    let x = b.parameter("x", [n, width], learn())?;
+    let label = b.feed("label", DType::I64, [n, 1])?;
+    let cost = match (kind, more) {
+        ("hsigmoid", []) => {
+            let (w, bias) =
+                (b.parameter("w", [classes - 1, width], learn())?, b.parameter("b", [classes - 1], learn())?);
+            b.op1(HSigmoid { classes }, &[x, w, bias, label])?
+        }
+        ("nce", &[k]) => {
+            let (w, bias) =
+                (b.parameter("w", [classes, width], learn())?, b.parameter("b", [classes, 1], learn())?);
+            let shape = Shape::from([n, k]);
+            let drawn =
+                Random { dtype: DType::F64, shape, normal: false, a: 0.0, b: classes as f64, stream: 0 };
+            let drawn = b.op1(drawn, &[])?;
+            let noise = b.map(Func::Floor, drawn)?;
+            let noise = b.op1(Cast { to: DType::I64 }, &[noise])?;
+            let ids = b.concat(&[label, noise], 1)?;
+            let rows = b.op1(Embedding { sparse: false, padding: None }, &[w, ids])?;
+            let column = b.reshape(x, [n, width, 1])?;
+            let scores = b.op1(MatMul { trans_a: false, trans_b: false }, &[rows, column])?;
+            let biases = b.op1(Embedding { sparse: false, padding: None }, &[bias, ids])?;
+            let scores = b.add(scores, biases)?;
+            let scores = b.reshape(scores, [n, 1 + k])?;
+            let (log_e, log_more) = ((k as f64 / classes as f64).ln(), (k as f64 / classes as f64).ln_1p());
+            let nearer = b.map(Func::Scale { a: -1.0, b: log_e - log_more }, scores)?;
+            let each = b.map(Func::Softplus, nearer)?;
+            let under = b.map(Func::Scale { a: -1.0, b: 0.0 }, scores)?;
+            let noisy = b.map(Func::Softplus, under)?;
+            let wrong = b.op1(Slice { axis: 1, begin: 1, end: 1 + k }, &[noisy])?;
+            let each = b.reduce(Reduction::Sum, each, &[1], true)?;
+            let wrong = b.reduce(Reduction::Sum, wrong, &[1], true)?;
+            b.op1(Binary::same(Arith::Sub), &[each, wrong])?
+        }
+        _ => return Err("wanted NxWxC, and how many for nce".into()),
+    };
+    let loss = b.mean(cost)?;
+    let loss = b.named(loss, "loss")?;
+    let mut program = b.finish()?;
+    Optimizer::new(Rule::Sgd, 0.01).minimize(&mut program, loss)?;
+    let labels: Vec<i64> = (0..n as i64).map(|i| i * 37 % classes as i64).collect();
+    Ok((steps(program, vec![("label", Tensor::new(&[n, 1], &labels)?)])?, n))
 }
 
 /// Sums of what lies in memory: all of it (`sum_N`, `squares_N`), of each row or column (`rows_RxC`, `columns_RxC`), or

@@ -364,6 +364,49 @@ fn every_rule_of_every_operation() {
             n.b.concat(&[all, out[1]], 1)
         });
     }
+    let acts = [GateAct::Sigmoid, GateAct::Tanh, GateAct::Relu, GateAct::Identity];
+    for (i, (reverse, ragged)) in
+        [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
+    {
+        for peepholes in [false, true] {
+            case("peephole lstm", &|n| {
+                let (rows, time, h) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 3));
+                let (x, w) = (n.signed(&[rows, time, 4 * h]), n.signed(&[h, 4 * h]));
+                let mut inputs = vec![x, w, n.signed(&[rows, h]), n.signed(&[rows, h])];
+                if peepholes {
+                    inputs.push(n.signed(&[3 * h]));
+                }
+                if ragged {
+                    inputs.push(n.ids(&[rows], time + 1));
+                }
+                let (gate, cell, candidate) = (acts[0], acts[(i + 1) % 4], acts[(i + 3) % 4]);
+                let kind = PeepholeLstm { reverse, ragged, peepholes, gate, cell, candidate };
+                let out = n.b.op(kind, &inputs)?;
+                n.b.concat(&[out[0], out[1]], 2)
+            });
+        }
+        for origin in [false, true] {
+            case("reset gru", &|n| {
+                let (rows, time, h) = (n.roll(1, 3), n.roll(1, 4), n.roll(1, 3));
+                let (x, w) = (n.signed(&[rows, time, 3 * h]), n.signed(&[h, 3 * h]));
+                let mut inputs = vec![x, w, n.signed(&[rows, h])];
+                if ragged {
+                    inputs.push(n.ids(&[rows], time + 1));
+                }
+                let (gate, candidate) = (acts[0], acts[(i + 1) % 4]);
+                Ok(n.b.op(ResetGru { reverse, ragged, origin, gate, candidate }, &inputs)?[0])
+            });
+        }
+    }
+    for which in 0..2 {
+        case("one output of a peephole lstm alone", &|n| {
+            let (x, w) = (n.signed(&[2, 3, 8]), n.signed(&[2, 8]));
+            let inputs = [x, w, n.signed(&[2, 2]), n.signed(&[2, 2]), n.signed(&[6])];
+            let (gate, cell, candidate) = (acts[0], acts[1], acts[1]);
+            let kind = PeepholeLstm { reverse: false, ragged: false, peepholes: true, gate, cell, candidate };
+            Ok(n.b.op(kind, &inputs)?[which])
+        });
+    }
     case("the last states of an lstm alone", &|n| {
         let x = n.signed(&[2, 3, 2]);
         let lengths = n.ids(&[2], 4);
@@ -585,6 +628,12 @@ fn every_rule_of_every_operation() {
         "Accuracy",
         "LstmGrad",
         "GruGrad",
+        "PeepholeLstmGrad",
+        "ResetGruGrad",
+        "AucCounts",
+        "AucArea",
+        // Its rule is the function that it is given: tests/foreign.rs.
+        "Foreign",
         "LinearChainCrfGrad",
         "CrfDecoding",
         "SequencePoolGrad",

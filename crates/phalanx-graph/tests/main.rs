@@ -6,6 +6,7 @@ mod allocator;
 mod alone;
 mod control;
 mod curves;
+mod foreign;
 mod gradients;
 mod hogwild;
 mod losses;

@@ -15,7 +15,7 @@ from phalanx.graph._values import Array, Lent
 from phalanx.graph.errors import FeedError, FeedTypeError, FetchError, GraphError
 from phalanx.graph.program import Operator, Program, Variable
 
-TYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
+TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
 MOST_SHOWN = 12
 MERGES = ("concat", "unmerged", "mean", "sum", "first")
 
@@ -68,10 +68,8 @@ def _convert(name: str, dtype: str) -> str:
 
 def _remedy(name: str, dtype: str) -> str:
     """What to do about an array whose type cannot be fed."""
-    if dtype in ("float16", "bfloat16"):
-        return f"nothing is computed in {dtype}: declare `{name}` as float32, which takes arrays of float16, too"
-    if dtype == "bool":
-        return f'declare `{name}` as uint8, feed array.astype("uint8"), and take layers.cast({name}, "bool") of it'
+    if dtype == "bfloat16":
+        return f"numpy has no bfloat16: declare `{name}` as float32 or float16"
     return _convert(name, dtype)
 
 

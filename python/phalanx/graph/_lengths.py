@@ -49,15 +49,17 @@ _FIRST = {
     "Lstm",
     "MaskScores",
     "MatMul",
+    "PeepholeLstm",
     "Pool2d",
     "Reduce",
+    "ResetGru",
     "Reshape",
     "Slice",
     "Softmax",
     "TopK",
     "Transpose",
 }
-_RECURRENT = ("Gru", "Lstm")
+_RECURRENT = ("Gru", "Lstm", "PeepholeLstm", "ResetGru")
 _OF_LAST_AXIS = ("ArgMax", "BoundedSoftmax", "CrossEntropy", "Softmax", "SoftmaxCrossEntropy", "TopK")
 
 

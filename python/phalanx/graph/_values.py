@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from phalanx.graph.errors import FeedError, ProgramError
+from phalanx.graph.errors import FeedError, FetchError, ProgramError
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Given: TypeAlias = "tuple[int, list[int], bytearray]"
@@ -122,12 +122,17 @@ def as_wanted(array: Array, dtype: str, shape: Sequence[int]) -> Array:
 def lend(array: Array) -> Lent:
     """Address, code, shape and owner of an array, which is made contiguous if it is not."""
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    if array.dtype.kind == "b":
+        # Other bytes than 0 and 1 are no booleans for compiled code.
+        array = array.view("uint8") != 0
     return array.ctypes.data, code(array.dtype), array.shape, array
 
 
 def receive(given: Given) -> Array:
     """An array of its own memory. One number is an array of one, as in Paddle."""
     dtype, shape, elements = given
+    if _NAMES[dtype] == "bfloat16":
+        raise FetchError('numpy has no bfloat16: fetch layers.cast(x, "float32") of it', got="bfloat16")
     array: Array = np.ndarray(tuple(shape) or (1,), dtype=_NAMES[dtype], buffer=elements)
     return array
 

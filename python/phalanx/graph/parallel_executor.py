@@ -55,6 +55,9 @@ class ParallelExecutor:
     was minimized. With ``share_vars_from``, it uses the parameters that the other executor has after its last run.
     """
 
+    #: What of the program is on servers; ``phalanx.parallax`` says so.
+    _tables: _phalanx.GraphTables | None = None
+
     def __init__(
         self,
         use_cuda: bool = False,
@@ -115,6 +118,7 @@ class ParallelExecutor:
                 devices,
                 self._program._seed(),
                 self._number,
+                self._tables,
             )
         except LossError as why:
             raise _explained_loss(program, why) from None
@@ -122,6 +126,7 @@ class ParallelExecutor:
             raise _explained_rate(program, why) from None
         if self._exe.devices > 1 or (loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1):
             _check_shares(program)
+            _check_counts(program)
         if share_vars_from is not None and share_vars_from._has_run:
             self._prepare()
         if loss and _phalanx.is_initialized() and _phalanx.place()[1] > 1:
@@ -307,6 +312,18 @@ def _check_shares(program: Program) -> None:
                 f"`{name}` of fluid.gradients would be a share of the gradient on each device: use an Executor, or "
                 "devices=1, or fetch what append_backward or minimize gives",
                 var=name,
+            )
+
+
+def _check_counts(program: Program) -> None:
+    """Refuses counts over many runs of which each device would have its own."""
+    for op in program.global_block().ops:
+        if op.kind == "AucCounts" and op.inputs[2] == op.outputs[0]:
+            raise StrategyError(
+                f"auc at {op.site} counts over all runs, and each device or rank would have counts of its own: use an "
+                "Executor, or devices=1, or fetch the probabilities and use metrics.Auc",
+                var=op.outputs[0],
+                site=op.site,
             )
 
 

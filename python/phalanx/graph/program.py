@@ -59,6 +59,25 @@ class Block:
         """All trainable variables."""
         return self.program.all_parameters()
 
+    def create_var(
+        self,
+        name: str | None = None,
+        dtype: Any = "float32",
+        shape: Sequence[int | None] = (),
+        persistable: bool = False,
+        **other: Any,
+    ) -> Variable:
+        """A variable that something is to write: what ``py_func`` gives."""
+        if persistable or any(value not in (None, False, 0) for value in other.values()):
+            raise ProgramError(
+                "create_var: only name, dtype and shape are supported; use layers.create_global_var for a variable in "
+                "the scope",
+                var=name,
+            )
+        called = self.program._graph.fresh("tmp") if name is None else name
+        dims = [-1 if d is None else int(d) for d in shape]
+        return _adding.declare(self.program, called, dtype, dims, "Temp")
+
 
 class Program:
     """A computation written for one device. ``print`` shows it as text.

@@ -190,7 +190,7 @@ class BuildStrategy(_Strategy):
         "is_distribution": (False, "is for parameter servers"),
         "enable_inference_pass": (False, "is for inference: use save_inference_model; it"),
         "delete_dropout": (False, "is what clone(for_test=True) does; it"),
-        "enable_data_balance": (False, "is not needed: shares differ by one sample at most; it"),
+        "enable_data_balance": (False, "is not needed (shares differ by one sample at most)"),
     }
     _idle: ClassVar[dict[str, tuple[Any, str]]] = {
         "fix_op_run_order": (False, "results have the same bits in any order"),

@@ -41,6 +41,10 @@ pub enum RunError {
     )]
     KeptElsewhere { var: String, process: usize },
     #[error(
+        "`{var}` is on servers while it is trained: set it before, fetch it in a step, or read it when the training is closed"
+    )]
+    OnServers { var: String },
+    #[error(
         "`{var}` is fetched, but process {process} alone has it (Reduce across processes); use AllReduce, or for a state \
          call `gather` of the executor in all processes and read it from the store"
     )]

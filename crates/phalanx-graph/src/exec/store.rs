@@ -2,11 +2,12 @@
 //! - STORE-1: a variable that several replicas write has a buffer for each; a caller that reads it sees one value.
 //! - STORE-2: where the buffers may differ (statistics, parameters that are not reduced) that value is their mean.
 //! - STORE-3: what another process keeps takes no memory here, and is not read as if it were here.
+//! - STORE-4: what servers train is not set from outside; where they alone have it, it takes no memory and is not read.
 
-use super::{error::RunError, tensor::Tensor};
+use super::{error::RunError, first::first_values, tensor::Tensor};
 use crate::{
     ir::{Init, Program, Sig, Var, VarId, VarKind},
-    kernel::{RawMemory, Stream},
+    kernel::RawMemory,
 };
 use phalanx_core::DType;
 use std::{collections::BTreeMap, sync::Arc};
@@ -48,6 +49,18 @@ struct Entry {
     written: u64,
     /// The process that has the value, if this one has given its memory back.
     kept_by: Option<usize>,
+    home: Home,
+}
+
+/// Who has the value of a variable that may be on servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    /// This store, or another process.
+    Here,
+    /// Servers; here is a copy that runs keep up to date.
+    Copied,
+    /// Servers alone.
+    Away,
 }
 
 impl Store {
@@ -85,7 +98,7 @@ impl Store {
     /// another process keeps ([`Store::kept_by`]).
     pub fn get(&mut self, name: &str) -> Option<Tensor> {
         let &entry = self.names.get(name)?;
-        if self.entries[entry].kept_by.is_some() {
+        if self.entries[entry].kept_by.is_some() || self.entries[entry].home == Home::Away {
             return None;
         }
         let at = self.view(entry);
@@ -98,7 +111,7 @@ impl Store {
     /// The value that one replica has.
     pub fn get_copy(&mut self, name: &str, replica: usize) -> Option<Tensor> {
         let entry = self.names.get(name).map(|&entry| &self.entries[entry]);
-        let entry = entry.filter(|entry| entry.kept_by.is_none())?;
+        let entry = entry.filter(|entry| entry.kept_by.is_none() && entry.home != Home::Away)?;
         let at = *entry.copies.get(replica).or(entry.copies.first().filter(|_| !entry.apart))?;
         let mut tensor = Tensor::zeros(entry.sig.dtype, &entry.sig.shape.at(0));
         tensor.bytes_mut().copy_from_slice(self.buffers_mut()[at].as_slice());
@@ -106,6 +119,14 @@ impl Store {
     }
 
     pub fn set(&mut self, name: &str, value: &Tensor) -> Result<(), RunError> {
+        if self.is_served(name) {
+            return Err(RunError::OnServers { var: name.to_string() });
+        }
+        self.put(name, value)
+    }
+
+    /// The same, also for what servers have.
+    pub(in crate::exec) fn put(&mut self, name: &str, value: &Tensor) -> Result<(), RunError> {
         let Some(&entry) = self.names.get(name) else {
             return Err(RunError::UnknownState { var: name.to_string() });
         };
@@ -136,6 +157,9 @@ impl Store {
     /// Replaces bytes of a variable's value, from `at` on, in all replicas.
     pub fn write_at(&mut self, name: &str, at: usize, bytes: &[u8]) -> Result<(), RunError> {
         let entry = self.known(name)?;
+        if self.is_served(name) {
+            return Err(RunError::OnServers { var: name.to_string() });
+        }
         self.take_back(entry)?;
         let copies = self.entries[entry].copies.clone();
         for copy in copies {
@@ -165,7 +189,36 @@ impl Store {
         copies.iter().map(|&at| self.buffers[at].len()).sum()
     }
 
+    /// Whether servers train a variable.
+    pub fn is_served(&self, name: &str) -> bool {
+        self.find(name).is_some_and(|entry| self.entries[entry].home != Home::Here)
+    }
+
+    /// Leaves a variable to servers, which have its value: it cannot be set here any more. Unless a copy stays, its memory is given back.
+    pub fn leave_to_servers(&mut self, name: &str, keeps_copy: bool) -> Result<(), RunError> {
+        let entry = self.known(name)?;
+        self.is_here(entry, name)?;
+        if keeps_copy {
+            self.entries[entry].home = Home::Copied;
+            return Ok(());
+        }
+        self.give_back(entry);
+        self.entries[entry].home = Home::Away;
+        Ok(())
+    }
+
+    /// What servers have of a variable is here again; they are asked no more, or all of them are told of what is set from now on.
+    pub fn take_from_servers(&mut self, name: &str, value: &Tensor) -> Result<(), RunError> {
+        let entry = self.known(name)?;
+        self.put(name, value)?;
+        self.entries[entry].home = Home::Here;
+        Ok(())
+    }
+
     fn is_here(&self, entry: usize, name: &str) -> Result<(), RunError> {
+        if self.entries[entry].home == Home::Away {
+            return Err(RunError::OnServers { var: name.to_string() });
+        }
         match self.entries[entry].kept_by {
             Some(process) => Err(RunError::KeptElsewhere { var: name.to_string(), process }),
             None => Ok(()),
@@ -174,6 +227,11 @@ impl Store {
 
     /// Gives the memory of a variable back: from now on this process, another one, has its value.
     pub(in crate::exec) fn leave_to(&mut self, entry: usize, process: usize) {
+        self.give_back(entry);
+        self.entries[entry].kept_by = Some(process);
+    }
+
+    fn give_back(&mut self, entry: usize) {
         let merged = self.entries[entry].merged.take();
         let copies = std::mem::take(&mut self.entries[entry].copies);
         for &at in copies.iter().chain(&merged) {
@@ -181,13 +239,13 @@ impl Store {
         }
         self.free.extend(copies[1..].iter().chain(&merged));
         let has = &mut self.entries[entry];
-        (has.copies, has.apart, has.kept_by) = (vec![copies[0]], false, Some(process));
+        (has.copies, has.apart) = (vec![copies[0]], false);
         self.moves += 1;
     }
 
-    /// Makes room again for what another process has kept; it must be filled.
+    /// Makes room again for what another process or servers have kept; it must be filled.
     fn take_back(&mut self, entry: usize) -> Result<(), RunError> {
-        if self.entries[entry].kept_by.is_none() {
+        if self.entries[entry].kept_by.is_none() && self.entries[entry].home != Home::Away {
             return Ok(());
         }
         let (bytes, at) = (self.entries[entry].sig.bytes(0), self.entries[entry].copies[0]);
@@ -195,6 +253,9 @@ impl Store {
         let buffer = memory(name(), bytes)?;
         self.buffers_mut()[at] = buffer;
         self.entries[entry].kept_by = None;
+        if self.entries[entry].home == Home::Away {
+            self.entries[entry].home = Home::Copied;
+        }
         self.moves += 1;
         Ok(())
     }
@@ -276,6 +337,7 @@ impl Store {
             merged: None,
             written: 0,
             kept_by: None,
+            home: Home::Here,
         });
         Ok(())
     }
@@ -431,44 +493,4 @@ fn mean(buffers: &mut [RawMemory], copies: &[usize], to: usize, dtype: DType) {
 
 fn fill<T>(out: &mut [T], f: impl Fn(usize) -> T) {
     out.iter_mut().enumerate().for_each(|(i, v)| *v = f(i));
-}
-
-/// What each element of a variable begins with, in a store of this seed. It depends on nothing else, so that anybody can make any part of it.
-pub fn first_values(
-    name: &str,
-    dims: &[usize],
-    init: Init,
-    seed: u64,
-) -> impl Fn(usize) -> f64 + Send + Sync + 'static {
-    // By name, so that the order of declarations does not matter.
-    let key =
-        name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    let stream = Stream::new(seed, key, 0);
-    let (fan_in, fan_out) = fans(dims);
-    move |i: usize| match init {
-        Init::Given => 0.0,
-        Init::Constant(value) => value,
-        Init::Uniform { low, high } => low + (high - low) * stream.uniform(i as u64),
-        Init::Normal { mean, std } => mean + std * stream.normal(i as u64),
-        Init::Xavier => {
-            let limit = libm::sqrt(6.0 / (fan_in + fan_out).max(1) as f64);
-            limit * (2.0 * stream.uniform(i as u64) - 1.0)
-        }
-        Init::Msra => libm::sqrt(2.0 / fan_in.max(1) as f64) * stream.normal(i as u64),
-        Init::TruncatedNormal { mean, std } => {
-            // Each element has draws of its own, far from those of the others.
-            let draws = (0..64u64).map(|k| stream.normal((i as u64).wrapping_add(k << 40)));
-            mean + std * draws.into_iter().find(|v| v.abs() <= 2.0).unwrap_or(0.0)
-        }
-    }
-}
-
-/// How many numbers go into and come out of each element's neighbours: `[in, out]`, or filters `[out, in, h, w]`.
-fn fans(dims: &[usize]) -> (usize, usize) {
-    match dims {
-        [] => (1, 1),
-        [n] => (*n, *n),
-        [rows, cols] => (*rows, *cols),
-        [o, i, rest @ ..] => (i * rest.iter().product::<usize>(), o * rest.iter().product::<usize>()),
-    }
 }

@@ -31,6 +31,11 @@ impl Tensor {
         Ok(tensor)
     }
 
+    pub fn of_booleans(dims: &[usize], data: &[bool]) -> Result<Tensor, TensorError> {
+        let bytes: Vec<u8> = data.iter().map(|&b| u8::from(b)).collect();
+        Ok(Tensor { dtype: DType::Bool, ..Tensor::new(dims, &bytes)? })
+    }
+
     pub fn scalar<T: Element + Pod>(value: T) -> Tensor {
         Tensor::new(&[], &[value]).expect("one element is what a scalar has")
     }

@@ -20,6 +20,7 @@ pub struct ServedVar {
     /// The parameter's own dimensions.
     pub dims: Vec<usize>,
     pub dtype: DType,
+    /// `Given`: somebody must write its first values onto the servers.
     pub init: Init,
     /// Rows on the servers, and elements of each. A dense parameter is cut; what is missing in the last row is zero.
     pub height: usize,
@@ -28,6 +29,8 @@ pub struct ServedVar {
     pub update: OpKind,
     /// Names of what the update keeps, in its order.
     pub states: Vec<String>,
+    /// The state that counts the steps of its rule, where the formula depends on them; it stays in the program.
+    pub counter: Option<String>,
     /// What these begin with.
     pub first_state: f64,
     pub decay: f64,
@@ -170,9 +173,6 @@ fn found(program: &Program, name: &str) -> Result<Found, Unserved> {
     if !matches!(sig.dtype, DType::F32 | DType::F64) {
         return Err(Unserved::Element(sig.dtype));
     }
-    if learn.init == Init::Given {
-        return Err(Unserved::Given);
-    }
     let writers: Vec<OpId> = writers(program, p).collect();
     let &[update] = writers.as_slice() else {
         let last = writers.last().ok_or(Unserved::NotLearned)?;
@@ -234,6 +234,7 @@ fn found(program: &Program, name: &str) -> Result<Found, Unserved> {
         width,
         update: op.kind.clone(),
         states: states.iter().map(|&state| program.var(state).name.clone()).collect(),
+        counter: op.inputs.get(3 + n_states).map(|&id| program.var(id).name.clone()),
         first_state,
         decay,
         clip,

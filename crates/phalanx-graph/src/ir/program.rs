@@ -396,6 +396,20 @@ impl Program {
         Ok(())
     }
 
+    /// Gives variables and operations whose place is like this another one.
+    pub fn place(&mut self, is_to_move: impl Fn(&Site) -> bool, to: &Site) {
+        let sites = self.vars.iter_mut().map(|v| &mut v.site).chain(self.ops.iter_mut().map(|o| &mut o.site));
+        sites.filter(|site| is_to_move(site)).for_each(|site| *site = to.clone());
+    }
+
+    /// The first operation whose function comes from outside, which cannot be written down.
+    pub fn foreign(&self) -> Option<&str> {
+        self.ops.iter().find_map(|op| match &op.kind {
+            OpKind::Foreign(foreign) => Some(foreign.title.as_str()),
+            _ => None,
+        })
+    }
+
     pub(crate) fn rename(&mut self, var: VarId, name: String) {
         let old = std::mem::replace(&mut self.vars[var.index()].name, name.clone());
         self.names.remove(&old);

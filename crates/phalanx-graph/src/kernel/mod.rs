@@ -34,6 +34,12 @@ pub enum KernelError {
         "table `{table}` is on servers, which only a ParallelExecutor with `Setup::served` asks; run it there, or run the program before its tables were served"
     )]
     Served { table: String },
+    #[error(
+        "sample {at} has the score {value}, which is not a probability from 0 to 1; take softmax or sigmoid of it"
+    )]
+    Chance { at: usize, value: f64 },
+    #[error("{title}: {why}")]
+    Foreign { title: String, why: String },
     #[error("no kernel for {0}")]
     DType(DType),
     #[error("it has not ended after {most} rounds, its limit; allow more, or let its condition end it")]

@@ -6,7 +6,7 @@ use super::{
     written::LayerName,
 };
 use crate::{
-    ir::VarId,
+    ir::{Init, VarId},
     op::{Embedding, Pool, Pool2d},
 };
 
@@ -91,7 +91,8 @@ impl Builder {
     pub fn embedding(&mut self, ids: VarId, height: usize, width: usize, options: EmbeddingOptions) -> Made {
         let EmbeddingOptions { sparse, padding } = options;
         let (height, width) = (height as i64, width as i64);
-        let layer = EmbeddingLayer { height, width, sparse, padding, squeeze: false };
+        let begin = Init::Normal { mean: 0.0, std: 0.05 };
+        let layer = EmbeddingLayer { height, width, sparse, padding, squeeze: false, begin };
         self.layer1(LayerName::same("embedding"), layer, &[ids])
     }
 

@@ -88,8 +88,7 @@ impl Builder {
         let RnnOptions { width, reverse, lengths } = options;
         let size = gates * width.min(MOST_WIDE) as i64;
         let (is_given, ragged) = (first.map(|state| state.is_some()), lengths.is_some());
-        let layer =
-            RecurrentLayer { cell, size, projected: false, bias: true, reverse, first: is_given, ragged };
+        let layer = RecurrentLayer { cell, size, reverse, first: is_given, ragged };
         let inputs: Vec<VarId> = [Some(x)].into_iter().chain(first).chain([lengths]).flatten().collect();
         self.layer(LayerName::same(op), layer, &inputs)
     }

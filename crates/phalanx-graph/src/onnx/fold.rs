@@ -82,13 +82,16 @@ fn reshape(x: &Known, shape: &Known) -> Result<Option<Known>, Fault> {
 
 /// Lists, one after the other.
 fn concat(all: &[Known]) -> Option<Known> {
-    let mut joined = Vec::new();
-    for part in all {
-        if part.dims.len() != 1 || joined.len() > MOST {
-            return None;
-        }
-        joined.extend_from_slice(part.ints()?);
+    let dtype = all.first()?.dtype;
+    if all.iter().any(|part| part.dims.len() != 1) || all.iter().map(Known::len).sum::<usize>() > MOST {
+        return None;
     }
+    // Factors of a size are written down in parts, too.
+    if all.iter().all(|part| matches!(part.data, ConstantData::Reals(_)) && part.dtype == dtype) {
+        let joined = all.iter().map(Known::wide).collect::<Option<Vec<_>>>()?.concat();
+        return Some(Known::reals(dtype, vec![joined.len()], joined));
+    }
+    let joined = all.iter().map(Known::ints).collect::<Option<Vec<_>>>()?.concat();
     Some(Known::list(joined))
 }
 

@@ -367,16 +367,36 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// Adds an operation on the way to what the node gives.
+    /// Adds an operation on the way to what the node gives; gives its first output.
     pub fn emit(
         &mut self,
         node: &OnnxNode<'a>,
         kind: impl Into<OpKind>,
         inputs: &[VarId],
     ) -> Result<VarId, Fault> {
+        Ok(self.emit_all(node, kind, inputs)?[0])
+    }
+
+    /// The same; gives all outputs.
+    pub fn emit_all(
+        &mut self,
+        node: &OnnxNode<'a>,
+        kind: impl Into<OpKind>,
+        inputs: &[VarId],
+    ) -> Result<Vec<VarId>, Fault> {
+        let name = self.part(node);
+        Ok(self.program.append(kind, inputs, &name, Role::Forward, node.site.clone())?)
+    }
+
+    fn part(&mut self, node: &OnnxNode<'a>) -> String {
         self.n_parts += 1;
-        let name = format!("{}.part{}", super::node::name(node.proto), self.n_parts);
-        Ok(self.program.append(kind, inputs, &name, Role::Forward, node.site.clone())?[0])
+        format!("{}.part{}", super::node::name(node.proto), self.n_parts)
+    }
+
+    /// Numbers that the node needs and the file does not have.
+    pub fn constant(&mut self, node: &OnnxNode<'a>, value: Tensor) -> Result<VarId, Fault> {
+        let name = self.part(node);
+        self.stored(&name, value, VarKind::State(Init::Given), &node.site)
     }
 
     /// Adds the operation that gives an output of the node.

@@ -61,6 +61,12 @@ impl<'a> OnnxNode<'a> {
         }
     }
 
+    /// A list of texts; what is not UTF-8 is shown as it can be.
+    pub fn texts(&self, name: &'static str) -> Vec<String> {
+        let all = self.find(name).map(|a| &a.texts[..]).unwrap_or_default();
+        all.iter().map(|text| String::from_utf8_lossy(text).chars().take(32).collect()).collect()
+    }
+
     pub fn ints(&self, name: &'static str) -> Option<&'a [i64]> {
         self.find(name).map(|a| &a.ints[..])
     }

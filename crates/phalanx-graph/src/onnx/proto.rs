@@ -63,6 +63,8 @@ pub struct Attribute {
     pub floats: Vec<f32>,
     #[prost(int64, repeated, tag = "8")]
     pub ints: Vec<i64>,
+    #[prost(bytes = "vec", repeated, tag = "9")]
+    pub texts: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]

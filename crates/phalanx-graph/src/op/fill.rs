@@ -6,6 +6,7 @@ use crate::{
     ir::{Dim, GraphError, Misfit, Shape, Sig, Storage},
     kernel::{Call, Float, KernelError, Pair, Real, fast, real},
 };
+use half::{bf16, f16};
 use phalanx_core::DType;
 use serde::{Deserialize, Serialize};
 
@@ -111,15 +112,6 @@ impl Operator for Cast {
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         check::count(inputs, 1)?;
         let x = check::dense(inputs, 0)?;
-        let known =
-            |d| matches!(d, DType::F32 | DType::F64 | DType::I64 | DType::I32 | DType::Bool | DType::U8);
-        if !known(x.dtype) {
-            return Err(Misfit::DType { slot: 0, wanted: "f32, f64, i64, i32, u8 or bool", got: x.dtype });
-        }
-        if !known(self.to) {
-            let got = self.to.to_string();
-            return Err(Misfit::Attribute { name: "to", wanted: "f32, f64, i64, i32, u8 or bool", got });
-        }
         Ok(vec![Sig::dense(self.to, x.shape.clone())])
     }
 
@@ -137,7 +129,12 @@ impl Operator for Cast {
             }
             DType::I64 => self.from(call, call.input::<i64>(0), |v| v as f64),
             DType::I32 => self.from(call, call.input::<i32>(0), f64::from),
-            _ => self.from(call, call.input::<u8>(0), f64::from),
+            DType::F16 => self.from(call, call.input::<f16>(0), f64::from),
+            DType::BF16 => self.from(call, call.input::<bf16>(0), f64::from),
+            DType::I8 => self.from(call, call.input::<i8>(0), f64::from),
+            DType::I16 => self.from(call, call.input::<i16>(0), f64::from),
+            DType::U16 => self.from(call, call.input::<u16>(0), f64::from),
+            DType::U8 | DType::Bool => self.from(call, call.input::<u8>(0), f64::from),
         }
         Ok(())
     }
@@ -163,7 +160,16 @@ impl Cast {
             DType::Bool => {
                 call.output::<u8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = u8::from(v != 0.0));
             }
-            _ => call.output::<u8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as u8),
+            DType::U8 => call.output::<u8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as u8),
+            DType::F16 => {
+                call.output::<f16>(0).iter_mut().zip(values).for_each(|(o, v)| *o = f16::from_f64(v));
+            }
+            DType::BF16 => {
+                call.output::<bf16>(0).iter_mut().zip(values).for_each(|(o, v)| *o = bf16::from_f64(v));
+            }
+            DType::I8 => call.output::<i8>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as i8),
+            DType::I16 => call.output::<i16>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as i16),
+            DType::U16 => call.output::<u16>(0).iter_mut().zip(values).for_each(|(o, v)| *o = v as u16),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     Operator, check,
     ragged::Ragged,
-    rnn::{CellPosition, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
+    rnn::{CellPosition, Sizes, Slots, WeightLayout, along, append_grad, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
@@ -38,7 +38,8 @@ impl Operator for Gru {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        let sizes = Sizes { n: dims[0][0], time: dims[0][1], h: dims[1][1], gates: 3 };
+        let sizes =
+            Sizes { n: dims[0][0], time: dims[0][1], h: dims[1][1], gates: 3, layout: WeightLayout::Rows };
         (dims[0][0] * dims[0][2] + sizes.scratch(element)) * element
     }
 
@@ -55,7 +56,13 @@ impl Operator for Gru {
 
 impl Gru {
     fn forward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let sizes = Sizes { n: call.dims(0)[0], time: call.dims(0)[1], h: call.dims(1)[1], gates: 3 };
+        let sizes = Sizes {
+            n: call.dims(0)[0],
+            time: call.dims(0)[1],
+            h: call.dims(1)[1],
+            gates: 3,
+            layout: WeightLayout::Rows,
+        };
         let Sizes { n, time, h, .. } = sizes;
         let ragged = Ragged::new(call, self.ragged.then_some(4), n, time)?;
         let (x, w, b) = (call.input::<T>(0), call.input::<T>(1), call.input::<T>(2));
@@ -104,7 +111,13 @@ impl GruGrad {
     }
 
     fn backward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let sizes = Sizes { n: call.dims(2)[0], time: call.dims(2)[1], h: call.dims(0)[1], gates: 3 };
+        let sizes = Sizes {
+            n: call.dims(2)[0],
+            time: call.dims(2)[1],
+            h: call.dims(0)[1],
+            gates: 3,
+            layout: WeightLayout::Rows,
+        };
         let Sizes { n, time, h, .. } = sizes;
         let reverse = self.gru.reverse;
         let ragged = Ragged::new(call, self.slots().lengths(), n, time)?;
@@ -186,7 +199,7 @@ impl Operator for GruGrad {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let (n, time, h) = (dims[2][0], dims[2][1], dims[2][2]);
-        let sizes = Sizes { n, time, h, gates: 3 };
+        let sizes = Sizes { n, time, h, gates: 3, layout: WeightLayout::Rows };
         (n * 3 * h + n * h + n * time * 4 * h + sizes.scratch(element)) * element
     }
 

@@ -4,7 +4,7 @@ use super::{Operator, check};
 use crate::{
     grad::Grad,
     ir::{Dim, GraphError, Misfit, Shape, Sig},
-    kernel::{Call, Float, KernelError, Real, real},
+    kernel::{Call, Float, KernelError, Real, fast, real},
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,19 @@ impl HSigmoid {
     }
 }
 
+/// In eight sums side by side, whose order depends on the width alone.
+#[inline(always)]
 fn score<T: Real>(x: &[T], w: &[T], b: T) -> T {
-    T::of(x.iter().zip(w).map(|(&x, &w)| x.wide() * w.wide()).sum::<f64>()) + b
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let (xs, ws) = (x.chunks_exact(LANES), w.chunks_exact(LANES));
+    let rest: f64 = xs.remainder().iter().zip(ws.remainder()).map(|(&x, &w)| x.wide() * w.wide()).sum();
+    for (x, w) in xs.zip(ws) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane].wide() * w[lane].wide();
+        }
+    }
+    T::of(sums.iter().sum::<f64>() + rest) + b
 }
 
 impl Operator for HSigmoid {
@@ -61,20 +72,25 @@ impl Operator for HSigmoid {
         real!(call.dtype(0), T => {
             let [x, w, b] = [0, 1, 2].map(|slot| call.input::<T>(slot));
             let out = call.output::<T>(0);
-            for (i, (out, &label)) in out.iter_mut().zip(labels).enumerate() {
-                let x = &x[i * width..][..width];
-                *out = T::ZERO;
-                for (node, right) in way(self.class(i, label)?, self.classes) {
-                    let s = score(x, &w[node * width..][..width], b[node]);
-                    // ln(1 + exp(s)) - right * s, without overflow.
-                    *out += s.larger(T::ZERO) + (-s.abs()).exp().ln_1p();
-                    if right {
-                        *out -= s;
+            fast(
+                #[inline(always)]
+                || {
+                    for (i, (out, &label)) in out.iter_mut().zip(labels).enumerate() {
+                        let x = &x[i * width..][..width];
+                        *out = T::ZERO;
+                        for (node, right) in way(self.class(i, label)?, self.classes) {
+                            let s = score(x, &w[node * width..][..width], b[node]);
+                            // ln(1 + exp(s)) - right * s, without overflow.
+                            *out += s.larger(T::ZERO) + (-s.abs()).exp().ln_1p();
+                            if right {
+                                *out -= s;
+                            }
+                        }
                     }
-                }
-            }
-        });
-        Ok(())
+                    Ok::<(), KernelError>(())
+                },
+            )
+        })
     }
 
     fn grad(&self, grad: &mut Grad<'_>) -> Result<bool, GraphError> {
@@ -114,19 +130,24 @@ impl Operator for HSigmoidGrad {
             for all in [&mut *dx, &mut *dw, &mut *db] {
                 all.fill(T::ZERO);
             }
-            for (i, &label) in labels.iter().enumerate() {
-                let (x, dx) = (&x[i * width..][..width], &mut dx[i * width..][..width]);
-                for (node, right) in way(self.of.class(i, label)?, self.of.classes) {
-                    let (w, dw) = (&w[node * width..][..width], &mut dw[node * width..][..width]);
-                    let s = score(x, w, b[node]).sigmoid();
-                    let slope = d[i] * if right { s - T::ONE } else { s };
-                    db[node] += slope;
-                    dx.iter_mut().zip(w).for_each(|(dx, &w)| *dx += slope * w);
-                    dw.iter_mut().zip(x).for_each(|(dw, &x)| *dw += slope * x);
-                }
-            }
-        });
-        Ok(())
+            fast(
+                #[inline(always)]
+                || {
+                    for (i, &label) in labels.iter().enumerate() {
+                        let (x, dx) = (&x[i * width..][..width], &mut dx[i * width..][..width]);
+                        for (node, right) in way(self.of.class(i, label)?, self.of.classes) {
+                            let (w, dw) = (&w[node * width..][..width], &mut dw[node * width..][..width]);
+                            let s = score(x, w, b[node]).sigmoid();
+                            let slope = d[i] * if right { s - T::ONE } else { s };
+                            db[node] += slope;
+                            dx.iter_mut().zip(w).for_each(|(dx, &w)| *dx += slope * w);
+                            dw.iter_mut().zip(x).for_each(|(dw, &x)| *dw += slope * x);
+                        }
+                    }
+                    Ok::<(), KernelError>(())
+                },
+            )
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Operator, check,
     ragged::Ragged,
-    rnn::{CellPosition, Sizes, Slots, along, append_grad, parts, parts_mut, recurrent, state},
+    rnn::{CellPosition, Sizes, Slots, WeightLayout, along, append_grad, parts, parts_mut, recurrent, state},
 };
 use crate::{
     grad::Grad,
@@ -35,7 +35,8 @@ impl Operator for Lstm {
     }
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
-        let sizes = Sizes { n: dims[0][0], time: dims[0][1], h: dims[1][1], gates: 4 };
+        let sizes =
+            Sizes { n: dims[0][0], time: dims[0][1], h: dims[1][1], gates: 4, layout: WeightLayout::Rows };
         (dims[0][0] * dims[0][2] + sizes.scratch(element)) * element
     }
 
@@ -52,7 +53,13 @@ impl Operator for Lstm {
 
 impl Lstm {
     fn forward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let sizes = Sizes { n: call.dims(0)[0], time: call.dims(0)[1], h: call.dims(1)[1], gates: 4 };
+        let sizes = Sizes {
+            n: call.dims(0)[0],
+            time: call.dims(0)[1],
+            h: call.dims(1)[1],
+            gates: 4,
+            layout: WeightLayout::Rows,
+        };
         let Sizes { n, time, h, .. } = sizes;
         let ragged = Ragged::new(call, self.ragged.then_some(4), n, time)?;
         let (x, w) = (call.input::<T>(0), call.input::<T>(1));
@@ -106,7 +113,13 @@ impl LstmGrad {
     }
 
     fn backward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let sizes = Sizes { n: call.dims(3)[0], time: call.dims(3)[1], h: call.dims(0)[1], gates: 4 };
+        let sizes = Sizes {
+            n: call.dims(3)[0],
+            time: call.dims(3)[1],
+            h: call.dims(0)[1],
+            gates: 4,
+            layout: WeightLayout::Rows,
+        };
         let Sizes { n, time, h, .. } = sizes;
         let reverse = self.lstm.reverse;
         let ragged = Ragged::new(call, self.slots().lengths(), n, time)?;
@@ -181,7 +194,7 @@ impl Operator for LstmGrad {
 
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let (n, time, h) = (dims[3][0], dims[3][1], dims[3][2]);
-        let sizes = Sizes { n, time, h, gates: 4 };
+        let sizes = Sizes { n, time, h, gates: 4, layout: WeightLayout::Rows };
         (n * 4 * h + n * h + n * time * h + sizes.scratch(element)) * element
     }
 

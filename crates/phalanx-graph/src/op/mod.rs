@@ -2,6 +2,7 @@
 //! kernel, gradient) and give it a line in `operators!`.
 
 mod accumulate;
+mod auc;
 mod binary;
 mod check;
 mod control;
@@ -12,6 +13,8 @@ mod dropout;
 mod edit_distance;
 mod embedding;
 mod fill;
+mod foreign;
+mod gate;
 mod gather;
 mod gather_nd;
 mod gru;
@@ -23,12 +26,14 @@ mod lstm;
 mod matmul;
 mod metric;
 mod norm;
+mod peephole_lstm;
 mod pool;
 mod pool_windows;
 mod product;
 mod ragged;
 mod rate;
 mod reduce;
+mod reset_gru;
 mod rnn;
 mod rows;
 mod rules;
@@ -53,6 +58,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 
 pub use accumulate::{Accumulate, Every};
+pub use auc::{AucArea, AucCounts};
 pub use binary::{Arith, Binary, Compare, Comparison, Pick, SumTo};
 pub use control::{Cond, CondGrad, Inside, While, WhileGrad};
 pub use conv::{Conv2d, Conv2dFilterGrad, Conv2dInputGrad};
@@ -62,6 +68,8 @@ pub use dropout::{Dropout, DropoutGrad, Random, Samples};
 pub use edit_distance::EditDistance;
 pub use embedding::{Embedding, EmbeddingGrad, EmbeddingRows};
 pub use fill::{Assign, Cast, Fill, Increment, LossGrad, Sum};
+pub use foreign::{Foreign, ForeignBackward, ForeignFunction, ForeignInput, ForeignOutput};
+pub use gate::GateAct;
 pub use gather::{Gather, GatherGrad, OneHot};
 pub use gather_nd::{GatherNd, GatherNdGrad};
 pub use gru::{Gru, GruGrad};
@@ -75,11 +83,13 @@ pub use lstm::{Lstm, LstmGrad};
 pub use matmul::MatMul;
 pub use metric::{Accuracy, ArgMax, TopK};
 pub use norm::{BatchNorm, BatchNormFixed, BatchNormFixedGrad, BatchNormGrad, LayerNorm, LayerNormGrad};
+pub use peephole_lstm::{PeepholeLstm, PeepholeLstmGrad};
 pub use pool::{Pool, Pool2d, Pool2dGrad};
 pub use pool_windows::{PoolWindows, PoolWindowsGrad, WindowRule};
 pub use product::{ReduceProd, ReduceProdGrad};
 pub use rate::{Rate, Schedule};
 pub use reduce::{Reduce, ReduceGrad, Reduction};
+pub use reset_gru::{ResetGru, ResetGruGrad};
 pub use rows::{MergeRows, RowsToDense};
 pub use rules::{Adadelta, Adamax, DecayedAdagrad, Ftrl, LambDirection, LambRate, SignDecay};
 pub use scatter_rows::ScatterRows;
@@ -189,4 +199,5 @@ operators! {
     Adamax, Adadelta, DecayedAdagrad, Ftrl, LambDirection, LambRate, SignDecay,
     PullRows, PushRows,
     Squares, SumSquares,
+    PeepholeLstm, PeepholeLstmGrad, ResetGru, ResetGruGrad, AucCounts, AucArea, Foreign,
 }

@@ -35,6 +35,27 @@ pub(super) fn recurrent(
     Ok(h)
 }
 
+/// The same with weights `[h, gates * h]`, as Paddle has them; lengths are for the caller to check.
+pub(super) fn projected(
+    inputs: &[Sig],
+    gates: usize,
+    states: std::ops::Range<usize>,
+) -> Result<usize, Misfit> {
+    let (_, width) = super::ragged::sequence(inputs, 0)?;
+    let x = &inputs[0];
+    check::rank(inputs, 1, 2, "2 ([h, gates * h])")?;
+    let h = check::fixed(inputs, 1, 0)?;
+    if h == 0 || h.checked_mul(gates) != Some(width) {
+        return Err(Misfit::Pair { a: x.shape.clone(), b: inputs[1].shape.clone() });
+    }
+    check::shaped(inputs, 1, x.dtype, &Shape::from([h, width]))?;
+    let first = state(x, h).shape;
+    for slot in states {
+        check::shaped(inputs, slot, x.dtype, &first)?;
+    }
+    Ok(h)
+}
+
 /// `[n, time, h]` for the `[n, time, ...]` of an input.
 pub(super) fn along(x: &Sig, width: usize) -> Sig {
     Sig::dense(x.dtype, Shape(vec![x.shape.dims()[0], x.shape.dims()[1], width.into()]))
@@ -111,6 +132,15 @@ pub(super) struct CellPosition {
     pub nth: usize,
 }
 
+/// How the weights of the states lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WeightLayout {
+    /// `[gates * h, h]`, as PyTorch has them.
+    Rows,
+    /// `[h, gates * h]`, as Paddle has them.
+    Columns,
+}
+
 /// Sizes of a recurrence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -118,6 +148,7 @@ pub(super) struct Sizes {
     pub time: usize,
     pub h: usize,
     pub gates: usize,
+    pub layout: WeightLayout,
 }
 
 impl Sizes {
@@ -128,7 +159,16 @@ impl Sizes {
     /// Of `forth`, `back` and `weights`.
     fn products(&self) -> [Size; 3] {
         let (n, h, wide) = (self.n, self.h, self.wide());
-        [Size { m: n, n: wide, k: h }, Size { m: n, n: h, k: wide }, Size { m: wide, n: h, k: n * self.time }]
+        let (m, columns) = if self.layout == WeightLayout::Rows { (wide, h) } else { (h, wide) };
+        [Size { m: n, n: wide, k: h }, Size { m: n, n: h, k: wide }, Size { m, n: columns, k: n * self.time }]
+    }
+
+    /// The weights as `[h, gates * h]`.
+    fn mat<'a, T>(&self, w: &'a [T]) -> Mat<'a, T> {
+        match self.layout {
+            WeightLayout::Rows => Mat::new(w, self.h).t(),
+            WeightLayout::Columns => Mat::new(w, self.wide()),
+        }
     }
 
     /// Elements of scratch memory that any of the products wants.
@@ -197,22 +237,26 @@ impl Sizes {
         }
     }
 
-    /// `z = state * w^T`: what the states say to all gates.
+    /// What the states say to all gates.
     fn forth<T: Real>(&self, state: &[T], w: &[T], z: &mut [T], scratch: &mut [T]) {
         let [size, ..] = self.products();
-        T::gemm(size, Mat::new(state, self.h), Mat::new(w, self.h).t(), z, false, scratch);
+        T::gemm(size, Mat::new(state, self.h), self.mat(w), z, false, scratch);
     }
 
-    /// `d_state = dz * w`.
+    /// What the gradients of all gates say to the states.
     fn back<T: Real>(&self, dz: &[T], w: &[T], d_state: &mut [T], scratch: &mut [T]) {
         let [_, size, _] = self.products();
-        T::gemm(size, Mat::new(dz, self.wide()), Mat::new(w, self.h), d_state, false, scratch);
+        T::gemm(size, Mat::new(dz, self.wide()), self.mat(w).t(), d_state, false, scratch);
     }
 
-    /// `dw = dz^T * before`, over all samples and all time.
+    /// The gradient of the weights, over all samples and all time.
     pub fn weights<T: Real>(&self, dz: &[T], before: &[T], dw: &mut [T], scratch: &mut [T]) {
         let [.., size] = self.products();
-        T::gemm(size, Mat::new(dz, self.wide()).t(), Mat::new(before, self.h), dw, false, scratch);
+        let (gates, states) = (Mat::new(dz, self.wide()), Mat::new(before, self.h));
+        match self.layout {
+            WeightLayout::Rows => T::gemm(size, gates.t(), states, dw, false, scratch),
+            WeightLayout::Columns => T::gemm(size, states.t(), gates, dw, false, scratch),
+        }
     }
 
     /// The state that each step of time began with; zero behind the ends.

@@ -35,6 +35,12 @@ pub enum SavedError {
          executor in all processes first"
     )]
     KeptElsewhere { var: String, process: usize },
+    #[error("`{var}` is on servers while it is trained; save it when the training is closed")]
+    OnServers { var: String },
+    #[error(
+        "{title} is a function from outside, which cannot be written down; save results that do not need it"
+    )]
+    Function { title: String },
     #[error("not a file of this kind: its first bytes are different")]
     Foreign,
     #[error("the file has version {got}, this reads {wanted}; save it again")]
@@ -127,6 +133,9 @@ fn written(
     fetches: &[&str],
     notes: &str,
 ) -> Result<Vec<u8>, SavedError> {
+    if let Some(title) = program.foreign() {
+        return Err(SavedError::Function { title: title.to_string() });
+    }
     let (mut values, mut body) = (Vec::new(), Vec::new());
     for (_, var) in program.vars().filter(|(_, v)| v.is_persistable()) {
         let value = stored(store, &var.name)?;
@@ -204,6 +213,9 @@ fn pruned(program: &Program, fetches: &[&str]) -> Result<Program, SavedError> {
 fn stored(store: &mut Store, var: &str) -> Result<Tensor, SavedError> {
     if let Some(process) = store.kept_by(var) {
         return Err(SavedError::KeptElsewhere { var: var.to_string(), process });
+    }
+    if store.is_served(var) && store.bytes_of(var) == 0 {
+        return Err(SavedError::OnServers { var: var.to_string() });
     }
     store.get(var).ok_or_else(|| SavedError::NotStored { var: var.to_string() })
 }

@@ -7,8 +7,8 @@ use super::{
 use crate::threads::Threads;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, BuildStrategy, Builder, Clip, Dim, Feed, Fetch, Init, Optimizer, ParallelExecutor, Program,
-    ReduceStrategy, Role, Rule, RunError, Setup, Store, Tensor, VarKind,
+    Act, BATCH, BuildStrategy, Builder, Clip, Dim, ExecutionStrategy, Feed, Fetch, Init, Optimizer,
+    ParallelExecutor, Program, ReduceStrategy, Role, Rule, RunError, Setup, Store, Tensor, VarKind,
     layers::EmbeddingOptions,
     op::{Arith, Assign, Binary},
     saved::{SavedError, save_values},
@@ -211,6 +211,68 @@ fn what_an_owner_has_is_refused_elsewhere_until_it_is_gathered() {
         step(&mut exe, &mut store, &[3, 3], at, 1).unwrap();
         assert_eq!(store.kept_by("fc.w.moment1"), kept, "STORE-3: the next run leaves it to its owner again");
     });
+}
+
+#[test]
+fn a_state_that_is_fed_goes_to_its_owner_alone() {
+    let momentum = Optimizer::new(Rule::Momentum { mu: 0.9, nesterov: false }, 0.05);
+    let program = network(Some(&momentum), &[24, 17], false, 0.0);
+    let program = &program;
+    let name = "fc.w.velocity";
+    let fed = |build: &BuildStrategy, passes: usize| {
+        each(Threads::new(3), |at, collective| {
+            let exec = ExecutionStrategy { num_iteration_per_run: passes, ..ExecutionStrategy::default() };
+            let setup = Setup { build: build.clone(), exec, collective: Arc::new(collective), ..on(1) };
+            let mut exe = ParallelExecutor::new(program, Some("loss"), setup).unwrap();
+            let mut store = Store::new(1);
+            let sig = program.sig(program.find(name).unwrap());
+            let value = Tensor::new(&sig.shape.at(0), &vec![0.25f32; sig.bytes(0) / 4]).unwrap();
+            for seed in 0..4 {
+                let (x, y) = digits(9, seed);
+                let (x, y) = (part(&x, 3 * at, 3), part(&y, 3 * at, 3));
+                let mut feeds = vec![("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+                // In the first run, between others, and twice in a row.
+                if seed != 1 {
+                    feeds.push((name, Feed::Replicate(&value)));
+                }
+                exe.run(&mut store, &feeds, &[]).unwrap_or_else(|why| panic!("run {seed}: {why}"));
+                let owner = exe.graph().parts.owners.of_var(program.find(name).unwrap());
+                assert_eq!(store.kept_by(name), owner.filter(|&owner| owner != at), "STORE-3");
+            }
+            exe.gather(&mut store).unwrap();
+            contents(&mut store)
+        })
+    };
+    for passes in [1, 2] {
+        let wanted = fed(&all_reduce(), passes);
+        assert!(fed(&reduce(), passes) == wanted, "PARA-1");
+    }
+}
+
+#[test]
+fn a_state_that_is_fed_differently_is_refused_by_all() {
+    // OUTSIDE-1
+    let program = network(Some(&adam()), &[24, 17], false, 0.0);
+    let program = &program;
+    let name = "fc.w.moment1";
+    // Of process 0, then of process 1, then a value that only one of them feeds.
+    for given in [[Some(0.5), Some(0.25)], [Some(0.5), None], [None, Some(0.5)]] {
+        let whys = each(Threads::new(2), |at, collective| {
+            let mut exe = executor(program, &reduce(), 1, collective);
+            let mut store = Store::new(1);
+            step(&mut exe, &mut store, &[3, 3], at, 0).unwrap();
+            let sig = program.sig(program.find(name).unwrap());
+            let filled = |with: f32| Tensor::new(&sig.shape.at(0), &vec![with; sig.bytes(0) / 4]).unwrap();
+            let value = given[at].map(filled);
+            let (x, y) = digits(3, 1);
+            let mut feeds = vec![("image", Feed::Split(&x)), ("label", Feed::Split(&y))];
+            feeds.extend(value.as_ref().map(|value| (name, Feed::Replicate(value))));
+            let why = exe.run(&mut store, &feeds, &[]).unwrap_err().to_string();
+            step(&mut exe, &mut store, &[3, 3], at, 2).unwrap();
+            why
+        });
+        assert!(whys.iter().all(|why| why.contains(name)), "{given:?}: {whys:?}");
+    }
 }
 
 #[test]

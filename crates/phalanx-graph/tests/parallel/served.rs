@@ -4,7 +4,7 @@ use super::models::on;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, BuildError, BuildStrategy, Builder, Clip, Dim, ExecutionStrategy, Feed, Fetch, Init,
-    Optimizer, ParallelExecutor, Program, ReduceStrategy, Rule, Setup, Store, Tensor,
+    Optimizer, ParallelExecutor, Program, ReduceStrategy, Rule, RunError, Setup, Store, Tensor,
     exec::{CollectiveError, Done, LocalServed, PushedRows, Served},
     graph::{NodeKind, Unserved, servable, serve},
     kernel::Stream,
@@ -288,4 +288,30 @@ fn what_servers_cannot_do_is_refused_with_the_reason() {
     let mut program = forward;
     Optimizer::new(lars, 0.1).minimize(&mut program, loss).unwrap();
     assert_eq!(servable(&program, "table"), Err(Unserved::Lars));
+}
+
+/// STORE-4.
+#[test]
+fn a_store_has_not_what_servers_have_until_it_is_taken_from_them() {
+    let program = words(&Optimizer::new(Rule::Sgd, 0.1));
+    let mut store = Store::new(1);
+    store.admit(&program).unwrap();
+    let (away, copied) = ("table", "fc.w");
+    let [table, weight] = [away, copied].map(|name| store.get(name).unwrap());
+    store.leave_to_servers(away, false).unwrap();
+    store.leave_to_servers(copied, true).unwrap();
+    assert!(store.bytes_of(away) == 0 && store.get(away).is_none() && store.get_copy(away, 0).is_none());
+    assert_eq!(store.get(copied).unwrap().bytes(), weight.bytes(), "a copy is read");
+    for (name, value) in [(away, &table), (copied, &weight)] {
+        let refused = store.set(name, value).unwrap_err();
+        assert!(matches!(&refused, RunError::OnServers { var } if var == name), "{refused}");
+        assert!(store.write_at(name, 0, &[0; 4]).is_err());
+    }
+    assert!(matches!(store.admit(&program), Err(RunError::OnServers { .. })), "another program wants it");
+    for (name, value) in [(away, &table), (copied, &weight)] {
+        store.take_from_servers(name, value).unwrap();
+        store.set(name, value).unwrap();
+    }
+    assert_eq!(store.get(away).unwrap().bytes(), table.bytes());
+    store.admit(&program).unwrap();
 }

@@ -130,7 +130,9 @@ pub fn of_saving(py: Python<'_>, error: &SavedError) -> PyErr {
             raise(py, "FeedError", text, Details::var(var))
         }
         SavedError::NotStored { var } => raise(py, "UninitialisedError", text, Details::var(var)),
-        SavedError::KeptElsewhere { var, .. } => raise(py, "StateError", text, Details::var(var)),
+        SavedError::KeptElsewhere { var, .. } | SavedError::OnServers { var } => {
+            raise(py, "StateError", text, Details::var(var))
+        }
         SavedError::Misfit { var, wanted, got } => {
             let text = format!("the scope has `{var}` as {got}, the program wants {wanted}");
             raise(py, "StateError", text, Details::var(var).with(wanted, got))
@@ -224,9 +226,10 @@ fn explain(error: &RunError) -> (&'static str, Details) {
         E::Uninitialised { var, wanted, site } => {
             ("UninitialisedError", Details::var(var).at(site).with(wanted, &"nothing"))
         }
-        E::UnknownState { var } | E::StateRange { var, .. } | E::KeptElsewhere { var, .. } => {
-            ("StateError", Details::var(var))
-        }
+        E::UnknownState { var }
+        | E::StateRange { var, .. }
+        | E::KeptElsewhere { var, .. }
+        | E::OnServers { var } => ("StateError", Details::var(var)),
         E::StateMisfit { var, wanted, got } => ("StateError", Details::var(var).with(wanted, got)),
         E::Failed { op, site, .. } | E::Panicked { op, site, .. } => ("OpError", Details::op(op).at(site)),
         E::NotFinite { op, site, var, value, .. } => {

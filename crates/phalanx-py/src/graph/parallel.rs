@@ -6,6 +6,7 @@ use super::{
     error,
     program::GraphProgram,
     sequential::Wants,
+    served::{GraphTables, trained},
     store::{GraphStore, Shared, lock},
     strategy::{self, Build, Execution},
     tensor::{Given, give, take},
@@ -65,7 +66,7 @@ enum Out {
 #[pymethods]
 impl GraphParallelExecutor {
     #[new]
-    #[pyo3(signature = (program, loss, build, exec, devices, seed=None, number=None))]
+    #[pyo3(signature = (program, loss, build, exec, devices, seed=None, number=None, tables=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
@@ -76,6 +77,7 @@ impl GraphParallelExecutor {
         devices: Option<usize>,
         seed: Option<u64>,
         number: Option<u64>,
+        tables: Option<PyRef<'_, GraphTables>>,
     ) -> PyResult<GraphParallelExecutor> {
         let world = collective::of_this_process(py)?;
         let (mut build_strategy, without) = (build.strategy()?, build.without_passes);
@@ -84,8 +86,17 @@ impl GraphParallelExecutor {
         if let (None, Some(world)) = (&ranks, &world) {
             collective::leave(world, &mut build_strategy);
         }
-        let collective = collective::collective(ranks);
-        let program = program.snapshot();
+        // Workers that are not in step reduce nothing between them.
+        let in_step = tables.as_ref().is_none_or(|tables| tables.is_sync());
+        let collective = collective::collective(ranks.filter(|_| in_step));
+        let (program, served) = match &tables {
+            None => (program.snapshot(), None),
+            Some(tables) => {
+                let (program, names, served) = trained(tables);
+                build_strategy.served = names;
+                (program, served)
+            }
+        };
         let wants = Wants::of(&program);
         let made = gate::enter(py, "build", move || {
             let mut passes = PassList::standard();
@@ -93,8 +104,7 @@ impl GraphParallelExecutor {
                 passes.remove(pass)?;
             }
             let (build, exec) = (build_strategy, exec.strategy());
-            let setup =
-                Setup { build, exec, replicas: devices, collective, served: None, passes, seed, number };
+            let setup = Setup { build, exec, replicas: devices, collective, served, passes, seed, number };
             ParallelExecutor::new(&program, loss.as_deref(), setup)
         })?;
         let executor = made.map_err(|why: BuildError| error::of_build(py, &why))?;

@@ -4,13 +4,16 @@ use super::{
     control::{Branch, Loop},
     error, form,
     form::SourceLine,
+    function,
     optimizer::OptimizerSpec,
     rewrite,
 };
 use crate::lent::dtype;
 use phalanx_graph::{
-    Chosen, GraphError, Program, Role, Sig, VarId, VarKind, accumulate, append_backward_of, ir::Site,
-    op::OpKind, recompute,
+    Chosen, GraphError, Program, Role, Sig, VarId, VarKind, accumulate, append_backward_of,
+    ir::Site,
+    op::{Foreign, ForeignBackward, OpKind},
+    recompute,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -76,8 +79,8 @@ impl GraphProgram {
         let given = change(&mut program);
         let given = given
             .map_err(|why| error::of_program(py, &rewrite::place_error(why, &form::site(at.clone()))))?;
-        let placed = rewrite::place(&program, at);
-        written.program = placed.map_err(|why| PyValueError::new_err(why.to_string()))?;
+        rewrite::place(&mut program, at);
+        written.program = program;
         written.version += 1;
         Ok(given)
     }
@@ -145,7 +148,11 @@ impl GraphProgram {
     }
 
     fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = serde_json::to_vec(&self.lock().program);
+        let written = self.lock();
+        if let Some(title) = written.program.foreign() {
+            return Err(function::unwritten(title));
+        }
+        let bytes = serde_json::to_vec(&written.program);
         Ok(PyBytes::new(py, &bytes.map_err(|why| PyValueError::new_err(why.to_string()))?))
     }
 
@@ -270,6 +277,36 @@ impl GraphProgram {
         let mut written = self.lock();
         let inputs = find_all(py, &written.program, &inputs, &site)?;
         let outputs = find_all(py, &written.program, &outputs, &site)?;
+        let appended = written.program.append_to(op, &inputs, &outputs, Role::Forward, site);
+        appended.map_err(|why| error::of_program(py, &why))?;
+        written.version += 1;
+        Ok(())
+    }
+
+    /// Appends a call of a Python function, which writes these variables.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    #[pyo3(signature = (title, inputs, outputs, call, backward, at))]
+    fn append_function(
+        &self,
+        py: Python<'_>,
+        title: String,
+        inputs: Vec<String>,
+        outputs: Vec<String>,
+        call: Py<PyAny>,
+        backward: Option<(Vec<bool>, Vec<bool>, Py<PyAny>)>,
+        at: SourceLine,
+    ) -> PyResult<()> {
+        let site = form::site(at);
+        let mut written = self.lock();
+        let inputs = find_all(py, &written.program, &inputs, &site)?;
+        let outputs = find_all(py, &written.program, &outputs, &site)?;
+        let gives = outputs.iter().map(|&id| written.program.sig(id).clone()).collect();
+        let backward = backward.map(|(inputs, outputs, call)| ForeignBackward {
+            inputs,
+            outputs,
+            function: function::of(call),
+        });
+        let op = Foreign { title, gives, backward, function: function::of(call) };
         let appended = written.program.append_to(op, &inputs, &outputs, Role::Forward, site);
         appended.map_err(|why| error::of_program(py, &why))?;
         written.version += 1;

@@ -1,21 +1,11 @@
-//! Changes of a program that need its serialized form.
+//! What Rust does to a program is placed where Python asked for it.
 
 use super::form;
 use phalanx_graph::{GraphError, Program, ir::Site};
-use serde_json::json;
 
 /// Gives what Rust has added to a program the place in Python that asked for it (PYGRAPH-2).
-pub fn place(program: &Program, at: &form::SourceLine) -> Result<Program, serde_json::Error> {
-    let mut parts = serde_json::to_value(program)?;
-    for list in ["vars", "ops"] {
-        for part in parts[list].as_array_mut().into_iter().flatten() {
-            let is_rust = part["site"][0].as_str().is_some_and(|file| file.ends_with(".rs"));
-            if is_rust {
-                part["site"] = json!(at);
-            }
-        }
-    }
-    serde_json::from_value(parts)
+pub fn place(program: &mut Program, at: &form::SourceLine) {
+    program.place(|site| site.file().ends_with(".rs"), &form::site(at.clone()));
 }
 
 /// Gives an error that Rust has placed in itself the place in Python (PYGRAPH-2).

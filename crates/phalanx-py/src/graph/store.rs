@@ -94,7 +94,10 @@ impl GraphStore {
     fn get(&self, py: Python<'_>, name: String) -> PyResult<Option<Given>> {
         let value = self.with(py, move |store| match store.kept_by(&name) {
             Some(process) => Err(RunError::KeptElsewhere { var: name, process }),
-            None => Ok(store.get(&name)),
+            None => match store.get(&name) {
+                None if store.is_served(&name) => Err(RunError::OnServers { var: name }),
+                value => Ok(value),
+            },
         })?;
         Ok(value.map_err(|why| error::of_run(py, &why))?.map(|value| give(py, &value)))
     }

@@ -39,7 +39,7 @@ impl Build {
             enable_sequential_execution: self.enable_sequential_execution,
             sync_batch_norm: self.sync_batch_norm,
             async_mode: self.async_mode,
-            // Tables on servers are for programs in Rust so far.
+            // `GraphTables` says what is on servers.
             served: Vec::new(),
             memory_optimize: self.memory_optimize,
             enable_inplace: self.enable_inplace,

@@ -1,14 +1,11 @@
 //! Values, from numpy and back. Each direction copies once.
 
 use crate::lent::LentTensor;
+use half::{bf16, f16};
 use phalanx_collective::engine::EngineTensor;
 use phalanx_core::{DType, Element};
 use phalanx_graph::Tensor;
-use pyo3::{
-    exceptions::{PyTypeError, PyValueError},
-    prelude::*,
-    types::PyByteArray,
-};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyByteArray};
 
 /// Code of the element type, shape, elements.
 pub type Given = (u8, Vec<usize>, Py<PyByteArray>);
@@ -24,7 +21,9 @@ pub fn take(lent: &LentTensor) -> PyResult<Tensor> {
         DType::I64 => copy(memory, |dims, data: &[i64]| Tensor::new(dims, data)),
         DType::F32 => copy(memory, |dims, data: &[f32]| Tensor::new(dims, data)),
         DType::F64 => copy(memory, |dims, data: &[f64]| Tensor::new(dims, data)),
-        other => Err(PyTypeError::new_err(format!("programs do not take arrays of {other}"))),
+        DType::F16 => copy(memory, |dims, data: &[f16]| Tensor::new(dims, data)),
+        DType::BF16 => copy(memory, |dims, data: &[bf16]| Tensor::new(dims, data)),
+        DType::Bool => copy(memory, Tensor::of_booleans),
     }
 }
 

@@ -37,8 +37,6 @@ _REFUSED = {
     "array_read": _ARRAYS,
     "array_length": _ARRAYS,
     "create_array": _ARRAYS,
-    "py_func": "no Python runs inside of a program: fetch the inputs, compute with numpy, and feed the result",
-    "auc": "counts over many batches are kept outside of programs: fetch the probabilities and use metrics.Auc",
     "lod_rank_table": "sequences are padded and have lengths beside them; use sequence_mask",
 }
 

@@ -436,7 +436,7 @@ def nce(
     true = shaping.as_whole(label)
     true = true if len(true.shape) == 2 else shaping.unsqueeze(true, [1])
     n_true = true.shape[1]
-    drawn = shaping.uniform_random([-1, k], "float64", 0.0, 1.0)
+    drawn = shaping.uniform_random([true.shape[0], k], "float64", 0.0, 1.0)
     places = drawn * float(classes) if sampler == "uniform" else arithmetic.exp(drawn * math.log(classes + 1.0)) - 1.0
     noise = arithmetic.cast(arithmetic.clip(arithmetic.floor(places), 0.0, classes - 1.0), "int64")
     ids = shaping.concat([true, noise], 1)

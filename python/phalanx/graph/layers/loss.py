@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-from phalanx.graph._adding import append, append_all, program_of
+from phalanx.graph._adding import append, append_all, declare, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
@@ -207,10 +207,42 @@ def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = No
     return expand("accuracy", {"Accuracy": {"k": int(k)}}, [input, label], name)
 
 
+def auc(
+    input: Variable,
+    label: Variable,
+    curve: str = "ROC",
+    num_thresholds: int = 4095,
+    topk: int = 1,
+    slide_steps: int = 1,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """The area under the ROC curve over all runs, that of this run, and the counts that they are made of.
+
+    ``input`` has a probability in its last column. Counts are in the scope: set them to zeros there for a new start.
+    """
+    op = "auc"
+    program = program_of([input, label], op)
+    if curve != "ROC" or topk != 1:
+        raise ProgramError(f"{op}: curve={curve!r}, topk={topk}; only 'ROC' and 1 are supported", op=op)
+    if slide_steps not in (0, 1):
+        raise ProgramError(
+            f"{op}: slide_steps={slide_steps}; 1 is this run, 0 all of them; for others fetch and use metrics.Auc",
+            op=op,
+        )
+    bins, prefix, ids = int(num_thresholds) + 1, program._prefix(op), shaping.as_ids(label)
+    begin = {"State": {"Constant": 0.0}}
+    whole = [declare(program, program._fresh(f"{prefix}.{part}"), "int64", [bins], begin) for part in ("pos", "neg")]
+    program._append_to({"AucCounts": None}, [input, ids, *whole], whole)
+    zeros = [shaping.fill_constant([bins], "int64", 0) for _ in whole]
+    batch = append_all("AucCounts", None, [input, ids, *zeros], op) if slide_steps else whole
+    areas = [append("AucArea", None, counts, op) for counts in (whole, batch)]
+    return areas[0], areas[1], [*batch, *whole]
+
+
 __all__ = [
     "accuracy",
     "argmax",
     "argmin",
+    "auc",
     "cross_entropy",
     "huber_loss",
     "kldiv_loss",

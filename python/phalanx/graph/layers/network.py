@@ -325,6 +325,7 @@ def looked_up(
         "sparse": bool(is_sparse),
         "padding": None if padding_idx is None else padding_idx + height if padding_idx < 0 else padding_idx,
         "squeeze": squeeze,
+        "begin": "Xavier",
     }
     return layer.expand({"Embedding": form}, [input], {"w": param_attr})[0]
 

@@ -38,6 +38,17 @@ def _only(op: str, **given: tuple[Any, Any]) -> None:
             raise ProgramError(f"{op}: {name}={value!r} is not supported; pass {wanted!r} or leave it out", op=op)
 
 
+_GATES = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "identity": "Identity"}
+
+
+def _gate(op: str, name: str, act: str) -> str:
+    if act not in _GATES:
+        raise ProgramError(
+            f"{op}: {name}={act!r} is not an activation of gates; choose one of {', '.join(_GATES)}", op=op
+        )
+    return _GATES[act]
+
+
 def dynamic_lstm(
     input: Variable,
     size: int,
@@ -45,7 +56,7 @@ def dynamic_lstm(
     c_0: Variable | None = None,
     param_attr: Any = None,
     bias_attr: Any = None,
-    use_peepholes: bool = False,
+    use_peepholes: bool = True,
     is_reverse: bool = False,
     gate_activation: str = "sigmoid",
     cell_activation: str = "tanh",
@@ -53,41 +64,31 @@ def dynamic_lstm(
     dtype: str | None = None,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Long short-term memory over projected sequences ``[n, time, size]``; hidden and cell states, a quarter as wide.
+    """Long short-term memory over projected sequences ``[n, time, size]``; hidden states and cells, a quarter as wide.
 
-    Gates are in PyTorch's order (i, f, g, o), weights are ``[size, size / 4]``, and there are no peepholes, which
-    Paddle has by default. No gradient flows through the cell states.
+    As in Paddle the gates are candidate, input, forget, output. Weights are ``[size / 4, size]``. The bias is
+    ``[1, size]``; with peepholes, through which the gates see the cell, ``[1, 7 * size / 4]``.
     """
-    lengths = _lengths("dynamic_lstm", input)
-    _only(
-        "dynamic_lstm",
-        use_peepholes=(use_peepholes, False),
-        gate_activation=(gate_activation, "sigmoid"),
-        cell_activation=(cell_activation, "tanh"),
-        candidate_activation=(candidate_activation, "tanh"),
-        dtype=(dtype or input.dtype, input.dtype),
-    )
-    layer = Layer("lstm", input, name)
+    op = "dynamic_lstm"
+    lengths = _lengths(op, input)
+    _only(op, dtype=(dtype or input.dtype, input.dtype))
+    if use_peepholes and bias_attr is False:
+        raise ProgramError(f"{op}: the weights of peepholes are in the bias; pass use_peepholes=False, too", op=op)
     states = [h_0, c_0]
-    form = _recurrent("Lstm", size, bias_attr, is_reverse, states, lengths)
-    inputs = [input, *(state for state in states if state is not None), *lengths]
-    out = layer.expand(form, inputs, {"w_hh": param_attr, "b_hh": bias_attr}, op="dynamic_lstm")
-    return out[0], out[3]
-
-
-def _recurrent(
-    cell: str, size: int, bias_attr: Any, is_reverse: bool, states: list[Variable | None], lengths: list[Variable]
-) -> Any:
     form = {
-        "cell": cell,
         "size": int(size),
-        "projected": True,
-        "bias": bias_attr is not False,
+        "bias": "Nothing" if bias_attr is False else "Peepholes" if use_peepholes else "Gates",
         "reverse": bool(is_reverse),
         "first": [state is not None for state in states],
         "ragged": bool(lengths),
+        "gate": _gate(op, "gate_activation", gate_activation),
+        "cell": _gate(op, "cell_activation", cell_activation),
+        "candidate": _gate(op, "candidate_activation", candidate_activation),
     }
-    return {"Recurrent": form}
+    inputs = [input, *(state for state in states if state is not None), *lengths]
+    given = {"w_hh": param_attr, "b_hh": bias_attr}
+    hidden, cell = Layer("lstm", input, name).expand({"ProjectedLstm": form}, inputs, given, op=op)
+    return hidden, cell
 
 
 def dynamic_gru(
@@ -99,25 +100,30 @@ def dynamic_gru(
     gate_activation: str = "sigmoid",
     candidate_activation: str = "tanh",
     h_0: Variable | None = None,
-    origin_mode: bool = True,
+    origin_mode: bool = False,
     name: str | None = None,
 ) -> Variable:
     """Gated recurrent units over projected sequences ``[n, time, 3 * size]``; states ``[n, time, size]``.
 
-    The equations are PyTorch's: gates in the order r, z, n, the reset gate acts on the product of state and weights
-    (Paddle's on the state), and the update gate keeps the old state (``origin_mode=True``).
+    As in Paddle the gates are update, reset, candidate, and the reset gate acts on the state. The update gate takes the
+    candidate, or with ``origin_mode`` keeps the old state. Weights are ``[size, 3 * size]``, in memory two matrices one
+    after the other: ``[size, 2 * size]`` of both gates, ``[size, size]`` of the candidate.
     """
-    lengths = _lengths("dynamic_gru", input)
-    _only(
-        "dynamic_gru",
-        gate_activation=(gate_activation, "sigmoid"),
-        candidate_activation=(candidate_activation, "tanh"),
-        origin_mode=(origin_mode, True),
-    )
-    layer = Layer("gru", input, name)
-    form = _recurrent("Gru", 3 * size, bias_attr, is_reverse, [h_0, None], lengths)
+    op = "dynamic_gru"
+    lengths = _lengths(op, input)
+    form = {
+        "size": 3 * int(size),
+        "bias": bias_attr is not False,
+        "reverse": bool(is_reverse),
+        "first": h_0 is not None,
+        "ragged": bool(lengths),
+        "origin": bool(origin_mode),
+        "gate": _gate(op, "gate_activation", gate_activation),
+        "candidate": _gate(op, "candidate_activation", candidate_activation),
+    }
     inputs = [input, *([] if h_0 is None else [h_0]), *lengths]
-    return layer.expand(form, inputs, {"w_hh": param_attr, "b_hh": bias_attr}, op="dynamic_gru")[0]
+    given = {"w_hh": param_attr, "b_hh": bias_attr}
+    return Layer("gru", input, name).expand({"ProjectedGru": form}, inputs, given, op=op)[0]
 
 
 def _tagged(scores: Variable, label: Variable) -> None:

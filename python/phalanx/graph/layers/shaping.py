@@ -71,14 +71,27 @@ def create_parameter(
 
 
 def create_global_var(
-    shape: Sequence[int], value: float, dtype: Any, persistable: bool = True, name: str | None = None
+    shape: Sequence[int],
+    value: float,
+    dtype: Any,
+    persistable: bool = True,
+    name: str | None = None,
+    *,
+    force_cpu: bool = False,
 ) -> Variable:
-    """A variable in the scope that is not trainable; it can be set there, and fed."""
+    """A variable in the scope that is not trainable; it can be set there, and fed. All variables are on the CPU."""
     if not persistable:
         return fill_constant(shape, dtype, value, name=name)
     main = default_main_program()
     called = name or unique_name.generate("global_var")
     number = _values.constant(value, dtype, "create_global_var")
+    if number and _values.name(_values.code(dtype)) not in ("float32", "float64", "int64"):
+        raise ProgramError(
+            f"create_global_var: a variable of {dtype} begins with zeros, not with {value}; declare int64 or float32 and "
+            "cast it, or set it in the scope after the startup program",
+            op="create_global_var",
+            var=called,
+        )
     return declare(main, called, dtype, shape, {"State": {"Constant": number}})
 
 

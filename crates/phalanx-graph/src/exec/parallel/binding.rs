@@ -82,7 +82,8 @@ impl Binding {
         !self.alike.as_ref().is_some_and(|token| Arc::ptr_eq(token, &store.state().0))
     }
 
-    /// After a run that failed while parameters travelled: the next one begins with what owners have.
+    /// After a run that failed while parameters travelled: the next one begins with the parameters that process 0 has, and with the
+    /// states that owners have.
     pub(super) fn begin_again(&mut self) {
         self.alike = None;
     }
@@ -115,7 +116,7 @@ impl Binding {
             let mut value = store.get(&var.name).unwrap_or_else(|| blank(&var.sig));
             accord.broadcast(&format!("value of `{}`", var.name), root, value.bytes_mut())?;
             if !matches!(held, Held::Elsewhere(_)) || store.keeper(entry).is_none() {
-                store.set(&var.name, &value)?;
+                store.put(&var.name, &value)?;
             }
         }
         self.alike = Some(store.state().0);

@@ -41,7 +41,7 @@ pub use setup::Setup;
 
 use super::{RunError, Store, Tensor};
 use crate::{
-    graph::{BuildError, Effective, GradientScale, Graph, ReduceStrategy},
+    graph::{BuildError, Effective, GradientScale, Graph, Held, ReduceStrategy},
     ir::{Op, Program, Role, VarId, VarKind},
     kernel::{Env, MemorySpace, Operand, RawMemory},
 };
@@ -285,6 +285,10 @@ impl ParallelExecutor {
                 continue;
             }
             self.feed(store, feeds, &plan, asked)?;
+            if self.graph.settings.has_owners() {
+                // Processes have compared what is fed. From here on owners alone have their states.
+                self.binding.saw_writes(store);
+            }
             let ended = self.pool.run(&mut self.run, store.lend());
             if ended.as_ref().is_err_and(|error| !matches!(error, RunError::Broken { .. })) {
                 self.binding.level(store);
@@ -366,7 +370,10 @@ impl ParallelExecutor {
             let id = self.graph.program.find(name).expect("checked");
             if self.graph.program.var(id).is_persistable() {
                 let (Feed::Split(value) | Feed::Replicate(value)) = feed else { continue };
-                store.set(name, value)?;
+                // What another process owns is fed there as well, and here nobody needs it.
+                if !matches!(self.graph.parts.held[id.index()], Some(Held::Elsewhere(_))) {
+                    store.set(name, value)?;
+                }
                 continue;
             }
             let run = Arc::get_mut(&mut self.run).expect("POOL-1: workers let go of runs");

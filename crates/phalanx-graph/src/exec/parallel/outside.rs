@@ -9,7 +9,6 @@ use xxhash_rust::xxh3::xxh3_64;
 impl ParallelExecutor {
     /// One number for what was written since the last run or is fed now; zero if there is nothing.
     pub(super) fn written(&self, store: &mut Store, feeds: &[(&str, Feed<'_>)]) -> u64 {
-        let is_fed = |id: VarId| feeds.iter().any(|(name, _)| *name == self.graph.program.var(id).name);
         let feeds_store = feeds.iter().any(|(name, _)| {
             self.graph.program.find(name).is_some_and(|id| self.graph.program.var(id).is_persistable())
         });
@@ -19,7 +18,7 @@ impl ParallelExecutor {
         let mut number = 0u64;
         for (index, &(id, _, entry)) in self.compared().enumerate() {
             let is_written = self.is_written(store, entry) && !self.is_own(store, id, entry);
-            if is_written || is_fed(id) {
+            if is_written || self.is_fed(feeds, id) {
                 let value = self.digest_of_value(store, feeds, id, entry);
                 number = xxh3_64(&[number, index as u64, value].map(u64::to_le_bytes).concat());
             }
@@ -34,10 +33,11 @@ impl ParallelExecutor {
         feeds: &[(&str, Feed<'_>)],
     ) -> Result<(), RunError> {
         let owners = &self.graph.parts.owners;
+        let is_given = |id, entry, store: &Store| self.is_written(store, entry) || self.is_fed(feeds, id);
         let digest = |&(id, _, entry): &(VarId, Held, usize)| match self.is_own(store, id, entry) {
             true => 0,
-            // An owner alone has it, unless it was written everywhere.
-            false if owners.of_var(id).is_some() && !self.is_written(store, entry) => 0,
+            // An owner alone has it, unless it was written everywhere or is fed.
+            false if owners.of_var(id).is_some() && !is_given(id, entry, store) => 0,
             false => self.digest_of_value(store, feeds, id, entry) as i64,
         };
         let digests: Vec<i64> = self.compared().map(digest).collect();
@@ -45,6 +45,10 @@ impl ParallelExecutor {
         let (id, ..) = self.compared().nth(at).expect("one number was sent for each");
         let var = self.graph.program.var(*id).name.clone();
         Err(CollectiveError::Values { process, var }.into())
+    }
+
+    fn is_fed(&self, feeds: &[(&str, Feed<'_>)], id: VarId) -> bool {
+        feeds.iter().any(|(name, _)| *name == self.graph.program.var(id).name)
     }
 
     /// Whether this process has a value that was written since the last run.

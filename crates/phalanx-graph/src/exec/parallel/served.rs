@@ -1,7 +1,7 @@
 //! Parameters on servers, as an executor sees them. Who has the servers is given by the caller, because this crate knows no networks.
 
 use super::collective::{CollectiveError, Data, Done};
-use crate::{exec::store::first_values, graph::ServedVar, kernel::Real, op::OpKind};
+use crate::{exec::first_values, graph::ServedVar, kernel::Real, op::OpKind};
 use phalanx_core::{DType, kernel::update};
 use std::{
     collections::BTreeMap,

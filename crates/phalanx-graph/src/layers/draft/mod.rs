@@ -10,6 +10,7 @@ mod fault;
 mod loss;
 mod network;
 mod norm;
+mod projected;
 mod recurrent;
 mod sequence;
 mod tags;
@@ -28,6 +29,7 @@ pub use fault::LayerFault;
 pub use loss::{AccuracyLayer, HuberLayer, StackLayer};
 pub use network::{ConvLayer, DropoutLayer, EmbeddingLayer, FcLayer, PoolLayer};
 pub use norm::{BatchNormLayer, LayerNormLayer};
+pub use projected::{LstmBias, ProjectedGruLayer, ProjectedLstmLayer};
 pub use recurrent::{RecurrentLayer, RnnCell};
 pub use sequence::{SequencePoolLayer, SequenceSoftmaxLayer};
 pub use tags::{CrfDecodingLayer, CrfLayer};
@@ -137,6 +139,8 @@ layers! {
     Huber(HuberLayer),
     LayerNorm(LayerNormLayer),
     Pool(PoolLayer),
+    ProjectedGru(ProjectedGruLayer),
+    ProjectedLstm(ProjectedLstmLayer),
     Recurrent(RecurrentLayer),
     SequencePool(SequencePoolLayer),
     SequenceSoftmax(SequenceSoftmaxLayer),

@@ -112,7 +112,7 @@ impl ConvLayer {
 }
 
 /// Rows of a learned table, by number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmbeddingLayer {
     pub height: i64,
@@ -121,6 +121,7 @@ pub struct EmbeddingLayer {
     pub padding: Option<i64>,
     /// Numbers may come in rows of one.
     pub squeeze: bool,
+    pub begin: Init,
 }
 
 impl EmbeddingLayer {
@@ -132,7 +133,7 @@ impl EmbeddingLayer {
         {
             ids = draft.op(Naming::Layer, Reshape { shape: Shape(outer.to_vec()) }, &[ids]);
         }
-        let w = draft.parameter(Naming::Layer, "w", table, Init::Normal { mean: 0.0, std: 0.05 });
+        let w = draft.parameter(Naming::Layer, "w", table, self.begin);
         let kind = Embedding { sparse: self.sparse, padding: self.padding };
         let y = draft.op(Naming::Layer, kind, &[w, ids]);
         Ok(draft.giving(y))

@@ -1,4 +1,4 @@
-//! Layers with a state: LSTM and GRU.
+//! Layers with a state: LSTM and GRU, as PyTorch has them.
 
 use super::{DraftValue, LayerDraft, LayerFault, Naming, fixed, output, shape};
 use crate::{
@@ -30,9 +30,6 @@ pub struct RecurrentLayer {
     pub cell: RnnCell,
     /// The width of all gates together.
     pub size: i64,
-    /// The input is projected already, as in Paddle: it has the gates side by side.
-    pub projected: bool,
-    pub bias: bool,
     /// From the end of each sequence to its front.
     pub reverse: bool,
     /// Which first states are given: the hidden one, and that of the cell. Others are zeros.
@@ -47,16 +44,9 @@ impl RecurrentLayer {
         if shape(inputs, 0)?.rank() != 3 {
             return Err(LayerFault::Takes { input: 0, wanted: "sequences [n, time, width]" });
         }
-        let (x, w, b) = match self.projected {
-            true => self.given(&mut draft, inputs)?,
-            false => self.projected(&mut draft, inputs)?,
-        };
+        let (x, w, b) = self.projected(&mut draft, inputs)?;
         let mut takes = vec![x, w];
-        if self.cell == RnnCell::Gru {
-            let shape = Shape::from([3 * self.width()]);
-            let fill = Fill { dtype: inputs[0].dtype, shape, value: 0.0 };
-            takes.push(b.unwrap_or_else(|| draft.alone("fill_constant", fill, &[])));
-        }
+        takes.extend(b);
         self.states(&mut draft, inputs, &mut takes);
         let kind: OpKind = match self.cell {
             RnnCell::Lstm => Lstm { reverse: self.reverse, ragged: self.ragged }.into(),
@@ -74,24 +64,6 @@ impl RecurrentLayer {
     }
 
     /// Inputs that are projected, weights of the state, and its bias where the operation takes one.
-    fn given(&self, draft: &mut LayerDraft, inputs: &[Sig]) -> Result<Parts, LayerFault> {
-        let (gates, x) = (self.cell.gates(), DraftValue::Input(0));
-        let last = shape(inputs, 0)?.dims()[2].fixed();
-        let size = match usize::try_from(self.size) {
-            Ok(n) if n >= gates && n % gates == 0 && last == Some(n) => n,
-            _ => return Err(LayerFault::Gates { input: 0, gates, size: self.size }),
-        };
-        let w = draft.parameter(Naming::Layer, "w_hh", [size, size / gates], Init::Xavier);
-        let bias =
-            |draft: &mut LayerDraft| draft.parameter(Naming::Layer, "b_hh", [size], Init::Constant(0.0));
-        let b = self.bias.then(|| bias(draft));
-        Ok(match (self.cell, b) {
-            (RnnCell::Lstm, Some(b)) => (draft.added(x, b), w, None),
-            _ => (x, w, b),
-        })
-    }
-
-    /// The same, with a projection of its own.
     fn projected(&self, draft: &mut LayerDraft, inputs: &[Sig]) -> Result<Parts, LayerFault> {
         let (width, wide, h) = (fixed(inputs, 0, 2)?, self.width() * self.cell.gates(), self.width());
         let limit = 1.0 / libm::sqrt(h.max(1) as f64);

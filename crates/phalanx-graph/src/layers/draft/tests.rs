@@ -44,7 +44,7 @@ fn layers() -> Vec<(&'static str, Vec<Sig>)> {
         ),
         (r#"{"Dropout":{"probability":0.5,"stream":0,"downscale":true,"testing":false}}"#, vec![f32(&[6])]),
         (
-            r#"{"Embedding":{"height":9,"width":4,"sparse":true,"padding":2,"squeeze":true}}"#,
+            r#"{"Embedding":{"height":9,"width":4,"sparse":true,"padding":2,"squeeze":true,"begin":"Xavier"}}"#,
             vec![i64(&[7, 1])],
         ),
         (r#"{"Fc":{"size":3,"flatten":1,"bias":true,"act":"tanh"}}"#, vec![f32(&[6]), f32(&[2, 4])]),
@@ -52,12 +52,21 @@ fn layers() -> Vec<(&'static str, Vec<Sig>)> {
         (r#"{"LayerNorm":{"axis":2,"epsilon":1e-5,"act":"relu"}}"#, vec![f32(&[5, 8])]),
         (r#"{"Pool":{"op":"Max","kernel":null,"stride":[1,1],"padding":[0,0]}}"#, vec![f32(&[4, 9, 9])]),
         (
-            r#"{"Recurrent":{"cell":"Lstm","size":8,"projected":true,"bias":true,"reverse":true,
-                "first":[false,true],"ragged":true}}"#,
+            r#"{"ProjectedGru":{"size":9,"bias":true,"reverse":false,"first":true,"ragged":true,"origin":false,
+                "gate":"Sigmoid","candidate":"Relu"}}"#,
+            vec![f32(&[5, 9]), f32(&[3]), lengths()],
+        ),
+        (
+            r#"{"ProjectedLstm":{"size":8,"bias":"Peepholes","reverse":true,"first":[false,true],"ragged":true,
+                "gate":"Sigmoid","cell":"Tanh","candidate":"Identity"}}"#,
             vec![f32(&[5, 8]), f32(&[2]), lengths()],
         ),
         (
-            r#"{"Recurrent":{"cell":"Gru","size":6,"projected":false,"bias":true,"reverse":false,
+            r#"{"Recurrent":{"cell":"Lstm","size":8,"reverse":true,"first":[false,true],"ragged":true}}"#,
+            vec![f32(&[5, 8]), f32(&[2]), lengths()],
+        ),
+        (
+            r#"{"Recurrent":{"cell":"Gru","size":6,"reverse":false,
                 "first":[true,false],"ragged":true}}"#,
             vec![f32(&[5, 8]), f32(&[2]), lengths()],
         ),

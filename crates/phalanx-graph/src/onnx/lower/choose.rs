@@ -5,9 +5,10 @@ use super::{
     arith,
 };
 use crate::{
-    ir::{Shape, VarId},
-    op::{Arith, Binary, Compare, Comparison, CumSum, Expand, Func, Unary, Where},
+    ir::{Dim, Shape, VarId},
+    op::{Arith, Binary, Compare, Comparison, CumSum, Expand, Fill, Func, Logical, Unary, Where},
 };
+use phalanx_core::DType;
 
 pub fn compare<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let op = match node.op() {
@@ -47,6 +48,40 @@ pub fn running_sum<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), F
     let axis = shapes::axis(axis as i64, im.program.sig(x).shape.rank(), "axis")?;
     let (exclusive, reverse) = (node.flag("exclusive", false)?, node.flag("reverse", false)?);
     im.give(node, 0, CumSum { axis, exclusive, reverse }, &[x]).map(drop)
+}
+
+/// The upper or the lower triangle of the last two axes; zeros, or false, elsewhere.
+pub fn triangle<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
+    let upper = node.flag("upper", true)?;
+    let k = match im.has(node, 1) {
+        true => im.setting(node, 1)?.scalar().ok_or(Fault::NotConstant { slot: 1 })?,
+        false => 0.0,
+    };
+    let x = im.var(node, 0)?;
+    let sig = im.program.sig(x).clone();
+    let [.., Dim::Fixed(rows), Dim::Fixed(columns)] = sig.shape.dims()[..] else {
+        let got = sig.shape.to_string();
+        return Err(Fault::Input { slot: 0, wanted: "two last axes of fixed sizes", got });
+    };
+    let square = Shape::from([rows, columns]);
+    let ones = im.emit(node, Fill { dtype: DType::F64, shape: square, value: 1.0 }, &[])?;
+    let mut numbers = |axis| im.emit(node, CumSum { axis, exclusive: true, reverse: false }, &[ones]);
+    let (row, column) = (numbers(0)?, numbers(1)?);
+    let edge = im.emit(node, Unary(Func::Scale { a: 1.0, b: k }), &[row])?;
+    let op = if upper { Comparison::GreaterEqual } else { Comparison::LessEqual };
+    let mut inside = im.emit(node, Compare { op, axis: 0 }, &[column, edge])?;
+    if sig.shape.rank() > 2 {
+        let axis = sig.shape.rank() - 2;
+        inside = im.emit(node, Expand { shape: sig.shape.clone(), axis }, &[inside])?;
+    }
+    match sig.dtype {
+        DType::Bool => im.give(node, 0, Logical::And, &[x, inside]).map(drop),
+        DType::F32 | DType::F64 => {
+            let zeros = im.emit(node, Fill { dtype: sig.dtype, shape: sig.shape, value: 0.0 }, &[])?;
+            im.give(node, 0, Where, &[inside, x, zeros]).map(drop)
+        }
+        got => Err(Fault::dtype(0, "f32, f64 or bool", got)),
+    }
 }
 
 pub fn prelu<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {

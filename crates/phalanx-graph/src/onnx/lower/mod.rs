@@ -8,7 +8,9 @@ mod layout;
 mod linear;
 mod loss;
 mod norm;
+mod recurrent;
 mod reduce;
+mod resize;
 mod slicing;
 
 use super::{error::Fault, import::Import, node::OnnxNode};
@@ -46,6 +48,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Expand", layout::expand),
     ("Flatten", layout::flatten),
     ("Floor", arith::map),
+    ("GRU", recurrent::gru),
     ("Gather", slicing::gather),
     ("Gelu", arith::gelu),
     ("Gemm", linear::gemm),
@@ -57,6 +60,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("HardSwish", choose::hard_swish),
     ("Identity", layout::identity),
     ("InstanceNormalization", grouped::instance),
+    ("LSTM", recurrent::lstm),
     ("LayerNormalization", norm::layer),
     ("LeakyRelu", arith::map),
     ("Less", choose::compare),
@@ -79,6 +83,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("ReduceSum", reduce::sum),
     ("Relu", arith::map),
     ("Reshape", layout::reshape),
+    ("Resize", resize::resize),
     ("Shape", layout::shape),
     ("Sigmoid", arith::map),
     ("Sign", arith::map),
@@ -95,6 +100,7 @@ const OPERATORS: &[(&str, Lower)] = &[
     ("Sum", arith::add),
     ("Tanh", arith::map),
     ("Transpose", layout::transpose),
+    ("Trilu", choose::triangle),
     ("Unsqueeze", layout::unsqueeze),
     ("Where", choose::select),
 ];
