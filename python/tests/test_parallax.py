@@ -6,10 +6,12 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,9 @@ def test_all_strategies_end_where_one_process_ends(n: int) -> None:
         for kind, option, average, state, explained in results:
             wanted = alone(kind, n, average)
             for name, value in wanted.items():
-                torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-9, msg=f"{kind} {option} {average} {name}")
+                torch.testing.assert_close(
+                    state[name], value, rtol=1e-6, atol=1e-9, msg=f"{kind} {option} {average} {name}"
+                )
             assert explained.startswith("HYBRID" if option == "None" else option)
 
 
@@ -298,15 +302,38 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (set_to(ckpt_config=parallax.CheckPointConfig("x", save_ckpt_steps=0)), "a whole number from 1, not 0"),
     (set_to(profile_config=parallax.ProfileConfig("x", [1], [1, 2])), "profile_steps and profile_range; give one"),
     (set_to(profile_config=parallax.ProfileConfig(profile_steps=[1])), "need profile_dir"),
+    (set_to(profile_config=parallax.ProfileConfig("x", profile_steps=[])), "a list of steps from 1"),
+    (set_to(profile_config=parallax.ProfileConfig("x", profile_steps=[0])), "a list of steps from 1"),
+    (set_to(profile_config=parallax.ProfileConfig(profile_worker=0)), "profile_worker needs profile_dir"),
+    (
+        set_to(profile_config=parallax.ProfileConfig("x", [1], profile_worker=1)),
+        "profile_worker is 1, and the workers are 0 to 0",
+    ),
+    (
+        set_to(ckpt_config=parallax.CheckPointConfig("x", save_ckpt_secs=float("inf"))),
+        "a positive number of seconds, not inf",
+    ),
     (set_to(sess_config=object()), "sess_config is for programs"),
     (ps(protocol="grpc+verbs"), "must be one of grpc, shm, tcp, unix, not 'grpc+verbs'"),
     (ps(local_aggregation=0), "local_aggregation is True or False, not 0"),
     (ps(wire_dtype="int8"), '"float16", "bfloat16" or None'),
     (ps(staleness="1"), "staleness is a number of steps"),
+    (ps(staleness=-2), "staleness is a number of steps, -1 for any, or None, not -2"),
+    (
+        set_to(
+            ckpt_config=parallax.CheckPointConfig("x"),
+            communication_config=parallax.CommunicationConfig(parallax.PSConfig(staleness=2)),
+        ),
+        "ckpt_dir needs workers in step",
+    ),
     (lambda: parallax.PSConfig(protcol="tcp"), "protcol"),  # type: ignore[call-arg]
     (set_to(communication_config=parallax.PSConfig()), "communication_config is a CommunicationConfig"),
     (
-        set_to(communication_config=parallax.CommunicationConfig(mpi_config=parallax.MPIConfig(mpirun_options="-mca btl ^openib"))),
+        set_to(
+            communication_config=parallax.CommunicationConfig(
+                mpi_config=parallax.MPIConfig(mpirun_options="-mca btl ^openib")
+            )
+        ),
         "no mpirun is started",
     ),
 ]
@@ -336,27 +363,53 @@ def mistakes() -> list[tuple[str, str]]:
         ("(module, optimizer) of torch or a Program, not a str", says(lambda: run("net"))),
         ("parameters that are not in the module", says(lambda: run((net, optimizer_of(other, "sgd"))))),
         ("all parameters of the optimizer are frozen", says(lambda: run((frozen, optimizer_of(frozen, "sgd"))))),
-        ("needs sync=True", says(lambda: run((net, optimizer_of(net, "sgd")), sync=False, parallax_config=config))),
-        ("replicate_variables=False", says(lambda: run((net, optimizer_of(net, "sgd")), sync=False))),
+        (
+            "sync must be True if run_option is MPI or HYBRID",
+            says(lambda: run((net, optimizer_of(net, "sgd")), sync=False, parallax_config=config)),
+        ),
+        (
+            "replicate_variables is only possible with sync",
+            says(lambda: run((net, optimizer_of(net, "sgd")), sync=False)),
+        ),
         ("num_iterations must be", says(lambda: run((net, optimizer_of(net, "sgd")), run=print))),
         ("leave num_iterations out", says(lambda: run((net, optimizer_of(net, "sgd")), num_iterations=5))),
         ("whole number from 1, not 0", says(lambda: parallax.get_partitioner(0))),
+        (
+            "and <lambda> does not",
+            says(lambda: run((net, optimizer_of(net, "sgd")), run=lambda session: None, num_iterations=1)),
+        ),
+        ("the path of a file", says(lambda: run((net, optimizer_of(net, "sgd")), resource_info=True))),
+        (
+            "parallax_config is given twice",
+            says(
+                lambda: parallax.parallel_run(
+                    (net, optimizer_of(net, "sgd")), "hosts", True, config, parallax_config=config
+                )
+            ),
+        ),
+        ("have no numbers", says(lambda: parallax.shard.shard({"a": 1}))),
     ]
     session, *_ = run((net, optimizer_of(net, "sgd")))
     ids = batch(0)
     told += [
-        ("has 2 values, and this worker has 1 replicas", says(lambda: session.run("loss", feed_dict={"ids": [ids, ids]}))),
+        (
+            "has 2 values, and this worker has 1 replicas",
+            says(lambda: session.run("loss", feed_dict={"ids": [ids, ids]})),
+        ),
         ("write [value]", says(lambda: session.run("loss", feed_dict={"ids": ids}))),
         ("takes ids", says(lambda: session.run("loss", feed_dict={"words": [ids]}))),
         ("nothing to fetch", says(lambda: session.run(None))),
         ("and not 'accuracy'", says(lambda: session.run("accuracy", feed_dict={"ids": [ids]}))),
         ("served already", says(lambda: run((net, optimizer_of(net, "sgd"))))),
         ("of replica 3, and this worker has 1", says(lambda: session.run("replica_3/loss"))),
+        ("'ids' is given twice", says(lambda: session.run("loss", feed_dict={"ids": [ids], "replica_0/ids": ids}))),
     ]
     assert session.global_step == 0
     values = session.run({"a": "loss", "b": ["replica_0/loss", "global_step"]}, feed_dict={"replica_0/ids": ids})
     assert len(values["a"]) == 1 and float(values["b"][0]) == float(values["a"][0]) and values["b"][1] == [0]
     session.close()
+    session.close()
+    told.append(("the session is closed", says(lambda: session.run("loss", feed_dict={"ids": [ids]}))))
     return told
 
 
@@ -445,7 +498,9 @@ def seed_config(folder: str) -> list[str]:
 
 def test_the_block_of_parallaxs_documentation_runs(tmp_path: Path) -> None:
     for files in run_ranks(2, seed_config, str(tmp_path), fresh=True):
-        assert [f.split("/", 2)[2] for f in files if "worker:1" in f] == [f"worker:1/run_meta/run_meta_{s}" for s in (2, 3)]
+        assert [f.split("/", 2)[2] for f in files if "worker:1" in f] == [
+            f"worker:1/run_meta/run_meta_{s}" for s in (2, 3)
+        ]
         trace = json.loads((tmp_path / files[0]).read_text())
         assert trace["traceEvents"]
     assert any((tmp_path / "ckpt").iterdir())
@@ -463,9 +518,8 @@ def program() -> tuple[list[str], float, float]:
         loss = graph.layers.mean(graph.layers.square(rows))
         graph.optimizer.SGD(learning_rate=0.5).minimize(loss)
         feed = {"x": [numpy.array([[1, 2], [3, 4]])]}
-        configs = [parallax.Config(run_option=option) for option in ("PS", "HYBRID")]
-        told = [says(lambda c=one: parallax.parallel_run(main, parallax_config=c)) for one in configs]  # type: ignore[misc]
-        config = parallax.Config(average_sparse=True)
+        told: list[str] = []
+        config = parallax.Config(run_option="MPI", average_sparse=True)
         config.communication_config.ps_config.wire_dtype = "float16"
         parallax.get_partitioner(3)
         said: list[str] = []
@@ -485,17 +539,21 @@ def program() -> tuple[list[str], float, float]:
     return told, first.item(), last.item()
 
 
-def test_a_program_is_trained_by_allreduce_and_its_tables_are_refused_on_servers() -> None:
+def test_a_program_is_trained_by_allreduce_where_that_is_asked_for() -> None:
     for told, first, last in run_ranks(2, program):
-        assert all("not on servers yet" in text for text in told[:2]) and last < first
-        assert "rows by allgather" in told[2] and "has 3 values, and this worker has 1 replicas" in told[3]
+        assert last < first and "rows gathered by all" in told[0], told
+        assert "has 3 values, and this worker has 1 replicas" in told[1]
 
 
 def shards() -> tuple[list[int], list[int], tuple[int, int]]:
     from phalanx.data import Dataset
 
     some = list(parallax.shard.shard(range(7)))
-    return some, list(parallax.shard.shard(Dataset.from_list(range(7)))), parallax.shard.create_num_shards_and_shard_id()
+    return (
+        some,
+        list(parallax.shard.shard(Dataset.from_list(range(7)))),
+        parallax.shard.create_num_shards_and_shard_id(),
+    )
 
 
 def test_shards_are_disjoint_and_together_everything() -> None:
@@ -560,6 +618,8 @@ def test_ranks_that_only_serve_have_the_tables() -> None:
     done = script("x", "", launcher=("-np", "2", "--servers", "2"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("of 2 HYBRID") == 2, done.stdout
+    served = script("x", "", launcher=("-np", "2", "--servers", "2", "--serve"))
+    assert served.returncode == 0 and served.stdout.count("of 2 HYBRID") == 2, served.stderr
     dense = script("dense", "", launcher=("-np", "2", "--servers", "1"))
     assert dense.returncode == 0 and dense.stdout.count("of 2 MPI") == 2, dense.stderr
 
@@ -576,7 +636,9 @@ def digits(folder: str) -> tuple[str, dict[str, int], list[str], float, float]:
     net = Reader()
     images, labels = torch_mnist.digits("t10k", torch_mnist.DATA)
     config = parallax.Config(run_option="HYBRID")
-    session, n, worker, _ = parallax.parallel_run((net, torch.optim.SGD(net.parameters(), lr=0.1)), parallax_config=config)
+    session, n, worker, _ = parallax.parallel_run(
+        (net, torch.optim.SGD(net.parameters(), lr=0.1)), parallax_config=config
+    )
     losses = []
     for step in range(12):
         part = slice(step * 64 + worker, (step + 1) * 64, n)
@@ -598,7 +660,7 @@ def test_digits_have_no_sparse_gradient_and_start_no_server() -> None:
 
 
 ENDLESS = """
-import os, sys, torch
+import os, signal, sys, torch
 from phalanx import parallax
 
 open(os.path.join(sys.argv[1], "pid." + os.environ["PHALANX_RANK"]), "w").write(str(os.getpid()))
@@ -621,6 +683,9 @@ try:
             print("ready", worker, flush=True)
 except Exception as error:
     print("told", worker, error, flush=True)
+    if len(sys.argv) > 2:
+        # The network alone shall tell the others: not the end of this process.
+        signal.pause()
     os._exit(3)
 """
 
@@ -653,3 +718,47 @@ def test_a_server_that_is_killed_or_frozen_is_named_with_what_it_served(tmp_path
     told = [line for line in said.splitlines() if "told" in line]
     assert len(told) == 2 and all("rank 2, which serves partitions of words, is lost" in line for line in told), said
     assert code != 0
+
+
+def ip(line: str) -> bool:
+    return subprocess.run(["ip", *line.split()], capture_output=True).returncode == 0
+
+
+def test_a_host_whose_link_is_cut_is_named_with_what_it_served(tmp_path: Path) -> None:
+    a, b = (f"pxt{os.getpid()}{side}" for side in "ab")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "PARALLAX_"))}
+    env.update(PHALANX_TIMEOUT=str(int(3 * DEADLINE_S)), OMP_NUM_THREADS="1")
+    with contextlib.ExitStack() as stack:
+        for name in (a, b):
+            stack.callback(ip, f"netns del {name}")
+        made = shutil.which("nsenter") is not None and ip(f"netns add {a}") and ip(f"netns add {b}")
+        made = made and ip(f"-n {a} link add eth0 type veth peer name eth0 netns {b}")
+        for i, name in enumerate((a, b), 1):
+            made = made and ip(f"-n {name} addr add 10.79.0.{i}/24 dev eth0")
+            made = made and ip(f"-n {name} link set lo up") and ip(f"-n {name} link set eth0 up")
+        if not made:
+            pytest.skip("network namespaces need root and iproute2")
+        reach = "nsenter --net=/run/netns/{host}"
+        words = ["nsenter", f"--net=/run/netns/{a}", sys.executable, "-m", "phalanx", "run", "-H", f"{a}:2,{b}:1"]
+        words += ["--rsh", reach, "--", sys.executable, "-c", ENDLESS, str(tmp_path), "stays"]
+        job = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        stack.callback(job.wait)
+        stack.callback(job.terminate)
+        guard = threading.Timer(DEADLINE_S, job.kill)
+        guard.start()
+        stack.callback(guard.cancel)
+        assert job.stdout is not None
+        said, cut = "", 0.0
+        for line in job.stdout:
+            said += line
+            if not cut and said.count("ready") == 3:
+                assert ip(f"-n {b} link set eth0 down")
+                cut = time.monotonic()
+            if said.count("told") == 3:
+                break
+        print(f"told {time.monotonic() - cut:.2f} s after the link was cut")
+    told = [line for line in said.splitlines() if "told" in line]
+    for who in ("told 0", "told 1"):
+        assert any(who in line and "rank 2, which serves partitions of words, is lost" in line for line in told), said
+    # The rank that is cut off has lost its launcher as well.
+    assert any("told 2" in line and "does not answer" in line for line in told), said

@@ -1,7 +1,7 @@
 //! What can be wrong with tables and their servers.
 
 use phalanx_core::Rank;
-use phalanx_net::{NetError, lost::Doom};
+use phalanx_net::{NetError, frame::FrameError, lost::Doom};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PsError {
@@ -40,6 +40,8 @@ pub enum PsError {
         "{bytes} bytes for tables on this host, but it has {available} free; use fewer rows, narrower ones, or more hosts"
     )]
     Memory { bytes: u64, available: u64 },
+    #[error("rank 0 offered tables that cannot be read: {0}")]
+    Offer(FrameError),
     #[error("the tables are closed")]
     Closed,
     #[error(

@@ -51,8 +51,14 @@ struct Leaving {
 
 impl RowWire {
     pub fn new(link: Arc<Link>, road: Road) -> RowWire {
-        let arriving = Arriving::Header { bytes: [0; HEADER], have: 0 };
-        RowWire { link, road, arriving, leaving: VecDeque::new(), bytes_out: 0, bytes_in: 0 }
+        RowWire {
+            link,
+            road,
+            arriving: Arriving::NOTHING,
+            leaving: VecDeque::new(),
+            bytes_out: 0,
+            bytes_in: 0,
+        }
     }
 
     pub fn send(&mut self, letter: RowLetter) {
@@ -85,33 +91,49 @@ impl RowWire {
 
     /// The next whole letter, if it has arrived.
     pub fn receive(&mut self, specs: &[TableSpec]) -> Result<Option<RowLetter>, MailError> {
+        let (link, bytes_in) = (&self.link, &mut self.bytes_in);
+        self.arriving.next(specs, self.road, |room| {
+            let n = link.recv_some(room)?;
+            *bytes_in += n as u64;
+            Ok(n)
+        })
+    }
+}
+
+impl Arriving {
+    const NOTHING: Arriving = Arriving::Header { bytes: [0; HEADER], have: 0 };
+
+    /// The next whole letter; `None` as soon as `read`, which fills what it is given as far as it can, has nothing.
+    fn next(
+        &mut self,
+        specs: &[TableSpec],
+        road: Road,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<Option<RowLetter>, MailError> {
         loop {
-            match &mut self.arriving {
+            match self {
                 Arriving::Header { bytes, have } => {
-                    let n = self.link.recv_some(&mut bytes[*have..])?;
+                    let n = read(&mut bytes[*have..])?;
                     if n == 0 {
                         return Ok(None);
                     }
                     *have += n;
-                    self.bytes_in += n as u64;
                     if *have == HEADER {
-                        let (mut letter, body) = RowLetter::parse(bytes, specs, self.road)?;
+                        let (mut letter, body) = RowLetter::parse(bytes, specs, road)?;
                         make_room(&mut letter, body);
                         let total = body.ids * 4 + body.touches * 4 + body.bytes;
-                        self.arriving = Arriving::Body { letter: Box::new(letter), have: 0, total };
+                        *self = Arriving::Body { letter: Box::new(letter), have: 0, total };
                     }
                 }
                 Arriving::Body { letter, have, total } if *have < *total => {
-                    let n = self.link.recv_some(room(letter, *have))?;
+                    let n = read(room(letter, *have))?;
                     if n == 0 {
                         return Ok(None);
                     }
                     *have += n;
-                    self.bytes_in += n as u64;
                 }
                 Arriving::Body { .. } => {
-                    let fresh = Arriving::Header { bytes: [0; HEADER], have: 0 };
-                    let Arriving::Body { letter, .. } = std::mem::replace(&mut self.arriving, fresh) else {
+                    let Arriving::Body { letter, .. } = std::mem::replace(self, Arriving::NOTHING) else {
                         unreachable!("it was a body above");
                     };
                     letter.check(specs)?;
@@ -120,6 +142,21 @@ impl RowWire {
             }
         }
     }
+}
+
+/// The letters that bytes are, until they are none any more; `piece` is how many come at once.
+pub fn letters_in(mut bytes: &[u8], piece: usize, specs: &[TableSpec], road: Road) -> Vec<RowLetter> {
+    let (mut arriving, mut all) = (Arriving::NOTHING, Vec::new());
+    let mut read = |room: &mut [u8]| {
+        let n = room.len().min(bytes.len()).min(piece.max(1));
+        room[..n].copy_from_slice(&bytes[..n]);
+        bytes = &bytes[n..];
+        Ok(n)
+    };
+    while let Ok(Some(letter)) = arriving.next(specs, road, &mut read) {
+        all.push(letter);
+    }
+    all
 }
 
 fn make_room(letter: &mut RowLetter, body: BodyLengths) {

@@ -5,6 +5,7 @@ use phalanx_core::{
     DType,
     kernel::update::{Adagrad, Adam, Momentum, RmsProp},
 };
+use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
 /// Writes the first values of a row.
@@ -33,7 +34,7 @@ pub struct TableSpec {
 }
 
 /// How the rows of all workers become one gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowReduction {
     Sum,
     /// Divided by the number of workers, whether they touched the row or not.
@@ -43,7 +44,7 @@ pub enum RowReduction {
 }
 
 /// Which partition has which row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Spread {
     /// Row r is in partition r mod P: frequent rows that are neighbours are spread.
     Mod,
@@ -52,7 +53,7 @@ pub enum Spread {
 }
 
 /// What a server does with a gradient.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableRule {
     pub update: TableUpdate,
     /// What states begin with.
@@ -63,7 +64,7 @@ pub struct TableRule {
 }
 
 /// The formula; the rate comes with every push.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TableUpdate {
     Sgd,
     Momentum(Momentum),
@@ -73,7 +74,7 @@ pub enum TableUpdate {
 }
 
 /// Whether a gradient is cut.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TableClip {
     No,
     /// To this norm of the table's own gradient.

@@ -16,13 +16,14 @@ use crate::{
     values::{RowValues, Rows},
 };
 use phalanx_net::World;
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// More steps than any training makes, and few enough to be exact in a letter.
 const MOST_STEPS: u64 = 1 << 52;
 
 /// How far workers may be apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Consistency {
     /// All see the rows of the same step.
     Sync,

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod changes;
+mod decoders;
 mod faults;
 mod letters;
 mod memory;

@@ -4,9 +4,9 @@ use crate::{error, lent::LentTensor, state};
 use phalanx_collective::{
     Communicator, Meter,
     ddl::{
-        Baseline, DdlOptions, Iterations, Rebinder, TierReport, Tolerance,
+        Baseline, DdlOptions, IterationDumps, Rebinder, TierReport, Tolerance, UsedWays,
         check::{self, Against, CheckError, DumpHead, Number, OffElement},
-        used_ways,
+        greeting,
     },
     plan::Wiring,
 };
@@ -24,27 +24,27 @@ pub struct DdlState {
     pub options: DdlOptions,
     pub wiring: Wiring,
     pub meter: Arc<Meter>,
-    used: Vec<&'static str>,
+    used: UsedWays,
     /// A lock because every thread of Python's may call; held for moments.
     baseline: Mutex<Baseline>,
     /// A lock because every thread of Python's may call; never held while anything waits.
-    turns: Mutex<(Iterations, Option<Instant>)>,
+    turns: Mutex<(IterationDumps, Option<Instant>)>,
     /// The same; a thread that moves the process holds it for a few system calls.
     rebinder: Mutex<(Rebinder, Option<Instant>)>,
 }
 
 impl DdlState {
     pub fn new(options: DdlOptions, wiring: Wiring, communicator: &Communicator) -> DdlState {
-        let (meter, used) = (communicator.meter(), used_ways(communicator, &wiring));
+        let (meter, used) = (communicator.meter(), UsedWays::new(communicator, &wiring));
         let baseline = Mutex::new(Baseline::new(communicator.mpi_version(), options.is_by_mpi()));
         meter.take_times(options.dump_iter > 0);
-        let turns = Mutex::new((Iterations::new(options.dump_iter), None));
+        let turns = Mutex::new((IterationDumps::new(options.dump_iter), None));
         let rebinder = Mutex::new((Rebinder::new(options.rebind_iter), None));
         DdlState { options, wiring, meter, used, baseline, turns, rebinder }
     }
 
     fn report(&self) -> TierReport {
-        TierReport::new(&self.wiring, &self.used, &self.meter.read())
+        TierReport::new(&self.wiring, &self.used.now(), &self.meter.read())
     }
 
     fn baseline(&self) -> MutexGuard<'_, Baseline> {
@@ -67,8 +67,8 @@ fn with<T>(py: Python<'_>, ask: impl FnOnce(&DdlState, &state::Running) -> T) ->
     Ok(ask(state, &running))
 }
 
-/// `(dims, ways, hosts, dev_sync, dbg_level)`.
-type ShapeTuple = (Vec<u32>, Vec<&'static str>, u32, u8, u8);
+/// `(dims, ways, hosts, dev_sync)`.
+type ShapeTuple = (Vec<u32>, Vec<&'static str>, u32, u8);
 /// Ranks, way, bytes, messages and seconds of a tier.
 type TierTuple = (u32, &'static str, u64, u64, f64);
 /// Rank, index, value, baseline, text.
@@ -102,10 +102,18 @@ impl From<Value> for Number {
 #[pyfunction]
 pub fn ddl_shape(py: Python<'_>) -> PyResult<ShapeTuple> {
     with(py, |ddl, running| {
-        let ways = ddl.used.clone();
+        let ways = ddl.used.now();
         let n_hosts = running.world().workers().n_hosts();
-        let DdlOptions { dev_sync, dbg_level, .. } = ddl.options;
-        (ddl.wiring.grid.tiers().dims().to_vec(), ways, n_hosts, dev_sync, dbg_level)
+        (ddl.wiring.grid.tiers().dims().to_vec(), ways, n_hosts, ddl.options.dev_sync)
+    })
+}
+
+/// What this rank says of its place, if `-dbg_level` asks for it.
+#[pyfunction]
+pub fn ddl_greeting(py: Python<'_>) -> PyResult<Option<String>> {
+    with(py, |ddl, running| {
+        let place = (running.rank(), running.world().workers().n_hosts());
+        greeting(&ddl.options, &ddl.wiring, &ddl.used.now(), place)
     })
 }
 
@@ -155,13 +163,23 @@ pub fn ddl_begin(py: Python<'_>, tensor: &str) -> PyResult<()> {
     })
 }
 
-/// It has ended; what this rank tells the others, if it is time for a report.
+/// It has its result.
 #[pyfunction]
-pub fn ddl_end(py: Python<'_>) -> PyResult<Option<Vec<f64>>> {
+pub fn ddl_end(py: Python<'_>) -> PyResult<()> {
     with(py, |ddl, _| {
         let mut turns = ddl.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let began = turns.1.take()?;
-        turns.0.end(began).then(|| ddl.report().words(&turns.0))
+        if let Some(began) = turns.1.take() {
+            turns.0.end(began);
+        }
+    })
+}
+
+/// After the call and its check: what this rank tells the others, if it is time for a report.
+#[pyfunction]
+pub fn ddl_dump_due(py: Python<'_>) -> PyResult<Option<Vec<f64>>> {
+    with(py, |ddl, _| {
+        let mut turns = ddl.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.0.due(|| ddl.report())
     })
 }
 
@@ -189,9 +207,7 @@ pub fn ddl_rebind(py: Python<'_>, all: Vec<f64>) -> PyResult<Option<String>> {
 pub fn ddl_shown(py: Python<'_>, all: Vec<f64>) -> PyResult<String> {
     with(py, |ddl, _| {
         let mut turns = ddl.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = ddl.report().shown(&turns.0, &all);
-        turns.0.reset();
-        text
+        turns.0.shown(&all, ddl.report())
     })
 }
 
@@ -272,7 +288,7 @@ pub fn ddl_found(
 }
 
 /// What all ranks raise, as (rank, index, value, baseline, text); this rank's faults are written to `ddl.dumpRRR`, and a file that cannot be written
-/// is said.
+/// is said. Two flags: whether the baseline is MPI's, and whether the result is.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "arguments of Python")]
 pub fn ddl_verdict(
@@ -282,10 +298,11 @@ pub fn ddl_verdict(
     told: Vec<i64>,
     faults: Vec<Record>,
     code: u8,
-    by_mpi: bool,
+    by_whom: (bool, bool),
     op: u8,
     rtol: f64,
 ) -> PyResult<Option<FoundTuple>> {
+    let (by_mpi, is_mpi) = by_whom;
     let Some((mut found, baseline)) = found(py, tensor, &records, code, by_mpi)? else { return Ok(None) };
     found.nan_from = check::blame(&told);
     let (dtype, op) = (crate::lent::dtype(code)?, reduction(op)?);
@@ -297,7 +314,7 @@ pub fn ddl_verdict(
             dtype: dtype.name(),
             op: op.name(),
             tiers: &ddl.wiring.grid.tiers().to_string(),
-            ways: &ddl.used.join(","),
+            ways: &if is_mpi { check::BY_MPI.to_string() } else { ddl.used.now().join(",") },
             baseline: &baseline,
             rtol,
             error: &text,

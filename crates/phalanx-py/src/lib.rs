@@ -17,7 +17,6 @@ mod gate;
 mod graph;
 mod lent;
 mod native;
-mod offers;
 mod operation;
 mod packing;
 mod sampler;
@@ -38,16 +37,16 @@ mod _phalanx {
         array::Array,
         command::{resources, run_command},
         ddl::{
-            ddl_baseline, ddl_begin, ddl_coordinates, ddl_end, ddl_found, ddl_groups, ddl_judge,
-            ddl_may_ask_mpi, ddl_rebind, ddl_rebind_due, ddl_report, ddl_shape, ddl_shown, ddl_verdict,
-            ddl_without_mpi,
+            ddl_baseline, ddl_begin, ddl_coordinates, ddl_dump_due, ddl_end, ddl_found, ddl_greeting,
+            ddl_groups, ddl_judge, ddl_may_ask_mpi, ddl_rebind, ddl_rebind_due, ddl_report, ddl_shape,
+            ddl_shown, ddl_verdict, ddl_without_mpi,
         },
         digest::digests,
         events::EventFile,
         gate::_panic,
         graph::{
-            GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, graph_draft,
-            graph_export_onnx, graph_import_onnx, graph_load, graph_load_values, graph_save,
+            GraphExecutor, GraphHogwild, GraphParallelExecutor, GraphProgram, GraphStore, GraphTables,
+            graph_draft, graph_export_onnx, graph_import_onnx, graph_load, graph_load_values, graph_save,
             graph_save_values,
         },
         native::{native_failure, native_table},

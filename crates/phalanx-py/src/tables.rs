@@ -4,7 +4,6 @@ use crate::{
     error::{self, Detail},
     gate,
     lent::{LentTensor, dtype},
-    offers::TablesOffer,
     state,
 };
 use phalanx_core::{
@@ -13,8 +12,8 @@ use phalanx_core::{
 };
 use phalanx_net::World;
 use phalanx_ps::{
-    PsError, RowReduction, Search, SearchRun, Spread, TableClip, TableRule, TableSpec, TableUpdate, Tables,
-    Trial,
+    Consistency, PsError, RowReduction, Search, SearchRun, Spread, TableClip, TableRule, TableSpec,
+    TableTerms, TableUpdate, Tables, TablesOffer, Trial,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
@@ -34,7 +33,7 @@ pub struct ServedTables {
 
 /// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread; whether rows
 /// travel as often as they are touched.
-pub type Described =
+type Described =
     (String, u64, usize, u8, (String, BTreeMap<String, f64>), String, Option<String>, u32, String, bool);
 
 #[pymethods]
@@ -47,11 +46,15 @@ impl ServedTables {
         staleness: Option<i64>,
         collects: bool,
     ) -> PyResult<ServedTables> {
-        let offer = TablesOffer { tables, staleness, collects };
-        let (specs, terms) = (offer.specs()?, offer.terms());
+        let specs = tables.into_iter().map(spec).collect::<PyResult<Vec<TableSpec>>>()?;
+        let consistency = match staleness {
+            None => Consistency::Sync,
+            Some(k) => u64::try_from(k).map_or(Consistency::Async, Consistency::Bounded),
+        };
+        let terms = TableTerms { consistency, step: 0, collects };
         let world: Arc<World> = state::engine(py)?.world().clone();
         let opened = gate::enter(py, "tables", move || {
-            offer.send(&world)?;
+            TablesOffer::of(&specs, terms).send(&world)?;
             Tables::open_as(&world, specs, terms)
         })?;
         let opened = opened.map_err(|why| of_tables(py, why))?;
@@ -218,7 +221,7 @@ fn numbers(ids: &LentTensor) -> PyResult<Vec<u64>> {
     ids.0.bytes().as_chunks::<8>().0.iter().map(number).collect()
 }
 
-pub fn spec(described: Described) -> PyResult<TableSpec> {
+fn spec(described: Described) -> PyResult<TableSpec> {
     let (name, height, width, code, (rule, numbers), reduction, wire, partitions, spread, raw) = described;
     let number = |key: &str| numbers.get(key).copied().unwrap_or_default();
     let update = match rule.as_str() {
@@ -345,7 +348,9 @@ pub fn of_tables(py: Python<'_>, why: PsError) -> PyErr {
             error::raise(py, "StalledError", &text, &[("ranks", ranks)])
         }
         PsError::Late { table, .. } => error::raise(py, "StalledError", &text, &[tensor(&table)]),
-        PsError::Thread(_) | PsError::Closed => error::raise(py, "PhalanxError", &text, &[]),
+        PsError::Thread(_) | PsError::Closed | PsError::Offer(_) => {
+            error::raise(py, "PhalanxError", &text, &[])
+        }
         PsError::Spec { .. }
         | PsError::Twice(_)
         | PsError::Row { .. }

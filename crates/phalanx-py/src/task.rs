@@ -1,13 +1,12 @@
 //! The tasks of a cluster for `phalanx.distributed`: converts, calls `phalanx_net::task`, converts.
 
-use crate::{error, gate, offers::Offers, tables::of_tables};
+use crate::{error, gate, tables::of_tables};
 use phalanx_collective::Error;
 use phalanx_net::{
-    NetError, World,
-    frame::FrameError,
+    World,
     task::{ServerRotation, TaskError, TaskHosts, TaskSpec, job_began},
 };
-use phalanx_ps::{PsError, Tables};
+use phalanx_ps::{PsError, ServerCall, Serving};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     os::unix::process::parent_id,
@@ -140,67 +139,40 @@ impl Task {
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         let spec = self.spec.clone();
         let joined = gate::enter(py, "serve", move || {
-            let world = Arc::new(World::from_env_as(Some(&spec), phalanx_collective::BUILD)?);
-            let offers = Offers::of(&world)?;
-            Ok::<_, NetError>((world, offers))
+            Serving::new(Arc::new(World::from_env_as(Some(&spec), phalanx_collective::BUILD)?))
         })?;
-        let (world, mut offers) = joined.map_err(|why| error::of_joining(py, &Error::from(why)))?;
-        let mut opened = Vec::new();
-        let served = serve_offers(py, &world, &mut offers, &mut opened);
-        if served.is_err() {
-            // The others learn of the end of this process, or know more than it: its tables must not speak for it.
-            std::mem::forget(opened);
-            return served;
+        let mut serving = joined.map_err(|why| match why {
+            PsError::Net(why) => error::of_joining(py, &Error::from(why)),
+            why => of_tables(py, why),
+        })?;
+        loop {
+            match gate::wait(py, None, |deadline| serving.poll(deadline).transpose()) {
+                Ok(Some(Ok(ServerCall::End))) => break,
+                Ok(Some(Ok(ServerCall::Open(offer)))) => {
+                    let opened = gate::enter(py, "tables", move || {
+                        let opened = serving.open(&offer);
+                        (serving, opened)
+                    })?;
+                    serving = opened.0;
+                    if let Err(why) = opened.1 {
+                        serving.abandon();
+                        return Err(of_tables(py, why));
+                    }
+                }
+                Ok(Some(Err(why))) => {
+                    serving.abandon();
+                    return Err(of_tables(py, why));
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    serving.abandon();
+                    return Err(why);
+                }
+            }
         }
-        let ended = gate::enter(py, "leave", move || opened.into_iter().try_for_each(Tables::serve))?;
-        gate::enter(py, "leave", move || drop((offers, world)))?;
+        let ended = gate::enter(py, "leave", move || serving.end())?;
         ended.map_err(|why| of_tables(py, why))
     }
-}
-
-/// Opens what is offered until all workers have left.
-fn serve_offers(
-    py: Python<'_>,
-    world: &Arc<World>,
-    offers: &mut Offers,
-    opened: &mut Vec<Tables>,
-) -> PyResult<()> {
-    loop {
-        let came =
-            gate::wait(py, None, |deadline| match world.serve_until_workers_left(Some(deadline), || true) {
-                Ok(false) => match opened.iter_mut().try_for_each(|tables| tables.follow().map(drop)) {
-                    Ok(()) => {
-                        offers.next().map(|offer| offer.map(Some)).map_err(ServeError::Offer).transpose()
-                    }
-                    Err(why) => Some(Err(ServeError::Tables(why))),
-                },
-                Ok(true) => Some(Ok(None)),
-                Err(why) => Some(Err(ServeError::World(why))),
-            })?;
-        let offer = match came.unwrap_or(Ok(None)) {
-            Ok(None) => return Ok(()),
-            Ok(Some(offer)) => offer,
-            Err(ServeError::Tables(why)) => return Err(of_tables(py, why)),
-            Err(ServeError::World(why)) => return Err(error::of_collective(py, &Error::from(why))),
-            Err(ServeError::Offer(why)) => {
-                let text = format!("rank 0 offered tables that cannot be read: {why}");
-                return Err(error::raise(py, "PhalanxError", &text, &[]));
-            }
-        };
-        let (specs, terms, world) = (offer.specs()?, offer.terms(), world.clone());
-        match gate::enter(py, "tables", move || Tables::open_as(&world, specs, terms))? {
-            Ok(tables) => opened.push(tables),
-            // Rank 0 has asked for something impossible, and is told the same.
-            Err(PsError::Spec { .. } | PsError::Twice(_)) => {}
-            Err(why) => return Err(of_tables(py, why)),
-        }
-    }
-}
-
-enum ServeError {
-    World(NetError),
-    Offer(FrameError),
-    Tables(PsError),
 }
 
 /// Which server keeps which variable.

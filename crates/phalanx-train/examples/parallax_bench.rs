@@ -5,13 +5,17 @@ use clap::Parser;
 use phalanx_collective::{Communicator, engine::Engine};
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, Builder, Feed, Init, Optimizer, Program, Rule, Tensor, kernel::Stream,
+    Act, BATCH, Builder, Dim, Feed, Init, Optimizer, Program, Rule, Tensor, kernel::Stream,
     layers::EmbeddingOptions, op::Reduction,
 };
 use phalanx_train::parallax::{AllotmentStrategy, MeasuredRates, ParallaxConfig, ParallaxRun, parallel_run};
 use std::{
-    collections::BTreeMap, collections::BTreeSet, error::Error, process::ExitCode, sync::Arc, time::Duration,
-    time::Instant,
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    io::Write,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 #[derive(Parser)]
@@ -29,7 +33,7 @@ struct Options {
     rows: usize,
     #[arg(long, default_value_t = 64)]
     width: usize,
-    /// Row numbers in a step of a worker
+    /// Words in a step of a worker: rows of the first table, five to a sample; the second has nine
     #[arg(long, default_value_t = 1280)]
     tokens: usize,
     #[arg(long)]
@@ -57,20 +61,26 @@ struct Options {
     for_ms: Option<u64>,
 }
 
-/// Words, each with a target of its own: about 0.33 million dense numbers beside two tables.
+/// Words of a sample, and rows of the second table: their targets, and candidates.
+const WORDS: usize = 5;
+const CANDIDATES: usize = 9;
+
+/// Words, each with a target of its own, and candidates that all words share: about 0.33 million dense numbers beside two tables. The dense layers see the
+/// mean of the words, because it is what travels that is measured here.
 fn model(options: &Options) -> Result<Program, Box<dyn Error>> {
     let mut b = Builder::new();
-    let seen = b.feed("seen", DType::I64, [BATCH])?;
-    let next = b.feed("next", DType::I64, [BATCH])?;
+    let seen = b.feed("seen", DType::I64, [BATCH, Dim::Fixed(WORDS)])?;
+    let next = b.feed("next", DType::I64, [BATCH, Dim::Fixed(CANDIDATES)])?;
     let rows = EmbeddingOptions { sparse: !options.dense, padding: None };
     let table = b.parameter("input", [options.rows, options.width], Init::Normal { mean: 0.0, std: 0.1 })?;
     let out = b.parameter("output", [options.rows, options.width], Init::Normal { mean: 0.0, std: 0.1 })?;
     let x = b.lookup(table, seen, rows)?;
+    let x = b.reduce(Reduction::Mean, x, &[0, 1], true)?;
     let x = b.fc(x, 2560, Act::Tanh)?;
     let x = b.fc(x, options.width, Act::None)?;
     let y = b.lookup(out, next, rows)?;
-    let product = b.mul(x, y)?;
-    let scores = b.reduce(Reduction::Sum, product, &[1], true)?;
+    let product = b.mul(y, x)?;
+    let scores = b.reduce(Reduction::Sum, product, &[2], true)?;
     let errors = b.mul(scores, scores)?;
     let loss = b.mean(errors)?;
     let loss = b.named(loss, "loss")?;
@@ -87,7 +97,9 @@ fn words(dice: Stream, n: usize, height: usize) -> Vec<i64> {
 
 /// The row numbers of a worker in a step, for each table.
 fn ids(options: &Options, rank: usize, step: u64) -> [Vec<i64>; 2] {
-    [0, 1000].map(|table| words(Stream::new(table + rank as u64, step, 0), options.tokens, options.rows))
+    let n = options.tokens / WORDS;
+    let lengths = [(0, n * WORDS), (1000, n * CANDIDATES)];
+    lengths.map(|(table, n)| words(Stream::new(table + rank as u64, step, 0), n, options.rows))
 }
 
 fn main() -> ExitCode {
@@ -122,7 +134,7 @@ fn train() -> Result<(), Box<dyn Error>> {
         local_aggregation: !options.naive,
         merge_rows: !options.naive,
         sync: !options.asynchronous,
-        samples_per_worker: options.tokens,
+        samples_per_worker: options.tokens / WORDS,
         ..ParallaxConfig::default()
     };
     parallel_run(&program, "loss", &engine, &config, |run, seat| {
@@ -155,10 +167,11 @@ fn worker(
             break;
         }
         let [seen, next] = ids(options, rank, n_steps);
-        let seen = Tensor::new(&[options.tokens], &seen)?;
-        let next = Tensor::new(&[options.tokens], &next)?;
+        let seen = Tensor::new(&[options.tokens / WORDS, WORDS], &seen)?;
+        let next = Tensor::new(&[options.tokens / WORDS, CANDIDATES], &next)?;
         let start = Instant::now();
         if pause > 0 {
+            // Not a wait for anything: it is the slow worker that R14 measures.
             std::thread::sleep(Duration::from_millis(pause));
         }
         run.step(&[("seen", Feed::Split(&seen)), ("next", Feed::Split(&next))], &[])?;
@@ -172,9 +185,8 @@ fn worker(
     let of_step = |step: u64| -> usize {
         let of = |table: usize| {
             let all = workers.iter().flat_map(|ranks| ranks.iter());
-            all.flat_map(|rank| ids(options, rank.index(), step)[table].clone())
-                .collect::<BTreeSet<i64>>()
-                .len()
+            let all = all.flat_map(|rank| ids(options, rank.index(), step)[table].clone());
+            all.collect::<BTreeSet<i64>>().len()
         };
         of(0) + of(1)
     };
@@ -195,8 +207,8 @@ fn worker(
         "bytes_out": counters.bytes_out,
         "bytes_in": counters.bytes_in,
         "partitions": run.found_partitions(),
-        "explain": if rank == 0 { run.allotment().explain() } else { String::new() },
     });
-    println!("{line}");
+    // One write: lines of several ranks in one pipe stay whole.
+    std::io::stdout().write_all(format!("{line}\n").as_bytes())?;
     Ok(())
 }

@@ -132,17 +132,12 @@ class DistributedSession(Loop):
             raise LossError("the program has nothing to learn: call minimize() of an optimizer first")
         self._loss = loss if isinstance(loss, str) else loss.name
         initialise(self._scope, self._program, made.startup or default_startup_program())
-        self._exe = ParallelExecutor(
-            loss_name=loss,
-            main_program=self._program,
-            exec_strategy=config,
-            build_strategy=made.build_strategy,
-            scope=self._scope,
-            devices=made.devices,
-        )
+        self._exe = self._executor(loss, made, config)
         self._has_left = False
         if hasattr(made.state, "state_dict"):
-            raise TypeError(f"Scaffold.state takes a list of objects, not a {type(made.state).__name__}: write state=[…]")
+            raise TypeError(
+                f"Scaffold.state takes a list of objects, not a {type(made.state).__name__}: write state=[…]"
+            )
         self._state = list(made.state)
         for one in self._state:
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
@@ -150,6 +145,17 @@ class DistributedSession(Loop):
                     f"Scaffold.state has a {type(one).__name__}, which has no state_dict() and load_state_dict()"
                 )
         super().__init__(options)
+
+    def _executor(self, loss: Variable | str, made: Scaffold, config: ExecutionStrategy | None) -> ParallelExecutor:
+        """What makes the steps."""
+        return ParallelExecutor(
+            loss_name=loss,
+            main_program=self._program,
+            exec_strategy=config,
+            build_strategy=made.build_strategy,
+            scope=self._scope,
+            devices=made.devices,
+        )
 
     def run(self, fetches: Any = None, feed_dict: Any = None) -> Any:
         """One step. ``fetches`` is a variable or its name, a list or a dict of them; what is returned has the same form.

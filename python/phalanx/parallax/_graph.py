@@ -4,49 +4,91 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from phalanx import _world
+from phalanx import _phalanx, _world
+from phalanx.distributed._words import exchanged
 from phalanx.distributed.hooks import CheckpointSaverHook, ProfilerHook, SessionRunHook
-from phalanx.distributed.session import DistributedSession, Scaffold
+from phalanx.graph import _values
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.program import Program
 from phalanx.graph.strategy import ExecutionStrategy
+from phalanx.parallax import _search, partitions
+from phalanx.parallax._graph_session import ApartSession, TablesSession
+from phalanx.parallax._log import log
 from phalanx.parallax._unused import say_unused
-from phalanx.parallax.config import ParallaxConfig
+from phalanx.parallax.config import ParallaxConfig, _wire_name
 from phalanx.parallax.session import GLOBAL_STEP, TRAIN_OP
 
 _KEEP = 1_000_000
+_COUNTED = ("wanted_rows", "pulled_rows", "given_rows", "pushed_rows", "bytes_out", "bytes_in")
 
 
 class GraphTrained:
-    """A program, trained by allreduce."""
+    """A program: its variables on servers, reduced between workers, or both."""
 
     def __init__(self, program: Program | CompiledProgram, config: ParallaxConfig, sync: bool) -> None:
         plain = program._program if isinstance(program, CompiledProgram) else program
-        self._program, self._worker = plain, _world.rank()
-        tables = _sparse_tables(plain)
-        self.strategy = _strategy(config, sync, tables)
-        say_unused(config, self.strategy)
-        if config.sess_config is not None and not isinstance(config.sess_config, ExecutionStrategy):
-            raise TypeError(
-                f"sess_config of a program is an ExecutionStrategy, not a {type(config.sess_config).__name__}"
-            )
-        self._tables = tables
+        self._program, self._worker, self._owner = plain, _world.rank(), os.getpid()
+        self._in_step = sync and config._ps.staleness is None
+        _check(config, self._in_step)
+        self.strategy, self._why = _strategy(plain, config, self._in_step)
+        self._searches = False
+        opened = self._opened(config, sync)
+        made = TablesSession if self._in_step else ApartSession
         ckpt = config.ckpt_config
-        self._session = DistributedSession(
-            checkpoint_dir=ckpt.ckpt_dir,
-            scaffold=Scaffold(program=program, devices=1),
-            hooks=_hooks(config),
-            save_checkpoint_secs=None,
-            config=config.sess_config,
-            log_step_count_steps=None,
+        self._session: TablesSession | ApartSession = made(
+            opened, program, config.sess_config, ckpt.ckpt_dir, _hooks(config) if self._in_step else []
         )
+        self._tables: _phalanx.GraphTables = self._session.tables
+        self._on_servers = {name for name, *_ in self._tables.names()}
+        if not self._on_servers:
+            say_unused(config, self.strategy)
+        self._say_unchanged(config)
+        _world._at_shutdown.append(self._end)
         if config.export_graph_path is not None:
             os.makedirs(config.export_graph_path, exist_ok=True)
-            Path(config.export_graph_path, f"worker-{self._worker}_metagraph").write_text(f"{plain}\n")
+            Path(config.export_graph_path, f"worker-{self._worker}_metagraph").write_text(
+                f"{plain}\n{self.explain()}\n"
+            )
+
+    def _opened(self, config: ParallaxConfig, sync: bool) -> Callable[[], _phalanx.GraphTables]:
+        """How the tables are opened, once variables have values."""
+        ps, option, graph = config._ps, self.strategy, self._program._graph
+        tables = [name for name, is_served, _ in _phalanx.GraphTables.places(graph, option) if is_served]
+        if tables or option != "MPI":
+            has_rows = any(name in _sparse_tables(self._program) for name in tables)
+            self._searches = _search.is_wanted(config, sync, has_rows)
+        least = partitions.wanted()
+        staleness = ps.staleness if sync else None
+        return lambda: _phalanx.GraphTables(
+            graph,
+            option,
+            average=config.average_sparse,
+            sync=self._in_step,
+            staleness=staleness if staleness is not None and staleness >= 0 else None,
+            wire_dtype=_wire_name(ps.wire_dtype),
+            partitions=None if self._searches else least,
+            search=(least or 1, *_search.TRIAL) if self._searches else None,
+            collects=ps.local_aggregation,
+            merges=ps.boundary_between_workers_and_servers,
+        )
+
+    def _say_unchanged(self, config: ParallaxConfig) -> None:
+        """Settings that are as they are here."""
+        if not self._on_servers or self._worker != 0:
+            return
+        if not config._ps.boundary_among_servers:
+            log.info(
+                "boundary_among_servers=False changes nothing: no operation stands between gradients and the rules of servers"
+            )
+        if not config._ps.replicate_variables and self._in_step:
+            log.info(
+                "replicate_variables=False changes nothing: a step of a program has one pass, and pulls its copies once"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -67,8 +109,26 @@ class GraphTrained:
         wanted = [name for name in names if name not in (TRAIN_OP, GLOBAL_STEP)]
         if not wanted and TRAIN_OP not in names:
             return {}
-        out = self._session.run(wanted, feed_dict=feeds[0])
-        return {TRAIN_OP: [None], **{name: [value] for name, value in zip(wanted, out, strict=True)}}
+        computed = [name for name in wanted if name not in self._on_servers]
+        begin = time.monotonic()
+        out = self._session.run(computed, feed_dict=feeds[0])
+        values = dict(zip(computed, out, strict=True))
+        for name in wanted:
+            if name in self._on_servers:
+                given = self._tables.value(name)
+                assert given is not None, "servers have it"
+                values[name] = _values.receive(given)
+        self._search(time.monotonic() - begin)
+        return {TRAIN_OP: [None], **{name: [value] for name, value in values.items()}}
+
+    def _search(self, seconds: float) -> None:
+        own = self._tables.timed(seconds) if self._searches else None
+        if own is None:
+            return
+        every = exchanged("parallax.trial", own, None, "a trial of partitions")
+        found, is_found = self._tables.end_trial(sum(every))
+        _search.tell(found, is_found)
+        self._searches = not is_found
 
     def call(self, fn: Callable[..., Any], feeds: list[dict[str, Any]]) -> Any:
         """A program has its step."""
@@ -77,39 +137,79 @@ class GraphTrained:
         )
 
     def explain(self) -> str:
-        """Each parameter, and how it is trained."""
-        lines = [f"{self.strategy}: programs are trained by allreduce"]
-        for name, kind in self._program._graph.vars():
-            if kind == "parameter":
-                how = "rows by allgather" if name in self._tables else "allreduce"
-                lines.append(f"  {name}: {how}")
-        return "\n".join(lines)
+        """Each parameter, how it is trained, and why."""
+        return f"{self.strategy}: {self._why}\n{self._tables.explain()}".rstrip()
 
     def counters(self) -> dict[str, int]:
-        """Of the engine."""
-        return {f"allreduce_{name}": n for name, n in _world.counters().items() if name in ("operations", "bytes")}
+        """Of the engine and of the tables."""
+        engine = {f"allreduce_{name}": n for name, n in _world.counters().items() if name in ("operations", "bytes")}
+        if not self._on_servers:
+            return engine
+        return {**engine, **dict(zip(_COUNTED, self._tables.counters(), strict=True))}
 
     def close(self) -> None:
-        """Ends it in order."""
+        """Ends it in order; what servers have learned is in the scope then."""
+        if self._end not in _world._at_shutdown:
+            return
         self._session.close()
+        self._session.bring_back()
+        self._end()
+
+    def _end(self) -> None:
+        if self._end in _world._at_shutdown:
+            _world._at_shutdown.remove(self._end)
+        # A forked child inherits what is done at the end, but not the tables.
+        if os.getpid() == self._owner:
+            self._tables.close()
 
     def abandon(self, error: BaseException) -> None:
         """The others learn of the exception."""
+        if self._end in _world._at_shutdown:
+            # It would wait for all workers.
+            _world._at_shutdown.remove(self._end)
         self._session.__exit__(type(error), error, error.__traceback__)
 
 
-def _strategy(config: ParallaxConfig, sync: bool, tables: set[str]) -> str:
-    if not sync or config.run_option == "PS" or config._ps.staleness is not None:
+def _check(config: ParallaxConfig, in_step: bool) -> None:
+    if config.sess_config is not None and not isinstance(config.sess_config, ExecutionStrategy):
+        raise TypeError(f"sess_config of a program is an ExecutionStrategy, not a {type(config.sess_config).__name__}")
+    if in_step:
+        return
+    if config.profile_config.profile_dir is not None:
+        raise ValueError("ProfileConfig of a program needs workers in step: use sync=True without staleness")
+
+
+def _strategy(program: Program, config: ParallaxConfig, in_step: bool) -> tuple[str, str]:
+    """How it is trained, and why."""
+    tables, option = _sparse_tables(program), config.run_option
+    if option == "MPI":
+        return option, "run_option says so"
+    if option is None and not in_step:
+        option, why = "PS", "workers that are not in step need servers for everything"
+    elif not tables and option != "PS":
+        if not in_step:
+            raise ValueError(
+                'PSConfig.staleness is for tables on servers, and no gradient is sparse: use run_option="PS"'
+            )
+        return "MPI", "no gradient is sparse, so no server is needed"
+    else:
+        why = "run_option says so" if option is not None else "some gradients are sparse: their tables are on servers"
+    places = _phalanx.GraphTables.places(program._graph, option or "HYBRID")
+    refused = [
+        (name, reason) for name, is_served, reason in places if not is_served and (option == "PS" or name in tables)
+    ]
+    if refused and option is None:
+        log.info("sparse gradients travel by allgather, not to servers: %s: %s", *refused[0])
+        return "MPI", f"servers cannot train a table: {refused[0][0]}: {refused[0][1]}"
+    if refused:
+        raise ValueError(f'{refused[0][0]!r}: {refused[0][1]}; use run_option="MPI", or None, which chooses')
+    reduced = [name for name, is_served, _ in places if not is_served]
+    if reduced and not in_step:
         raise ValueError(
-            'tables of a Program are not on servers yet: use run_option="MPI" and sync=True, or a model of torch'
+            f"workers that are not in step reduce nothing between them, but {', '.join(reduced)} would be reduced: "
+            'use run_option="PS"'
         )
-    if config.run_option == "HYBRID" and tables:
-        raise ValueError(
-            f'sparse tables of a Program ({", ".join(sorted(tables))}) are not on servers yet: use run_option="MPI", or a model of torch'
-        )
-    if tables and not config.average_sparse and _world.size() > 1:
-        raise ValueError("rows of a Program are averaged over all workers: set average_sparse=True")
-    return "MPI"
+    return option or "HYBRID", why
 
 
 def _sparse_tables(program: Program) -> set[str]:

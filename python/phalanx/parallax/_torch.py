@@ -23,6 +23,7 @@ from phalanx.parallax.session import GLOBAL_STEP, TRAIN_OP
 from phalanx.reductions import Average, Sum
 from phalanx.torch import served
 from phalanx.torch._wrapping import Uncopied
+from phalanx.torch.collectives import allgather
 from phalanx.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from phalanx.torch.optimizer import DistributedOptimizer
 from phalanx.torch.served import ServedTables, serve_tables
@@ -83,7 +84,9 @@ class TorchTrained:
         for table in found._dense():
             table.keeps = ps.replicate_variables
         if not ps.boundary_among_servers and self._worker == 0:
-            log.info("boundary_among_servers=False changes nothing: no operation stands between gradients and the rules of servers")
+            log.info(
+                "boundary_among_servers=False changes nothing: no operation stands between gradients and the rules of servers"
+            )
         return found
 
     def _reduce(self, has_rows: bool) -> None:
@@ -181,7 +184,7 @@ class TorchTrained:
             made = step()
             self._step += 1
         if self._search is not None and self._tables is not None:
-            self._search.step(time.monotonic() - begin, self._tables)
+            self._search.step(time.monotonic() - begin, _of_all, self._tables.reshard)
         return made
 
     def _trains(self, feed: dict[str, Any]) -> dict[str, Any]:
@@ -324,6 +327,12 @@ def _strategy(
         log.info("sparse gradients travel by allgather, not to servers: %s", why)
         return "MPI", f"servers cannot train a table: {why}"
     return "HYBRID", "some gradients are sparse: their tables are on servers, the rest is reduced"
+
+
+def _of_all(seconds: float) -> list[float]:
+    """What each worker needed; those that have joined give nothing."""
+    every: list[float] = allgather(torch.tensor([seconds], dtype=torch.float64), name="parallax.trial").tolist()
+    return every
 
 
 def _outputs(made: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ AttributeError: ParallaxConfig has no attribute 'run_options'; did you mean 'run
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -89,6 +90,8 @@ class PSConfig(_Fields):
             _is_bool(f"PSConfig.{name}", getattr(self, name))
         if self.staleness is not None and (isinstance(self.staleness, bool) or not isinstance(self.staleness, int)):
             raise TypeError(f"PSConfig.staleness is a number of steps, -1 for any, or None, not {self.staleness!r}")
+        if self.staleness is not None and self.staleness < -1:
+            raise ValueError(f"PSConfig.staleness is a number of steps, -1 for any, or None, not {self.staleness}")
         if _wire_name(self.wire_dtype) not in (None, "float16", "bfloat16"):
             raise ValueError(f'PSConfig.wire_dtype must be "float16", "bfloat16" or None, not {self.wire_dtype!r}')
 
@@ -152,7 +155,8 @@ class CheckPointConfig(_Fields):
         steps, secs = self.save_ckpt_steps, self.save_ckpt_secs
         if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
             raise ValueError(f"CheckPointConfig.save_ckpt_steps must be a whole number from 1, not {steps!r}")
-        if secs is not None and (isinstance(secs, bool) or not isinstance(secs, (int, float)) or not secs > 0):
+        is_number = isinstance(secs, (int, float)) and not isinstance(secs, bool)
+        if secs is not None and not (is_number and math.isfinite(secs) and secs > 0):
             raise ValueError(f"CheckPointConfig.save_ckpt_secs must be a positive number of seconds, not {secs!r}")
         if self.ckpt_dir is None and (steps is not None or secs is not None):
             raise ValueError("CheckPointConfig.save_ckpt_steps and save_ckpt_secs need ckpt_dir, where it is saved")
@@ -181,7 +185,7 @@ class ProfileConfig(_Fields):
         steps, span = self.profile_steps, self.profile_range
         if steps is not None and span is not None:
             raise ValueError("ProfileConfig has profile_steps and profile_range; give one of them")
-        if steps is not None and not _are_numbers(steps):
+        if steps is not None and not (_are_numbers(steps) and len(steps) > 0 and min(steps) > 0):
             raise TypeError(f"ProfileConfig.profile_steps is a list of steps from 1, such as [100, 200], not {steps!r}")
         if span is not None and (not _are_numbers(span) or len(span) != 2 or not span[0] < span[1]):
             raise ValueError(f"ProfileConfig.profile_range is (first, end) with first < end, not {span!r}")
@@ -194,6 +198,8 @@ class ProfileConfig(_Fields):
         worker = self.profile_worker
         if worker is not None and (isinstance(worker, bool) or not isinstance(worker, int) or worker < 0):
             raise ValueError(f"ProfileConfig.profile_worker is the number of a worker from 0, or None, not {worker!r}")
+        if worker is not None and self.profile_dir is None:
+            raise ValueError("ProfileConfig.profile_worker needs profile_dir and the steps to record")
 
     def _wants(self, step: int, worker: int) -> bool:
         if self.profile_worker not in (None, worker):
@@ -264,7 +270,8 @@ class ParallaxConfig(_Fields):
         _is_bool("sync", sync)
         if not sync and option in ("MPI", "HYBRID"):
             raise ValueError(
-                f'run_option="{option}" needs sync=True: an allreduce is of all workers; use run_option="PS", or sync=True'
+                f'sync must be True if run_option is MPI or HYBRID, and it is "{option}": an allreduce is of all workers; use '
+                'run_option="PS", or sync=True'
             )
         _is_bool("ParallaxConfig.average_sparse", self.average_sparse)
         _is_bool("ParallaxConfig.search_partitions", self.search_partitions)
@@ -285,7 +292,8 @@ class ParallaxConfig(_Fields):
         staleness = self._ps.staleness
         if not sync and self._ps.replicate_variables:
             raise ValueError(
-                "sync=False needs PSConfig(replicate_variables=False): a copy of a step needs workers in step"
+                "replicate_variables is only possible with sync: a copy of a step needs workers in step; sync=False needs "
+                "PSConfig(replicate_variables=False)"
             )
         if not sync and staleness is not None:
             raise ValueError(
@@ -295,6 +303,11 @@ class ParallaxConfig(_Fields):
             raise ValueError('PSConfig.staleness is for tables on servers: use run_option="PS" or "HYBRID"')
         if (staleness is not None or not sync) and self.average_sparse:
             raise ValueError("average_sparse=True needs workers in step: without sync every push is applied by itself")
+        if (staleness is not None or not sync) and self.ckpt_config.ckpt_dir is not None:
+            raise ValueError(
+                "CheckPointConfig.ckpt_dir needs workers in step: a checkpoint is of one step, so that they would wait for each other; use "
+                "sync=True without PSConfig.staleness"
+            )
 
 
 #: Parallax's other name of it.

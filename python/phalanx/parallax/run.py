@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -42,12 +43,20 @@ def parallel_run(
         elif resource_info is not None:
             raise TypeError(f"resource_info is given twice: {os.fspath(run)!r} and {resource_info!r}")
         if isinstance(num_iterations, ParallaxConfig):
+            if parallax_config is not None:
+                raise TypeError("parallax_config is given twice: by its place and by its name")
             parallax_config = num_iterations
         elif num_iterations is not None:
             raise TypeError("num_iterations is of the form with a run function: give run, or leave num_iterations out")
         run, resource_info, num_iterations = None, run, None
     if run is not None and not callable(run):
         raise TypeError(f"run is a function of six arguments, not a {type(run).__name__}")
+    if run is not None:
+        _check_arguments(run)
+    if resource_info is not None and not isinstance(resource_info, (str, os.PathLike)):
+        raise TypeError(
+            f"resource_info is the path of a file with one host a line, not a {type(resource_info).__name__}"
+        )
     config = checked(parallax_config, sync)
     if run is None and num_iterations is not None:
         raise TypeError("num_iterations is of the form with a run function: give run, or leave num_iterations out")
@@ -70,6 +79,7 @@ def parallel_run(
         log.warning(
             "redirect_path acts where parallel_run starts the job: give `phalanx run` --output-filename instead"
         )
+    _check_world(config)
     trained = _made(single_gpu_graph, config, sync)
     if _world.rank() == 0:
         log.debug("%s", trained.explain())
@@ -83,7 +93,7 @@ def parallel_run(
 
 def start(resource_info: Any, config: ParallaxConfig) -> NoReturn:
     """Becomes the launcher of this very command on the hosts of a file."""
-    path = _checked_file(resource_info)
+    path = _checked_file(os.fspath(resource_info))
     words = [sys.executable, "-m", "phalanx", "run", "--resource-info", path, "-x", f"{_STARTED}=1"]
     if config.redirect_path is not None:
         words += ["--output-filename", os.fspath(config.redirect_path)]
@@ -98,12 +108,21 @@ def start(resource_info: Any, config: ParallaxConfig) -> NoReturn:
     os.execv(sys.executable, [*words, "--", sys.executable, *own])
 
 
-def _checked_file(resource_info: Any) -> str:
-    if not isinstance(resource_info, (str, os.PathLike)):
+def _check_arguments(run: Callable[..., Any]) -> None:
+    """Before anything is started: a function that cannot be called is a mistake of every worker."""
+    try:
+        inspect.signature(run).bind(*range(6))
+    except TypeError as why:
         raise TypeError(
-            f"resource_info is the path of a file with one host a line, not a {type(resource_info).__name__}"
-        )
-    path = os.fspath(resource_info)
+            "run takes (session, num_iterations, tensor_or_op_name_to_replica_names, num_workers, worker_id, num_replicas_per_worker), and "
+            f"{getattr(run, '__name__', 'it')} does not: {why}"
+        ) from None
+    except ValueError:
+        # It does not tell what it takes.
+        return
+
+
+def _checked_file(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -113,6 +132,17 @@ def _checked_file(resource_info: Any) -> str:
         ) from None
     _phalanx.resources(text, str(path))
     return str(path)
+
+
+def _check_world(config: ParallaxConfig) -> None:
+    """What depends on the workers that there are."""
+    worker, n = config.profile_config.profile_worker, _world.size()
+    if worker is not None and worker >= n:
+        raise ValueError(f"ProfileConfig.profile_worker is {worker}, and the workers are 0 to {n - 1}")
+    if config.communication_config.mpi_config.use_allgatherv and _world.rank() == 0:
+        log.info(
+            "MPIConfig.use_allgatherv=True changes nothing: rows of sparse gradients always travel in their own number"
+        )
 
 
 def _use(config: ParallaxConfig) -> None:

@@ -83,7 +83,7 @@ class ParallaxSession:
     """
 
     def __init__(self, trained: Trained, n_replicas: int) -> None:
-        self._trained, self._n = trained, n_replicas
+        self._trained, self._n, self._is_closed = trained, n_replicas, False
 
     @property
     def global_step(self) -> int:
@@ -92,6 +92,8 @@ class ParallaxSession:
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         """What was fetched, in the form of ``fetches``."""
+        if self._is_closed:
+            raise RuntimeError("the session is closed: the training has ended; parallel_run() begins another one")
         feeds = self._feeds(feed_dict)
         if callable(fetches) and not hasattr(fetches, "name"):
             return self._trained.call(fetches, feeds)
@@ -114,8 +116,10 @@ class ParallaxSession:
         return self._trained.counters()
 
     def close(self) -> None:
-        """Ends it on all workers; a training that is saved is saved once more."""
-        self._trained.close()
+        """Ends it on all workers; a training that is saved is saved once more. Closing twice does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._trained.close()
 
     def __enter__(self) -> ParallaxSession:
         return self
@@ -137,7 +141,7 @@ class ParallaxSession:
         for key, values in given.items():
             replica, name = self._cut(_name(key))
             if replica is not None:
-                feeds[replica][name] = values
+                _fed_once(feeds[replica], name, values)
                 continue
             if not isinstance(values, (list, tuple)):
                 raise TypeError(
@@ -149,7 +153,7 @@ class ParallaxSession:
                     f"feed {name!r} has {len(values)} values, and this worker has {self._n} replicas: one for each"
                 )
             for feed, value in zip(feeds, values, strict=True):
-                feed[name] = value
+                _fed_once(feed, name, value)
         return feeds
 
     def _cut(self, name: str) -> tuple[int | None, str]:
@@ -179,6 +183,12 @@ class ParallaxSession:
             return [self._filled(one, values) for one in fetches]
         replica, name = self._cut(_name(fetches))
         return values[name] if replica is None else values[name][replica]
+
+
+def _fed_once(feed: dict[str, Any], name: str, value: Any) -> None:
+    if name in feed:
+        raise ValueError(f"feed {name!r} is given twice: for all replicas and for one of them")
+    feed[name] = value
 
 
 def _name(given: Any) -> str:

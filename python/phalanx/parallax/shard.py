@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from phalanx import _phalanx
@@ -32,6 +32,8 @@ def shard(ds: Iterable[Any]) -> Any:
 
     Call it before shuffling, so that shards are disjoint and together are all.
     """
+    if isinstance(ds, Mapping):
+        raise TypeError("the entries of a dict have no numbers: give shard a list of them")
     n, at = create_num_shards_and_shard_id()
     own = getattr(ds, "shard", None)
     if callable(own):
@@ -52,8 +54,9 @@ class _Taken:
     def __len__(self) -> int:
         return len(range(self._at, len(self._ds), self._n))
 
-    def __getitem__(self, i: int) -> Any:
-        return self._ds[range(self._at, len(self._ds), self._n)[i]]
+    def __getitem__(self, i: int | slice) -> Any:
+        places = range(self._at, len(self._ds), self._n)
+        return [self._ds[place] for place in places[i]] if isinstance(i, slice) else self._ds[places[i]]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

@@ -1,16 +1,16 @@
 //! Programs whose tables live on servers: where each variable goes, who asks the servers, and the run itself.
 //!
-//! `place` decides and is pure; `client` carries what an executor asks for to `phalanx_ps::Tables`; `run` puts both together.
+//! `place` decides and is pure; `client` carries what an executor asks for to `phalanx_ps::Tables`; `served` opens the tables of a program; `run` puts all together.
 
 mod client;
 mod place;
 mod run;
+mod served;
 
 pub use client::TableClient;
 pub use place::{
-    AllotError, Allotment, AllotmentStrategy, AllottedVar, Cluster, Lodging, MeasuredRates, TouchedRows,
-    place,
+    AllotError, Allotment, AllotmentStrategy, AllottedVar, Cluster, FirstRows, Lodging, MeasuredRates,
+    TouchedRows, place, place_with,
 };
-pub use run::{
-    ParallaxConfig, ParallaxError, ParallaxRun, WorkerSeat, parallel_run, parallel_serve, spec_of,
-};
+pub use run::{ParallaxConfig, ParallaxError, ParallaxRun, WorkerSeat, parallel_run, parallel_serve};
+pub use served::{ServedProgram, spec_of};

@@ -7,7 +7,7 @@
 //! - ALLOT-1: the same arguments give the same answer; nothing is measured here.
 
 use phalanx_graph::{
-    Program, VarKind,
+    Init, Program, VarKind,
     graph::{ServedVar, Unserved, servable},
 };
 use std::{collections::BTreeMap, fmt::Write};
@@ -96,12 +96,32 @@ pub enum AllotError {
     Empty { hosts: usize, workers: usize },
 }
 
+/// What rows on servers begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstRows {
+    /// What a store of the configuration's seed would give them; ranks that only serve run `parallel_serve` with the same program.
+    Seeded,
+    /// A worker writes them. Ranks that only serve open what rank 0 offers, and need no program.
+    Written,
+}
+
 /// Places every learned parameter. `overrides` name what goes somewhere whatever the strategy says.
 pub fn place(
     program: &Program,
     strategy: &AllotmentStrategy,
     overrides: &BTreeMap<String, Lodging>,
     cluster: Cluster,
+) -> Result<Allotment, AllotError> {
+    place_with(program, strategy, overrides, cluster, FirstRows::Seeded)
+}
+
+/// The same; where a worker writes first values, they need not be in the program.
+pub fn place_with(
+    program: &Program,
+    strategy: &AllotmentStrategy,
+    overrides: &BTreeMap<String, Lodging>,
+    cluster: Cluster,
+    first: FirstRows,
 ) -> Result<Allotment, AllotError> {
     let Cluster { hosts, workers_per_host: workers, .. } = cluster;
     if hosts == 0 || workers == 0 {
@@ -117,7 +137,10 @@ pub fn place(
     let mut vars = Vec::new();
     for (_, var) in learned {
         let bytes = var.sig.bytes(0) as f64;
-        let served = servable(program, &var.name);
+        let served = match servable(program, &var.name) {
+            Ok(served) if served.init == Init::Given && first == FirstRows::Seeded => Err(Unserved::Given),
+            served => served,
+        };
         let costs = Costs::new(program, &var.name, bytes, &served, strategy, cluster);
         let (at, why) = match overrides.get(&var.name) {
             Some(&at) => (at, "as it was asked for".to_string()),
@@ -280,7 +303,7 @@ fn chosen(
 mod tests {
     use super::*;
     use phalanx_core::DType;
-    use phalanx_graph::{Act, BATCH, Builder, Dim, Init, Optimizer, Rule, layers::EmbeddingOptions};
+    use phalanx_graph::{Act, BATCH, Builder, Dim, Optimizer, Rule, layers::EmbeddingOptions};
 
     /// A table, a layer; `tied` uses the table as a matrix, too.
     fn program(table: bool, layer: bool, tied: bool) -> Program {
@@ -367,6 +390,26 @@ mod tests {
         );
         let often = place(&program, &measured(2.5e7, 80.0, 20.0), &BTreeMap::new(), two).unwrap();
         assert_eq!(often.vars[0].at, Lodging::Servers, "{}", often.explain());
+    }
+
+    #[test]
+    fn values_that_are_given_are_served_where_a_worker_writes_them() {
+        let mut b = Builder::new();
+        let ids = b.feed("ids", DType::I64, [BATCH]).unwrap();
+        let var = b.parameter("table", [10, 4], Init::Given).unwrap();
+        let y = b.lookup(var, ids, EmbeddingOptions { sparse: true, padding: None }).unwrap();
+        let loss = b.mean(y).unwrap();
+        let mut program = b.finish().unwrap();
+        Optimizer::new(Rule::Sgd, 0.1).minimize(&mut program, loss).unwrap();
+        let of =
+            |first| place_with(&program, &AllotmentStrategy::Hybrid, &BTreeMap::new(), AT, first).unwrap();
+        assert!(of(FirstRows::Written).has_servers());
+        let seeded = of(FirstRows::Seeded);
+        assert!(
+            !seeded.has_servers() && seeded.explain().contains("give it an `Init`"),
+            "{}",
+            seeded.explain()
+        );
     }
 
     #[test]
