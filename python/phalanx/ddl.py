@@ -70,11 +70,9 @@ def init(num_gpu: int | None = None, mode: str | None = None) -> Learner:
         raise ValueError(f"mode must be DDL's option string, such as '-mode n:4x3', not {mode!r}")
     if not _world.join_with(num_gpu, mode or ""):
         raise RuntimeError("DDL has already been initialized.")
-    dims, ways, n_hosts, _, level = _phalanx.ddl_shape()
-    if level >= 2 or (level == 1 and rank() == 0):
-        shape = "x".join(map(str, dims))
-        place = ", ".join(map(str, coordinates()))
-        sys.stderr.write(f"DDL: rank {rank()} at ({place}) of {shape} ({','.join(ways)}), {n_hosts} hosts\n")
+    greeting = _phalanx.ddl_greeting()
+    if greeting is not None:
+        sys.stderr.write(f"{greeting}\n")
     return Learner(rank(), size(), local_rank())
 
 
@@ -100,7 +98,11 @@ def num_hosts() -> int:
 
 def coordinates(of: int | None = None) -> tuple[int, ...]:
     """Where a rank, this one unless said otherwise, is along each tier."""
-    return tuple(_phalanx.ddl_coordinates(rank() if of is None else of))
+    if of is None:
+        return tuple(_phalanx.ddl_coordinates(rank()))
+    if isinstance(of, bool) or not isinstance(of, int) or not 0 <= of < size():
+        raise ValueError(f"of must be a rank from 0 to {size() - 1}, or None for this one, not {of!r}")
+    return tuple(_phalanx.ddl_coordinates(of))
 
 
 def groups() -> list[list[int]]:
@@ -242,7 +244,7 @@ def _reduced(
     _phalanx.ddl_begin(name or f"{op} of " + ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in xs))  # type: ignore[attr-defined]
     with manner(mpi, float(check)):
         results = _run(xs, number, full, grouped)
-    due = _phalanx.ddl_end()
+    _phalanx.ddl_end()
     told = _phalanx.ddl_rebind_due()
     _wait_for_device(xs[0], 2)
     if check > 0.0:
@@ -251,6 +253,7 @@ def _reduced(
         )
         for x, result, label in zip(xs, results, labels, strict=True):
             _compare(x, result, label, number, float(check), is_mpi=mpi)
+    due = _phalanx.ddl_dump_due()
     if due is not None:
         said = _arrays.allgather(np.array(due), name="ddl.dump")
         text = _phalanx.ddl_shown(said.tolist())
@@ -314,7 +317,7 @@ def _compare(x: Any, result: Any, label: str, op: int, rtol: float, *, is_mpi: b
         return
     is_bad = not np.isfinite(float(sent[index]))
     told = _arrays.allgather(np.array([int(is_bad)]), name=f"ddl.blame.{label}").tolist()
-    found = _phalanx.ddl_verdict(label, records, told, faults, lent[1], by_mpi, op, rtol)
+    found = _phalanx.ddl_verdict(label, records, told, faults, lent[1], (by_mpi, is_mpi), op, rtol)
     if found is not None:
         culprit, index, value, baseline, text = found
         raise CheckError(text, rank=culprit, tensor=label, index=index, value=value, baseline=baseline)

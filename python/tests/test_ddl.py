@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -127,19 +130,56 @@ def test_a_result_that_is_not_a_number_is_an_error_and_a_file_on_every_rank(tmp_
     run_ranks(2, wrong, str(tmp_path))
 
 
+SHAPE = "is not a shape like 8, 4x3 or 4x8x2 (one to four positive numbers joined by x)"
+NO_MPI = (
+    "MPI cannot be used: no MPI started this process: start it with mpirun of Open MPI or mpiexec of MPICH, "
+    "or name the library in PHALANX_MPI_LIB (rank 0)"
+)
+REFUSED = {
+    "-mode q:2": 'options: -mode "q:2": "q" is not a mode; b best way of each tier, n arena and rings, r rings, '
+    "c halving, m MPI, p explore",
+    "-mode n2": 'options: -mode "n2" has no shape: write a letter, a colon and a shape, as in -mode n:4x3',
+    "-mode n:0": f'options: -mode "n:0": "0" {SHAPE}',
+    "-mode n:1x1x1x1x2": f'options: -mode "n:1x1x1x1x2": "1x1x1x1x2" {SHAPE}',
+    "-mode n:2x": f'options: -mode "n:2x": "2x" {SHAPE}',
+    "-mode n:2x3": "shape 2x3 holds 6 ranks, but the world has 2",
+    "-mode": "options: -mode needs a value: write -mode n:4x3",
+    "-moed n:2": 'options: "-moed" is not an option of DDL; known: -mode -dump_iter -dev_sync -rebind_iter -dbg_level',
+    "-dump_iter ten": 'options: -dump_iter "ten" cannot be used: write -dump_iter 100',
+    "-rebind_iter -1": "options: -rebind_iter needs a value: write -rebind_iter 100",
+    "-dev_sync 3": 'options: -dev_sync "3" cannot be used: write -dev_sync 0, 1 or 2',
+    "-dbg_level 1 -dbg_level 1": "options: -dbg_level is given twice",
+    "-mode m:2": f"-mode m needs MPI: {NO_MPI}",
+}
+
+
 def refused() -> None:
     phalanx.shutdown()
-    for num_gpu, mode, why in [
-        (None, "-mode q:2", '"q" is not a mode'),
-        (None, "-mode n:2x3", "shape 2x3 holds 6 ranks, but the world has 2"),
-        (5, "-mode n:2", "num_gpu is 5, but the host of rank"),
-        (None, "-mode m:2", "-mode m needs MPI: MPI cannot be used: no MPI started this process"),
-        (0, None, "num_gpu must be a positive number"),
-    ]:
-        with pytest.raises(ValueError, match=why):
-            ddl.init(num_gpu, mode)
+    rank = os.environ["PHALANX_RANK"]
+    for mode, says in REFUSED.items():
+        with pytest.raises(ValueError) as caught:
+            ddl.init(None, mode)
+        assert str(caught.value) == says
+    with pytest.raises(ValueError) as caught:
+        ddl.init(5, "-mode n:2")
+    assert str(caught.value) == (
+        f"num_gpu is 5, but the host of rank {rank} has 2 ranks: start as many ranks a host as you pass, or leave it out"
+    )
+    for num_gpu in [0, -1, True, 2.0, "2"]:
+        with pytest.raises(ValueError, match="num_gpu must be a positive number or None"):
+            ddl.init(num_gpu)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mode must be DDL's option string"):
+        ddl.init(2, 3)  # type: ignore[arg-type]
     assert ddl.init(2, "-mode c:2").size == 2
+    for of in [2, -1, "0", True]:
+        with pytest.raises(ValueError, match="must be a rank from 0 to 1"):
+            ddl.coordinates(of)  # type: ignore[arg-type]
     ddl.finalize()
+    with pytest.raises(phalanx.NotInitializedError):
+        ddl.allreduce(np.ones(2))
+    phalanx.init()
+    with pytest.raises(phalanx.NotInitializedError, match="call phalanx.ddl.init\\(\\) instead of another init"):
+        ddl.report()
 
 
 def test_options_that_do_not_fit_are_refused_and_others_can_follow() -> None:
@@ -220,15 +260,82 @@ def test_counters_begin_with_init() -> None:
     run_ranks(2, counted)
 
 
-def dumped(capture: str) -> None:
-    learner = _fresh("-mode n:2 -dump_iter 2")
-    for _ in range(5):
-        for name in ["a", "b"]:
-            ddl.allreduce(np.ones(4), name=name)
+def dumped() -> list[str]:
+    learner = _fresh("-mode r:2 -dump_iter 2")
+    said: list[str] = []
+    shown = ddl._phalanx.ddl_shown
+    try:
+        ddl._phalanx.ddl_shown = lambda words: said.append(shown(words)) or said[-1]  # type: ignore[assignment,func-returns-value]
+        ddl.bcast(np.ones(100_000), name="weights")
+        for _ in range(7):
+            for name in ["a", "b"]:
+                ddl.allreduce(np.ones(50_000), name=name)
+    finally:
+        ddl._phalanx.ddl_shown = shown
     assert learner.size == 2
     assert ddl.report()[0].seconds > 0
     ddl.finalize()
+    return [text.splitlines()[1].rsplit(",", 1)[0] for text in said]
 
 
-def test_a_dump_every_few_iterations_keeps_ranks_together() -> None:
-    run_ranks(2, dumped, "")
+def test_each_dump_is_of_the_iterations_since_the_last_one() -> None:
+    # A call sends half of the vector, twice: two iterations of two calls each.
+    line = "  tier 0: 2 ranks, ring, 1600000 bytes in 8 messages"
+    assert run_ranks(2, dumped) == [[line] * 3] * 2
+
+
+def absent(folder: str) -> None:
+    learner = _fresh("-mode r:2")
+    said, end = Path(folder) / "said", time.monotonic() + 60
+    if learner.rank == 1:
+        while not said.exists():
+            assert time.monotonic() < end, "rank 0 is not told"
+            time.sleep(0.01)
+        return
+    with pytest.raises(phalanx.StalledError, match="ddl.w") as caught:
+        ddl.allreduce(np.ones(3), name="w")
+    said.touch()
+    assert list(caught.value.ranks) == [1]
+
+
+def test_a_rank_that_never_calls_is_named_after_the_stall_time(tmp_path: Path) -> None:
+    run_ranks(2, absent, str(tmp_path), fresh=True, env={"PHALANX_STALL_WARN": "1", "PHALANX_STALL_ABORT": "2"})
+
+
+SILENT = """
+import sys
+import numpy as np
+import phalanx.numpy as pn
+pn.init()
+for _ in range(3):
+    pn.allreduce(np.ones(4))
+"""
+
+
+def test_a_file_for_exploring_without_ddl_is_said_to_have_no_effect(tmp_path: Path) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "DDL_"))}
+    env["PHALANX_EXPLORE"] = str(tmp_path / "found")
+    run = [sys.executable, "-m", "phalanx", "run", "-np", "2", "--", sys.executable, "-c", SILENT]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    said = (
+        'PHALANX_EXPLORE has no effect here: only DDL explores. Start the program with ddl.init(mode="-mode p:SHAPE")'
+    )
+    assert done.stderr.count(said) == 1, done.stderr
+    assert not (tmp_path / "found").exists()
+
+
+SPOKEN = """
+import sys
+from phalanx import ddl
+ddl.init(None, f"-mode r:2 -dbg_level {sys.argv[1]}")
+"""
+
+
+@pytest.mark.parametrize(("level", "n_lines"), [("0", 0), ("1", 1), ("2", 2)])
+def test_ranks_say_where_they_are_if_they_are_asked(level: str, n_lines: int) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_", "DDL_"))}
+    run = [sys.executable, "-m", "phalanx", "run", "-np", "2", "--", sys.executable, "-c", SPOKEN, level]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("of 2 (ring), 1 hosts") == n_lines, done.stderr

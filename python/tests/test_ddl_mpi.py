@@ -92,6 +92,89 @@ def test_results_are_those_of_mpi(mpi: str, mode: str, tmp_path: Path) -> None:
     assert "BAD TERMINATION" not in text, text
 
 
+ALL_BY_MPI = """
+import sys
+import numpy as np
+import torch
+import phalanx
+import phalanx.numpy as pn
+import phalanx.torch as hvd
+from phalanx import ddl
+
+rank, size, _ = ddl.init(None, "-mode m:2x2 -dump_iter 1")
+sent = lambda: sum(tier.bytes for tier in ddl.report())
+before = sent()
+for turn in range(3):
+    x = np.arange(70_000, dtype="f4") % 7 + rank
+    whole = size * (np.arange(70_000) % 7) + size * (size - 1) / 2
+    assert np.array_equal(pn.allreduce(x, op=pn.Sum, prescale_factor=0.5, postscale_factor=4.0), 2 * whole)
+    assert np.array_equal(pn.allreduce(x, op=pn.Average, postscale_factor=2.0), 2 * whole / size)
+    t = torch.from_numpy(x)
+    for compression in [hvd.Compression.fp16, hvd.Compression.bf16]:
+        got = hvd.allreduce(t, op=hvd.Sum, compression=compression, prescale_factor=0.25)
+        assert got.dtype == torch.float32 and np.array_equal(got.numpy(), whole / 4), (got, whole)
+# All of it was MPI's: we sent nothing but what ranks agree on, which is not counted.
+assert sent() == before, ddl.report()
+try:
+    hvd.allreduce(t, op=hvd.Adasum)
+    raise SystemExit("MPI has no adasum")
+except phalanx.NoMpiError as error:
+    assert "it has no adasum: reduce with sum or average" in str(error), error
+for turn in range(3):
+    assert ddl.allreduce(np.ones(9), name="w").tolist() == [4.0] * 9
+ddl.finalize()
+sys.stdout.write(f"rank {rank} is done\\n")
+"""
+
+
+@pytest.mark.parametrize("mpi", LAUNCHERS)
+def test_scaled_and_compressed_sums_are_mpis_in_mode_m_and_adasum_is_refused(mpi: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "all.py"
+    script.write_text(ALL_BY_MPI)
+    done = launched(mpi, script)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    assert all(f"rank {r} is done" in done.stdout for r in range(4)), text
+    lines = [line.strip() for line in done.stderr.splitlines() if "ranks, mpi, " in line]
+    assert len(lines) == 4, text  # Two dumps of two tiers.
+    assert all("s; besides MPI's " in line for line in lines), lines
+
+
+ONE_THREAD = """
+import ctypes, sys
+import numpy as np
+import phalanx
+from phalanx import ddl
+
+mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+# The program of rank 1 asks for less than Phalanx needs: only its own MPI refuses.
+provided, me = ctypes.c_int(), int(__import__("os").environ["OMPI_COMM_WORLD_RANK"])
+assert mpi.MPI_Init_thread(None, None, 0 if me == 1 else 3, ctypes.byref(provided)) == 0
+rank, size, _ = ddl.init()
+for _ in range(2):
+    try:
+        ddl.allreduce(np.ones(3), mpi=True, name="w")
+        raise SystemExit("rank 1 cannot enter MPI")
+    except phalanx.NoMpiError as error:
+        assert "initialised for one thread at a time" in str(error) and "(rank 1)" in str(error), error
+assert ddl.allreduce(np.ones(3), check=0.1).tolist() == [4.0] * 3
+ddl.finalize()
+mpi.MPI_Finalize()
+sys.stdout.write(f"rank {rank} goes on\\n")
+"""
+
+
+def test_a_rank_that_mpi_refuses_leaves_no_other_rank_in_mpi(tmp_path: Path) -> None:
+    """ENTER-1."""
+    script = tmp_path / "one.py"
+    script.write_text(ONE_THREAD)
+    done = launched("Open MPI", script)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    assert all(f"rank {r} goes on" in done.stdout for r in range(4)), text
+
+
 KILLED = """
 import os, signal, sys
 import numpy as np

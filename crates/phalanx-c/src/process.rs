@@ -223,14 +223,18 @@ fn start(place: &mut Option<Communicator>, wish: Result<Wish, Failure>) -> Resul
     Ok(EngineRun { engine, dynamic: is_dynamic() })
 }
 
-/// Reports by iteration go by the names of tensors, which DDL's C functions do not have. The same on all ranks.
+/// Reports by iteration go by the names of tensors, which DDL's C functions do not have; and this library prints nothing. The same on all ranks.
 fn without_reports(options: &DdlOptions) -> Result<(), Failure> {
-    let reports = [("-dump_iter", options.dump_iter), ("-rebind_iter", options.rebind_iter)];
-    match reports.into_iter().find(|(_, every)| *every > 0) {
-        Some((flag, _)) => {
-            let text = format!("{flag} is for Rust and Python, whose tensors have names: leave it out");
-            Err(Failure::invalid(text))
-        }
+    let named = "is for Rust and Python, whose tensors have names: leave it out";
+    let printed =
+        "is for Rust and Python, which print: leave it out, and ask ddl_rank() and ddl_local_rank()";
+    let reports = [
+        ("-dump_iter", options.dump_iter, named),
+        ("-rebind_iter", options.rebind_iter, named),
+        ("-dbg_level", options.dbg_level.into(), printed),
+    ];
+    match reports.into_iter().find(|(_, value, _)| *value > 0) {
+        Some((flag, _, why)) => Err(Failure::invalid(format!("{flag} {why}"))),
         None => Ok(()),
     }
 }

@@ -216,3 +216,38 @@ fn the_functions_of_ddl_run_on_two_ranks_and_alone() {
     assert_eq!(lines(&run(&program, 2)), ["2 ranks, sum and maximum are right"]);
     assert_eq!(lines(&run(&program, 1)), ["1 ranks, sum and maximum are right"]);
 }
+
+/// DDL's own programs dumped core here.
+#[test]
+fn options_that_ddl_does_not_take_are_refused_in_one_sentence_each() {
+    let Some(program) = compile(&manifest().join("tests/c/ddl_refused.c"), "refused") else { return };
+    let shape = "is not a shape like 8, 4x3 or 4x8x2 (one to four positive numbers joined by x)";
+    let known = "known: -mode -dump_iter -dev_sync -rebind_iter -dbg_level";
+    let no_mpi = "MPI cannot be used: no MPI started this process: start it with mpirun of Open MPI or mpiexec of MPICH, \
+                  or name the library in PHALANX_MPI_LIB (rank 0)";
+    let one_by_one = "is for Rust and Python, whose tensors have names: leave it out";
+    let mut says = [
+        "options: -mode \"q:2\": \"q\" is not a mode; b best way of each tier, n arena and rings, r rings, c halving, m MPI, p explore".into(),
+        "options: -mode \"n2\" has no shape: write a letter, a colon and a shape, as in -mode n:4x3".into(),
+        format!("options: -mode \"n:0\": \"0\" {shape}"),
+        format!("options: -mode \"n:1x1x1x1x2\": \"1x1x1x1x2\" {shape}"),
+        format!("options: -mode \"n:2x\": \"2x\" {shape}"),
+        "shape 2x3 holds 6 ranks, but the world has 2".into(),
+        "options: -mode needs a value: write -mode n:4x3".into(),
+        format!("options: \"-moed\" is not an option of DDL; {known}"),
+        "options: -dump_iter \"ten\" cannot be used: write -dump_iter 100".into(),
+        format!("-dump_iter {one_by_one}"),
+        format!("-rebind_iter {one_by_one}"),
+        "options: -dev_sync \"3\" cannot be used: write -dev_sync 0, 1 or 2".into(),
+        "options: -dbg_level is given twice".into(),
+        "-dbg_level is for Rust and Python, which print: leave it out, and ask ddl_rank() and ddl_local_rank()".into(),
+        format!("-mode m needs MPI: {no_mpi}"),
+        "DDL has already been initialized.".into(),
+        no_mpi.to_string(),
+    ]
+    .map(|line: String| [line.clone(), line])
+    .concat();
+    says.sort();
+    let said = run(&program, 2);
+    assert_eq!(lines(&said), says, "{}", said.stderr);
+}

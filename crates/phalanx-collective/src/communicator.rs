@@ -8,7 +8,7 @@ use crate::{
     bytes,
     cache::Cache,
     error::Error,
-    explore::Exploration,
+    explore::Exploring,
     invoke::{Ask, Hands},
     meter::{Meter, TierTraffic},
     mpi::MpiDoor,
@@ -69,7 +69,7 @@ pub struct Communicator {
     pub(crate) last_plan: &'static str,
     pub(crate) wiring: Option<Wiring>,
     pub(crate) meter: Arc<Meter>,
-    pub(crate) exploration: Option<Box<Exploration>>,
+    pub(crate) exploring: Exploring,
     /// The pipelined piece; the world's, unless it was tuned.
     pub(crate) segment_bytes: u64,
     /// Engines this communicator has served.
@@ -151,7 +151,7 @@ impl Communicator {
             last_plan: "",
             wiring,
             meter: Arc::default(),
-            exploration: None,
+            exploring: Exploring::new(world.config(), number, Rank::at(me)),
             segment_bytes: world.config().segment_bytes,
             n_engines: 0,
             ear: None,
@@ -231,7 +231,7 @@ impl Communicator {
     pub fn rewire(&mut self, wiring: Wiring) -> Result<(), Error> {
         wiring.grid.tiers().check(self.size())?;
         self.wiring = Some(wiring);
-        self.exploration = None;
+        self.exploring.stop();
         self.mpi.climb_no_more();
         self.meter = Arc::default(); // What was sent along another shape is not this one's.
         self.cache = Cache::new();
@@ -242,7 +242,7 @@ impl Communicator {
     pub fn unwire(&mut self) {
         let wiring = configured(self.world.config(), &self.topology);
         self.wiring = wiring.expect("it was made when this communicator was").filter(|_| self.number == 0);
-        self.exploration = None;
+        self.exploring.stop();
         self.mpi.climb_no_more();
         self.cache = Cache::new();
     }

@@ -8,7 +8,8 @@
 mod run;
 pub(crate) mod saved;
 
-pub(crate) use run::Exploration;
+pub use run::ExploredWays;
+pub(crate) use run::Exploring;
 
 use crate::plan::step::CollectiveOp;
 use phalanx_core::{Tiers, Topology, Way};
@@ -107,10 +108,10 @@ impl Explorer {
         Explorer { tiers: tiers.clone(), candidates: candidates(tiers, topology), sizes }
     }
 
-    /// Begins a size that was not seen before. `label` tells candidates apart: those that would run alike have the same one.
-    pub fn meet<L: PartialEq>(&mut self, op: CollectiveOp, bytes: u64, label: impl Fn(&[Way]) -> L) {
+    /// Begins a size, if it was not seen before. `label` tells candidates apart: those that would run alike have the same one.
+    pub fn meet<L: PartialEq>(&mut self, op: CollectiveOp, bytes: u64, label: impl Fn(&[Way]) -> L) -> bool {
         if self.sizes.contains_key(&(op.name(), bucket(bytes))) {
-            return;
+            return false;
         }
         let mut distinct: Vec<(L, Candidate)> = Vec::new();
         for candidate in &self.candidates {
@@ -126,6 +127,7 @@ impl Explorer {
             _ => Progress::Trying { candidates, n_calls: 0, times: Vec::new() },
         };
         self.sizes.insert((op.name(), bucket(bytes)), progress);
+        true
     }
 
     /// The ways of the next call of this size, and a number that no other ways of this size have.
@@ -137,6 +139,15 @@ impl Explorer {
                 Some((i as u16, &candidates[i].ways))
             }
         }
+    }
+
+    /// The ways of every size that is not tried any more; none while one still is, and before the first.
+    pub fn kept(&self) -> Option<Vec<&[Way]>> {
+        let kept = self.sizes.values().map(|progress| match progress {
+            Progress::Kept { ways, .. } => Some(&ways[..]),
+            Progress::Trying { .. } => None,
+        });
+        kept.collect::<Option<Vec<_>>>().filter(|kept| !kept.is_empty())
     }
 
     pub fn is_trying(&self, op: CollectiveOp, bytes: u64) -> bool {
@@ -264,6 +275,9 @@ mod tests {
         assert_eq!(taken.len(), 5 * (WARM + TIMED));
         assert!(taken.chunks(5).all(|round| round == &taken[..5]), "EXPLORE-1: by the number of calls");
         assert_eq!(explorer.ways(OP, 700).unwrap(), (u16::MAX, &found.ways[..]), "the same size");
+        assert_eq!(explorer.kept(), Some(vec![&found.ways[..]]));
+        explorer.meet(OP, 5000, |ways| ways.to_vec());
+        assert_eq!(explorer.kept(), None, "another size is tried");
         assert!(explorer.ways(OP, 1025).is_none() && !explorer.is_trying(OP, 600));
         assert!(
             found.to_string().starts_with(

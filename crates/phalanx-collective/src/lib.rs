@@ -40,7 +40,7 @@ pub const BUILD: &str = env!("BUILD_OF_PHALANX");
 pub use buffer::ArenaVec;
 pub use communicator::{Communicator, Scale};
 pub use error::Error;
-pub use explore::saved::ExploreError;
+pub use explore::{ExploredWays, saved::ExploreError};
 pub use meter::{Meter, TierTraffic};
 #[doc(hidden)]
 pub use run::exchange::WireFault;

@@ -49,7 +49,7 @@ impl Communicator {
         self.mpi.version.clone()
     }
 
-    /// Whether allreduces are MPI's.
+    /// Whether the engine's allreduces are MPI's.
     pub fn climbs_by_mpi(&self) -> bool {
         self.mpi.climbs
     }
@@ -84,7 +84,8 @@ impl Communicator {
         self.fault.get_or_insert_default().clone()
     }
 
-    /// From now on allreduces go along these tiers with MPI's functions.
+    /// From now on the engine's allreduces go along these tiers with MPI's functions: it agrees on them before it enters MPI. Calls of this
+    /// communicator itself are ours as before.
     pub fn climb_by_mpi(&mut self, wiring: &Wiring) -> Result<(), Error> {
         self.open_mpi()?;
         let place = wiring.grid.coordinates(self.me);
@@ -106,14 +107,17 @@ impl Communicator {
     ) -> Result<(), Error> {
         self.open_mpi()?;
         self.last_plan = "mpi";
-        self.ask(
-            |mpi| {
-                if along { mpi.allreduce_along(data, dtype, op) } else { mpi.allreduce(data, dtype, op) }
-            },
-        )
+        if !along {
+            return self.ask(|mpi| mpi.allreduce(data, dtype, op));
+        }
+        let took = self.ask(|mpi| mpi.allreduce_along(data, dtype, op))?;
+        if self.meter.is_timing() {
+            took.into_iter().enumerate().for_each(|(tier, time)| self.meter.took(tier, time));
+        }
+        Ok(())
     }
 
-    fn ask(&mut self, job: impl FnOnce(&mut Mpi) -> Result<(), MpiError>) -> Result<(), Error> {
+    fn ask<T>(&mut self, job: impl FnOnce(&mut Mpi) -> Result<T, MpiError>) -> Result<T, Error> {
         let State::Open(mpi) = &mut self.mpi.state else { unreachable!("open_mpi() comes first") };
         job(mpi).map_err(|why| {
             let error = match lost(&self.world, &self.members) {

@@ -4,7 +4,7 @@ use crate::support::run_owners;
 use half::{bf16, f16};
 use phalanx_collective::{
     Communicator, Scale,
-    ddl::{CheckError, Ddl, DdlError, DdlWish, Manner, Tolerance, used_ways, wire},
+    ddl::{CheckError, Ddl, DdlError, DdlWish, Manner, Tolerance, UsedWays, wire},
     engine::{Engine, EngineTensor, Request},
 };
 use phalanx_core::{DType, Element, Rank, ReduceOp};
@@ -144,6 +144,38 @@ fn mpi_that_is_not_there_is_refused_on_all_ranks_and_the_world_goes_on() {
     }
 }
 
+/// A world of one enters MPI without its launcher. What one Init asked of MPI does not stay for the next.
+#[test]
+fn another_shape_on_the_same_communicator_is_not_mpis_any_more() {
+    run_owners(&[1], &[("PHALANX_MPI_LIB", "libmpich.so.12")], |mut comm| {
+        let used = |comm: &mut Communicator, options: &str| {
+            let (_, wiring) = wire(comm, &wish(options))?;
+            Ok::<_, DdlError>(UsedWays::new(comm, &wiring).now())
+        };
+        match used(&mut comm, "-mode m:1") {
+            Err(why) if why.to_string().contains("libmpich.so.12 cannot be loaded") => {
+                eprintln!("SKIPPED: there is no libmpich.so.12 here; `apt-get install mpich` brings it");
+                return;
+            }
+            first => assert_eq!(first.unwrap(), ["mpi"]),
+        }
+        assert_eq!(used(&mut comm, "-mode r:1").unwrap(), ["ring"]);
+        assert_eq!(used(&mut comm, "-mode m:1x1").unwrap(), ["mpi", "mpi"]);
+        comm.unwire();
+        assert!(!comm.climbs_by_mpi(), "neither after its end");
+        // Factors and a narrower type on the way are applied around MPI's call.
+        wire(&mut comm, &wish("-mode m:1")).unwrap();
+        let engine = Engine::start(comm).unwrap();
+        let request =
+            Request::allreduce(EngineTensor::new(vec![1.0f32, 1.0 / 3.0])).name("w").op(ReduceOp::Sum);
+        let request = request.scale(0.5, 8.0).compress(DType::F16);
+        let sum = engine.submit(request).unwrap().wait().unwrap().tensor().unwrap();
+        let third = f16::from_f32(f16::from_f32(1.0 / 3.0).to_f32() / 2.0).to_f32() * 8.0;
+        assert_eq!(sum.as_slice::<f32>().unwrap(), [4.0, third]);
+        engine.shutdown().unwrap();
+    });
+}
+
 #[test]
 fn a_new_init_counts_anew_and_reports_show_what_is_used() {
     run_owners(&[2, 2, 2], &[], |mut comm| {
@@ -159,7 +191,7 @@ fn a_new_init_counts_anew_and_reports_show_what_is_used() {
             ("", "ring"),
         ] {
             let (_, wiring) = wire(&mut comm, &wish(options)).unwrap();
-            assert_eq!(used_ways(&comm, &wiring).join(","), used, "{options}");
+            assert_eq!(UsedWays::new(&comm, &wiring).now().join(","), used, "{options}");
             assert_eq!(
                 comm.traffic().iter().map(|t| t.bytes).sum::<u64>(),
                 0,
@@ -181,7 +213,7 @@ fn on_one_host_rings_that_were_asked_for_go_over_links() {
             ("-mode c:2x2", "tiers", "halving,halving", true),
         ] {
             let (_, wiring) = wire(&mut comm, &wish(options)).unwrap();
-            assert_eq!(used_ways(&comm, &wiring).join(","), used, "{options}");
+            assert_eq!(UsedWays::new(&comm, &wiring).now().join(","), used, "{options}");
             // Memory of the host and of its own: both are refused by nothing.
             let mut shared = comm.alloc::<f32>(50_000).unwrap();
             let mut own = vec![1.0f32; 50_000];
@@ -217,6 +249,22 @@ fn autotuning_leaves_a_shape_alone() {
         engine.shutdown().unwrap();
     });
     std::fs::remove_dir_all(log.parent().unwrap()).expect("the folder of the test");
+}
+
+/// Where every element is added in the order of ranks, others may cut sums as they like.
+#[test]
+fn a_shape_that_ddl_was_given_adds_in_an_order_of_its_own() {
+    let said = run_owners(&[4], &[], |comm| {
+        let engine = Engine::start(comm).unwrap();
+        let plain = engine.sums_by_rank();
+        let mut comm = engine.shutdown().unwrap();
+        wire(&mut comm, &wish("-mode r:4")).unwrap();
+        let engine = Engine::start(comm).unwrap();
+        let shaped = engine.sums_by_rank();
+        engine.shutdown().unwrap();
+        (plain, shaped)
+    });
+    assert_eq!(said, [(true, false); 4]);
 }
 
 fn element(dtype: DType, x: f64) -> Vec<u8> {

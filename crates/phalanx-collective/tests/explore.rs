@@ -3,7 +3,7 @@
 use crate::support::run_owners;
 use phalanx_collective::{
     Communicator,
-    ddl::{DdlWish, wire},
+    ddl::{DdlWish, UsedWays, wire},
 };
 use phalanx_core::ReduceOp;
 use std::path::PathBuf;
@@ -40,16 +40,21 @@ fn every_call_is_right_while_ways_are_tried_and_what_is_found_is_saved_and_used_
     let run = move || {
         run_owners(&[2, 2, 2], &settings, |mut comm| {
             explores(&mut comm, "2x3").unwrap();
+            let wiring = comm.wiring().expect("it has a shape").clone();
+            let used = UsedWays::new(&comm, &wiring);
+            let before = used.now();
             // Sizes come in any order; small ones go another way.
             let mut sent = Vec::new();
             for i in 0..CALLS {
                 assert!(sum(&mut comm, 50_000) && sum(&mut comm, 40_000 + i) && sum(&mut comm, 7));
                 sent.push(comm.traffic().iter().map(|t| t.messages).sum::<u64>());
             }
-            sent
+            assert!(!used.now().contains(&"exploring"), "all sizes are settled: {:?}", used.now());
+            (before, sent)
         })
     };
-    let tried = run();
+    let (before, tried): (Vec<_>, Vec<_>) = run().into_iter().unzip();
+    assert!(before.iter().all(|used| *used == ["exploring", "exploring"]), "reports say so: {before:?}");
     // EXPLORE-1: other ways are other messages, and all ranks change together or the sums would not have come.
     let steps = |sent: &[u64]| sent.windows(2).map(|w| w[1] - w[0]).collect::<Vec<_>>();
     let early: std::collections::BTreeSet<u64> = steps(&tried[0])[..20].iter().copied().collect();
@@ -58,7 +63,8 @@ fn every_call_is_right_while_ways_are_tried_and_what_is_found_is_saved_and_used_
     assert!(late.iter().all(|n| *n == late[0]), "one is kept: {late:?}");
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains("\"tiers\":\"2x3\",\"op\":\"allreduce\",\"bytes\":262144"), "{text}");
-    let again = run();
+    let (before, again): (Vec<_>, Vec<_>) = run().into_iter().unzip();
+    assert!(before[0].iter().all(|way| *way != "exploring"), "what the file says is shown: {before:?}");
     let first = steps(&again[0]);
     assert!(first.iter().all(|n| *n == first[0]), "nothing is tried again: {first:?}");
     assert_eq!(first[0], late[0], "and the same ways are used");

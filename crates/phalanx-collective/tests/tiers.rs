@@ -2,6 +2,7 @@
 
 use crate::support::{run_on, run_owners};
 use phalanx_collective::{
+    Scale,
     ddl::{DdlError, DdlWish, wire},
     engine::{Engine, EngineTensor, Request},
 };
@@ -59,6 +60,57 @@ fn segments_under_way_in_several_tiers_give_what_one_after_the_other_gives() {
     // The same numbers, though not always in the same order: cut differently, an element meets others first.
     let near = |a: &u32, b: &u32| (f32::from_bits(*a) - f32::from_bits(*b)).abs() <= 1e-5;
     assert!(plain[0].1.iter().zip(&pipelined[0].1).all(|(a, b)| near(a, b)));
+}
+
+/// What every rank has, bit for bit, after allreduces of several lengths one after the other, out of place and scaled.
+fn reduced(host_of: &[usize], shape: &str, (algorithm, exact): (&'static str, bool)) -> Vec<Vec<u32>> {
+    let settings = [("PHALANX_ALGORITHM", algorithm), ("PHALANX_TIERS", shape)];
+    let settings: Vec<(&'static str, &str)> = settings.into_iter().filter(|s| !s.1.is_empty()).collect();
+    run_on(host_of.to_vec(), &settings, move |mut comm| {
+        let rank = comm.rank().0;
+        let mut all = Vec::new();
+        for len in [1_000_003, 1, 12, 300_000] {
+            let value = |i: usize| match exact {
+                // Sums of small integers are the same in any order.
+                true => ((i * 7 + rank as usize * 3) % 64) as f32,
+                false => (i as f32 * 0.37).sin() + rank as f32 * 0.1,
+            };
+            let input: Vec<f32> = (0..len).map(value).collect();
+            let mut data = vec![0.0; len];
+            let scale = Scale { pre: 0.5, post: 4.0 };
+            comm.allreduce_into(&input, &mut data, ReduceOp::Sum, scale).unwrap();
+            assert_eq!(comm.last_plan(), algorithm);
+            all.extend(data.iter().map(|x| x.to_bits()));
+        }
+        all
+    })
+}
+
+/// Segments in the arena and on the way to other hosts at once: ranks in order and dealt, with and without a shape, 2 to 4 ranks a host.
+#[test]
+fn segments_in_the_arena_and_between_hosts_give_what_one_after_the_other_gives() {
+    let in_order = |hosts: usize, each: usize| (0..hosts * each).map(|r| r / each).collect::<Vec<usize>>();
+    let dealt = |hosts: usize, each: usize| (0..hosts * each).map(|r| r % hosts).collect::<Vec<usize>>();
+    for (host_of, shape) in [
+        (in_order(3, 4), "4x3"),
+        (dealt(3, 4), "4x3"),
+        (dealt(3, 2), ""),
+        (in_order(2, 3), "3x2"),
+        (in_order(4, 2), ""),
+    ] {
+        let run = |algorithm, exact| reduced(&host_of, shape, (algorithm, exact));
+        let (plain, overlapped) = (run("tiers", true), run("tiers-overlapped", true));
+        assert!(overlapped.iter().all(|bits| *bits == plain[0]), "{shape} {host_of:?}");
+        let (plain, overlapped) = (run("tiers", false), run("tiers-overlapped", false));
+        assert!(overlapped.iter().all(|bits| *bits == overlapped[0]), "VER-2: {shape} {host_of:?}");
+        let is_pair = host_of.iter().max() == Some(&1);
+        // Between two hosts the order of additions does not matter; with more, an element that is cut differently meets others first.
+        let same = |a: &u32, b: &u32| match is_pair {
+            true => a == b,
+            false => (f32::from_bits(*a) - f32::from_bits(*b)).abs() <= 1e-4,
+        };
+        assert!(plain[0].iter().zip(&overlapped[0]).all(|(a, b)| same(a, b)), "{shape} {host_of:?}");
+    }
 }
 
 #[test]

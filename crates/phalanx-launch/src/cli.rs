@@ -15,6 +15,8 @@ pub struct Cli {
 pub enum Command {
     /// Start a command as the ranks of one world, on one or several hosts
     Run(Box<RunArgs>),
+    /// Have the tables of the workers of a world, as one of its servers (phalanx run --servers N --serve)
+    Serve,
     /// Run a script as workers, parameter servers and an evaluator of one job, on this machine
     Train(TrainArgs),
     /// Measure the collectives and check every result
@@ -53,6 +55,10 @@ pub struct RunArgs {
     /// Number of ranks that serve instead of training: they get the highest ranks and PHALANX_ROLE=server
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub servers: u32,
+
+    /// Servers run `phalanx serve` instead of the command: they have the tables that the workers open, and no line of the program runs there
+    #[arg(long)]
+    pub serve: bool,
 
     /// Start the command once more beside the ranks, with PHALANX_ROLE=evaluator; its failure does not end the job
     #[arg(long)]

@@ -19,6 +19,7 @@ mod place;
 mod rankfile;
 mod rsh;
 mod run;
+mod serve;
 mod simulate;
 mod slurm;
 mod table;
@@ -54,6 +55,7 @@ pub fn main(exe: PathBuf, args: Vec<OsString>) -> ExitCode {
     }
     match &cli.command {
         Command::Run(args) => run::main(args),
+        Command::Serve => serve::main(),
         Command::Train(args) => train::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Bench(args) => bench::main(args),

@@ -4,6 +4,7 @@
 //! - PLACE-4: with a rank file each host has the ranks that the file gives it. Hosts go by their lowest rank, and local ranks by rank.
 //! - PLACE-3: workers are numbered first, then servers; local and cross ranks count those of the same role. An evaluator is no rank: it runs
 //!   on the first host, and what is kept for each process has its place after the last rank's.
+//! - PLACE-5: servers that run `phalanx serve` are dealt to hosts in turn; where some host would keep no worker they have the last slots.
 //! - PLACE-2: local rank i of every host that has one forms a cross group, numbered by host.
 
 use crate::{hosts::HostSlots, slurm};
@@ -118,6 +119,34 @@ impl WorldPlan {
             }
         }
         Ok(WorldPlan { hosts, n_servers, has_evaluator: false })
+    }
+
+    /// The same ranks on each host, where servers are dealt to hosts in turn, as long as every host keeps a worker (PLACE-5).
+    #[must_use]
+    pub fn spread_servers(self) -> WorldPlan {
+        let mut serves = vec![0; self.hosts.len()];
+        let mut left = self.n_servers;
+        while left > 0 {
+            let before = left;
+            for (n, host) in serves.iter_mut().zip(&self.hosts) {
+                let has_room = *n + 1 < host.ranks.len() as u32;
+                if has_room && left > 0 {
+                    (*n, left) = (*n + 1, left - 1);
+                }
+            }
+            if left == before {
+                return self;
+            }
+        }
+        let (mut worker, mut server) = (0, self.n_workers());
+        let dealt = |(host, n): (&HostRanks, u32)| {
+            let n_workers = host.ranks.len() as u32 - n;
+            let ranks = (worker..worker + n_workers).chain(server..server + n).collect();
+            (worker, server) = (worker + n_workers, server + n);
+            HostRanks { name: host.name.clone(), ranks }
+        };
+        let hosts = self.hosts.iter().zip(serves).map(dealt).collect();
+        WorldPlan { hosts, ..self }
     }
 
     /// The same world with an evaluator beside it.
@@ -284,6 +313,22 @@ mod tests {
         );
         let error = WorldPlan::fill_with(&hosts(&[2]), 2, 2, "-H").unwrap_err().to_string();
         assert_eq!(error, "--servers 2 leaves no worker among 2 ranks; lower it, or raise -np");
+    }
+
+    /// PLACE-5.
+    #[test]
+    fn servers_are_dealt_to_hosts_in_turn() {
+        let spread = |slots: &[u32], n_ranks, n_servers| -> Vec<Vec<u32>> {
+            let plan =
+                WorldPlan::fill_with(&hosts(slots), n_ranks, n_servers, "-H").unwrap().spread_servers();
+            assert_eq!((plan.n_ranks(), plan.n_servers()), (n_ranks, n_servers));
+            plan.hosts().iter().map(|host| host.ranks.clone()).collect()
+        };
+        assert_eq!(spread(&[3, 3], 6, 2), [[0, 1, 4], [2, 3, 5]]);
+        assert_eq!(spread(&[3, 3], 6, 3), [vec![0, 3, 4], vec![1, 2, 5]]);
+        assert_eq!(spread(&[1, 4], 5, 3), [vec![0], vec![1, 2, 3, 4]], "every host keeps a worker");
+        assert_eq!(spread(&[1, 2, 1], 4, 2), [vec![0], vec![1, 2], vec![3]], "there is no room for that");
+        assert_eq!(spread(&[2, 2], 4, 0), [[0, 1], [2, 3]]);
     }
 
     #[test]

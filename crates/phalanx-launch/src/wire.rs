@@ -50,6 +50,8 @@ pub struct Prepare {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RankStart {
     pub rank: Rank,
+    /// Its own command, where it does not run that of all.
+    pub argv: Option<Vec<Vec<u8>>>,
     /// Whether it reads what the launcher reads.
     pub reads: bool,
     /// The cores that a rank file names.

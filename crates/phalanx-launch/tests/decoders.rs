@@ -57,6 +57,7 @@ fn decoded<T: Serialize + DeserializeOwned>(seed: u64, messages: &[T]) -> u64 {
 fn whatever_a_launcher_says_is_an_order_or_an_error() {
     let rank = |rank| RankStart {
         rank: Rank(rank),
+        argv: Some(vec![b"phalanx".to_vec(), b"serve".to_vec()]),
         reads: true,
         cores: Some(NamedCores {
             place: "a.rf line 3".into(),

@@ -20,6 +20,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use travel::Travel;
 
 /// How often a waiting caller asks whether waiting still makes sense.
 const LOOK: Duration = Duration::from_millis(20);
@@ -140,34 +141,30 @@ impl Mpi {
 
     /// `MPI_Allreduce`, in place.
     pub fn allreduce(&mut self, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<(), MpiError> {
-        self.reduce(data, dtype, op, false)
-    }
-
-    /// `MPI_Reduce_scatter` along each tier going up, `MPI_Allgatherv` coming down, in place.
-    pub fn allreduce_along(&mut self, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<(), MpiError> {
-        self.reduce(data, dtype, op, true)
-    }
-
-    fn reduce(&mut self, data: &mut [u8], dtype: DType, op: ReduceOp, along: bool) -> Result<(), MpiError> {
-        op.check(dtype, 1.0, 1.0)?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        let travel = travel::Travel::of(dtype, op);
-        let sent = travel.outward(data);
-        let doing = if along { "MPI_Reduce_scatter" } else { "MPI_Allreduce" };
-        let came = self.ask(doing, move |library| {
-            let mut sent = sent;
-            if along {
-                library.climb(&mut sent, travel.kind, travel.op)?;
-                return Ok(sent);
-            }
+        let Some((travel, sent)) = outward(data, dtype, op)? else { return Ok(()) };
+        let came = self.ask("MPI_Allreduce", move |library| {
             let mut came = vec![0; sent.len()];
             library.allreduce(&sent, &mut came, travel.kind, travel.op)?;
             Ok(came)
         })?;
         travel.homeward(&came, self.size, data);
         Ok(())
+    }
+
+    /// `MPI_Reduce_scatter` along each tier going up, `MPI_Allgatherv` coming down, in place. How long each tier took.
+    pub fn allreduce_along(
+        &mut self,
+        data: &mut [u8],
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Result<Vec<Duration>, MpiError> {
+        let Some((travel, mut sent)) = outward(data, dtype, op)? else { return Ok(Vec::new()) };
+        let (came, took) = self.ask("MPI_Reduce_scatter", move |library| {
+            let took = library.climb(&mut sent, travel.kind, travel.op)?;
+            Ok((sent, took))
+        })?;
+        travel.homeward(&came, self.size, data);
+        Ok(took)
     }
 
     fn ask<T: Send + 'static>(
@@ -199,6 +196,13 @@ impl Drop for Mpi {
         }
         drop(self.jobs.take());
     }
+}
+
+/// How a reduction travels, and what is sent; nothing where there is nothing to reduce.
+fn outward(data: &[u8], dtype: DType, op: ReduceOp) -> Result<Option<(Travel, Vec<u8>)>, MpiError> {
+    op.check(dtype, 1.0, 1.0)?;
+    let travel = Travel::of(dtype, op);
+    Ok((!data.is_empty()).then(|| (travel, travel.outward(data))))
 }
 
 fn wait<T>(told: &std::sync::mpsc::Receiver<T>, patience: &GoOn, doing: &'static str) -> Result<T, MpiError> {

@@ -7,7 +7,10 @@ use crate::{
 };
 use libloading::os::unix::{Library as Shared, RTLD_GLOBAL, RTLD_NOW};
 use phalanx_core::Rank;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    time::{Duration, Instant},
+};
 
 const SUCCESS: c_int = 0;
 /// `MPI_THREAD_MULTIPLE`, in both.
@@ -252,9 +255,14 @@ impl Library {
         either!(self, calls => pieces.into_iter().try_for_each(|(from, to)| calls.allreduce(from, to, kind, op)))
     }
 
-    pub fn climb(&mut self, data: &mut [u8], kind: MpiType, op: MpiOp) -> Result<(), MpiError> {
+    /// How long each tier took.
+    pub fn climb(&mut self, data: &mut [u8], kind: MpiType, op: MpiOp) -> Result<Vec<Duration>, MpiError> {
         let mut pieces = data.chunks_mut(PIECE * kind.size());
-        either!(self, calls => pieces.try_for_each(|piece| calls.climb(0, piece, kind, op)))
+        either!(self, calls => {
+            let mut took = vec![Duration::ZERO; calls.tiers.len()];
+            pieces.try_for_each(|piece| calls.climb(0, piece, (kind, op), &mut took))?;
+            Ok(took)
+        })
     }
 
     pub fn end(&mut self) -> Result<(), MpiError> {
@@ -390,20 +398,27 @@ impl<H: Copy> Calls<H> {
     }
 
     /// Reduces this rank's share of `data` along a tier, what lies above on that share, and gathers all shares.
-    fn climb(&self, tier: usize, data: &mut [u8], kind: MpiType, op: MpiOp) -> Result<(), MpiError> {
+    fn climb(
+        &self,
+        tier: usize,
+        data: &mut [u8],
+        (kind, op): (MpiType, MpiOp),
+        took: &mut [Duration],
+    ) -> Result<(), MpiError> {
         let Some(&Tier { comm, place, n }) = self.tiers.get(tier) else { return Ok(()) };
         if data.is_empty() {
             // So it is on all ranks of the group, and of those above.
             return Ok(());
         }
         if n == 1 {
-            return self.climb(tier + 1, data, kind, op);
+            return self.climb(tier + 1, data, (kind, op), took);
         }
         let (counts, displs) = shares(data.len() / kind.size(), n);
         let share_bytes = counts[place] as usize * kind.size();
         // Never without an element: the address of an empty vector is what Open MPI takes for MPI_IN_PLACE.
         let mut room = vec![0u8; share_bytes.max(kind.size())];
         let share = &mut room[..share_bytes];
+        let began = Instant::now();
         // SAFETY: `data` holds the sum of the counts, `share` this rank's own, both in elements of this type; all live until the call returns.
         let status = unsafe {
             (self.reduce_scatter)(
@@ -416,7 +431,9 @@ impl<H: Copy> Calls<H> {
             )
         };
         self.judge("MPI_Reduce_scatter", status)?;
-        self.climb(tier + 1, share, kind, op)?;
+        took[tier] += began.elapsed();
+        self.climb(tier + 1, share, (kind, op), took)?;
+        let began = Instant::now();
         // SAFETY: as above, the other way round; places and counts lie inside `data`.
         let status = unsafe {
             (self.allgatherv)(
@@ -430,6 +447,7 @@ impl<H: Copy> Calls<H> {
                 comm,
             )
         };
+        took[tier] += began.elapsed();
         self.judge("MPI_Allgatherv", status)
     }
 

@@ -97,6 +97,9 @@ pub struct CheckError {
 /// What the baseline is without MPI.
 pub const GATHERED: &str = "all inputs gathered and reduced as f64 in rank order";
 
+/// What a dump names instead of ways where MPI_Allreduce gave the result.
+pub const BY_MPI: &str = "MPI_Allreduce";
+
 /// What a result is compared with.
 #[derive(Clone, Copy, Debug)]
 pub enum Against<'a> {
@@ -266,6 +269,7 @@ pub struct DumpHead<'a> {
     pub dtype: &'a str,
     pub op: &'a str,
     pub tiers: &'a str,
+    /// How the result came about: one way for each tier.
     pub ways: &'a str,
     pub baseline: &'a str,
     pub rtol: f64,

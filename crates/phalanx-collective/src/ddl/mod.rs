@@ -26,13 +26,15 @@ pub use baseline::Baseline;
 pub use check::{CheckError, Tolerance};
 pub use options::{DdlOptions, Mode, ModeLetter, OptionsError};
 pub use rebind::{Rebinder, SlowStreak};
-pub use report::{Iterations, TierLine, TierReport};
+use report::BY_MPI;
+pub use report::{IterationDumps, TierLine, TierReport, greeting};
 use setup::explores;
 pub use setup::{DdlWish, settle};
 
 use crate::{
     ArenaVec, Communicator, Error, ExploreError, Meter, bytes,
     engine::{Engine, EngineError, EngineTensor, Request},
+    explore::ExploredWays,
     plan::Wiring,
 };
 use check::{Against, DumpHead, RECORD};
@@ -135,13 +137,34 @@ pub fn wire(communicator: &mut Communicator, told: &DdlWish<'_>) -> Result<(DdlO
     Ok(settled)
 }
 
-/// What the tiers of a communicator do after [`wire`].
-pub fn used_ways(communicator: &Communicator, wiring: &Wiring) -> Vec<&'static str> {
-    if communicator.climbs_by_mpi() {
-        return vec!["mpi"; wiring.n_tiers()];
+/// What the tiers of a communicator do after [`wire`]: names of ways, or `mpi`. Where they are explored it changes, and is `exploring` until all sizes
+/// that have come are settled, and `several` where these have different ways.
+#[derive(Clone, Debug)]
+pub enum UsedWays {
+    Fixed(Vec<&'static str>),
+    Explored(ExploredWays),
+}
+
+impl UsedWays {
+    pub fn new(communicator: &Communicator, wiring: &Wiring) -> UsedWays {
+        if communicator.climbs_by_mpi() {
+            return UsedWays::Fixed(vec![BY_MPI; wiring.n_tiers()]);
+        }
+        if let Some(kept) = communicator.kept() {
+            return UsedWays::Explored(kept);
+        }
+        let has_arena = communicator.world().config().transport == Transport::Auto;
+        let used = wiring.used(communicator.topology(), has_arena);
+        UsedWays::Fixed(used.into_iter().map(Way::name).collect())
     }
-    let has_arena = communicator.world().config().transport == Transport::Auto;
-    wiring.used(communicator.topology(), has_arena).into_iter().map(Way::name).collect()
+
+    /// One name for each tier.
+    pub fn now(&self) -> Vec<&'static str> {
+        match self {
+            UsedWays::Fixed(names) => names.clone(),
+            UsedWays::Explored(kept) => kept.now(),
+        }
+    }
 }
 
 /// One process has one DDL, as in DDL itself: its second Init is an error. Relaxed would do; it guards nothing else.
@@ -154,10 +177,10 @@ pub struct Ddl {
     options: DdlOptions,
     wiring: Wiring,
     meter: Arc<Meter>,
-    iterations: Iterations,
+    iteration_dumps: IterationDumps,
     rebinder: Rebinder,
     local_rank: u32,
-    used: Vec<&'static str>,
+    used: UsedWays,
     baseline: Baseline,
     dumps: PathBuf,
     /// Whether it is the one of this process.
@@ -190,11 +213,15 @@ impl Ddl {
     /// The same over a communicator that is there already; a process may have several.
     pub fn over(mut communicator: Communicator, told: &DdlWish<'_>) -> Result<Ddl, DdlError> {
         let (options, wiring) = wire(&mut communicator, told)?;
-        let used = used_ways(&communicator, &wiring);
+        let used = UsedWays::new(&communicator, &wiring);
+        let place = (communicator.rank(), communicator.topology().n_hosts());
+        if let Some(text) = greeting(&options, &wiring, &used.now(), place) {
+            phalanx_net::voice::warn(&text);
+        }
         let baseline = Baseline::new(communicator.mpi_version(), options.is_by_mpi());
         let (meter, local_rank) = (communicator.meter(), communicator.local_rank());
         meter.take_times(options.dump_iter > 0);
-        let iterations = Iterations::new(options.dump_iter);
+        let iteration_dumps = IterationDumps::new(options.dump_iter);
         let rebinder = Rebinder::new(options.rebind_iter);
         let engine = Some(Engine::start(communicator)?);
         let (dumps, is_the_one) = (PathBuf::new(), false);
@@ -203,7 +230,7 @@ impl Ddl {
             options,
             wiring,
             meter,
-            iterations,
+            iteration_dumps,
             rebinder,
             local_rank,
             used,
@@ -304,10 +331,11 @@ impl Ddl {
         if let Some(tolerance) = manner.check {
             request = request.checked(tolerance.rtol, tolerance.atol.unwrap_or(-1.0));
         }
-        let began = self.iterations.begin(name);
+        let began = self.iteration_dumps.begin(name);
         let rebind_began = self.rebinder.begin(name);
         let result =
             self.engine().submit(request)?.wait().map_err(|why| no_mpi("Manner { mpi: true }", why))?;
+        self.iteration_dumps.end(began);
         copy_back(result.tensors, data);
         let told = self.rebinder.end(rebind_began);
         if let (Some(tolerance), Some(inputs)) = (manner.check, inputs) {
@@ -317,9 +345,7 @@ impl Ddl {
                 self.compare(&name, input, bytes::of(output), (op, manner.mpi), tolerance)?;
             }
         }
-        if self.iterations.end(began) {
-            self.dump()?;
-        }
+        self.dump_if_due()?;
         if let Some(told) = told {
             let all = self.gather("ddl.rebind".into(), told)?.into_vec::<f64>().expect("words are numbers");
             let me = self.rank();
@@ -371,7 +397,7 @@ impl Ddl {
             dtype: T::DTYPE.name(),
             op: op.name(),
             tiers: &self.wiring.grid.tiers().to_string(),
-            ways: &self.used.join(","),
+            ways: &if by_mpi { check::BY_MPI.to_string() } else { self.used.now().join(",") },
             baseline: &baseline,
             rtol: tolerance.rtol,
             error: &error.to_string(),
@@ -388,18 +414,20 @@ impl Ddl {
     /// Bytes, messages and times of each tier so far, on this rank.
     pub fn report(&self) -> TierReport {
         let baseline = self.baseline.last();
-        TierReport { baseline, ..TierReport::new(&self.wiring, &self.used, &self.meter.read()) }
+        TierReport { baseline, ..TierReport::new(&self.wiring, &self.used.now(), &self.meter.read()) }
     }
 
     /// Rank 0 says where the time of the last iterations went, and who came last.
-    fn dump(&mut self) -> Result<(), DdlError> {
-        let report = self.report();
-        let all = self.gather("ddl.dump".into(), report.words(&self.iterations))?;
-        let all = all.into_vec::<f64>().expect("words are numbers");
+    fn dump_if_due(&mut self) -> Result<(), DdlError> {
+        let Ddl { iteration_dumps, wiring, used, meter, .. } = self;
+        let sent = || TierReport::new(wiring, &used.now(), &meter.read());
+        let Some(words) = iteration_dumps.due(sent) else { return Ok(()) };
+        let all = self.gather("ddl.dump".into(), words)?.into_vec::<f64>().expect("words are numbers");
+        let sent = TierReport::new(&self.wiring, &self.used.now(), &self.meter.read());
+        let text = self.iteration_dumps.shown(&all, sent);
         if self.rank() == Rank::ZERO {
-            phalanx_net::voice::warn(&report.shown(&self.iterations, &all));
+            phalanx_net::voice::warn(&text);
         }
-        self.iterations.reset();
         Ok(())
     }
 

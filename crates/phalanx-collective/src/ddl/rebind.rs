@@ -3,7 +3,7 @@
 //! - REBIND-1: a rank is slow in a check if all others waited for it, for a tenth of the time or more; what happens between two checks decides nothing.
 //! - REBIND-2: a rank moves to as many cores as it had, the least busy ones among those that it did not have and may use.
 
-use super::report::Iterations;
+use super::report::{Iterations, Turn};
 use phalanx_core::Rank;
 use phalanx_net::cores;
 use std::{collections::BTreeMap, time::Instant};
@@ -82,7 +82,8 @@ impl Rebinder {
 
     /// It has ended. What this rank tells the others, if it is time for a check.
     pub fn end(&mut self, began: Instant) -> Option<Vec<f64>> {
-        let is_due = self.iterations.end(began);
+        self.iterations.end(began);
+        let is_due = self.iterations.take_turn() == Turn::Due;
         is_due
             .then(|| vec![self.iterations.in_calls().as_secs_f64(), self.iterations.elapsed().as_secs_f64()])
     }

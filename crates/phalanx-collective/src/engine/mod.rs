@@ -75,6 +75,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     control: Option<JoinHandle<()>>,
     mover: Option<JoinHandle<Communicator>>,
+    /// Whether its communicator was given a shape, by the settings or by DDL.
+    is_shaped: bool,
 }
 
 impl Engine {
@@ -107,8 +109,7 @@ impl Engine {
     /// algorithm and on the place of the element.
     pub fn sums_by_rank(&self) -> bool {
         let (world, config) = (&self.shared.world, self.shared.world.config());
-        let is_fixed =
-            config.algorithm.is_none() && config.autotune == Autotune::Off && config.tiers.is_none();
+        let is_fixed = config.algorithm.is_none() && config.autotune == Autotune::Off && !self.is_shaped;
         let is_one_arena =
             world.topology().n_hosts() == 1 && world.arena().is_some() && config.transport != Transport::Tcp;
         self.size() <= 2 || is_fixed && is_one_arena

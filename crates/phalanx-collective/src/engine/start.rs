@@ -30,14 +30,16 @@ impl Engine {
             .iter()
             .map(|ranks| well_formed(ranks, communicator.size()))
             .collect::<Result<_, _>>()?;
-        let world = communicator.world_arc();
+        let (world, is_shaped) = (communicator.world_arc(), communicator.wiring().is_some());
         let shared = Shared::new(world.clone(), options).map_err(|error| {
             world.doom(error.doom(world.rank()));
             Error::from(error)
         })?;
         let shared = Arc::new(shared);
         match begin(&shared, communicator, &sets) {
-            Ok((control, mover)) => Ok(Engine { shared, control: Some(control), mover: Some(mover) }),
+            Ok((control, mover)) => {
+                Ok(Engine { shared, control: Some(control), mover: Some(mover), is_shaped })
+            }
             Err(error) => Err(undo(&shared, error)),
         }
     }

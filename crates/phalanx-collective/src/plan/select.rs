@@ -143,7 +143,10 @@ fn direct_first(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::step::Layout, *};
+    use super::{
+        super::step::{Layout, Step},
+        *,
+    };
     use phalanx_core::{Rank, Topology};
     use std::sync::Arc;
 
@@ -209,6 +212,31 @@ mod tests {
         );
         assert_eq!([64, 4 << 10].map(|b| choice(&[1, 1], b)), ["doubling", "halving"]);
         assert_eq!(choice(&[1, 1, 1], 64 << 10), "ring");
+    }
+
+    /// All but a call's last segment, which has what is left.
+    #[test]
+    fn segments_overlap_only_where_their_messages_are_worth_a_round_trip() {
+        let mut overlapped = Vec::new();
+        for n_hosts in [2, 4, 8, 12, 16, 32, 128] {
+            let request = request(CollectiveOp::Allreduce, &vec![8; n_hosts], 64 << 20);
+            let algorithm = select(&request);
+            if algorithm.name() != "tiers-overlapped" {
+                continue;
+            }
+            overlapped.push(n_hosts);
+            let draft = algorithm.draft(&request, Rank::ZERO);
+            let sent = draft.steps.flat_map(|step| match step {
+                Step::Exchange { sends, .. } => sends.iter().map(|send| send.src.len).collect::<Vec<_>>(),
+                _ => Vec::new(),
+            });
+            let sent: Vec<u64> = sent.collect();
+            let all_but_last = &sent[..sent.len() - 2 * (n_hosts - 1)];
+            assert!(!all_but_last.is_empty());
+            let least = all_but_last.iter().min().copied().unwrap_or(0);
+            assert!(least >= OVERLAP_MESSAGE_BYTES, "{n_hosts} hosts: messages of {least} bytes");
+        }
+        assert_eq!(overlapped, [2, 4, 8, 12], "of hosts with 8 ranks");
     }
 
     /// Ways that were asked for count on one host, too.

@@ -137,7 +137,8 @@ fn start_rank(prepare: &Prepare, rank: &RankStart, local_rank: usize) -> io::Res
     for (name, value) in DEFAULTS {
         env.entry(name.into()).or_insert_with(|| value.into());
     }
-    let argv: Vec<OsString> = prepare.argv.iter().map(|a| OsString::from_vec(a.clone())).collect();
+    let argv: Vec<OsString> =
+        rank.argv.as_ref().unwrap_or(&prepare.argv).iter().map(|a| OsString::from_vec(a.clone())).collect();
     spawn::spawn(spawn::RankProcess {
         argv: &argv,
         cwd: Path::new(OsStr::from_bytes(&prepare.cwd)),

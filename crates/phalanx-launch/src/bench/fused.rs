@@ -12,8 +12,9 @@ const SMALL_BYTES: usize = 64 << 10;
 const WARM: usize = 3;
 const MAX_PASSES: usize = 1000;
 
+/// Some tensors that travelled, and how long that took.
 #[derive(Serialize)]
-struct Row {
+pub struct TensorRow {
     what: &'static str,
     np: u32,
     tensors: usize,
@@ -58,28 +59,33 @@ pub fn run(seconds: f64, json: bool) -> Result<(), BenchError> {
     }
     if ddl.rank() == Rank::ZERO {
         let bytes = sizes.iter().sum::<usize>() * 4;
-        let row = |what, times: Vec<f64>| Row::new(what, ddl.size(), (sizes.len(), bytes), times);
+        let row = |what, times: Vec<f64>| TensorRow::new(what, ddl.size(), (sizes.len(), bytes), times);
         print(&[row("allreduce_n", fused), row("allreduce each", single)], json);
     }
     Ok(ddl.finalize()?)
 }
 
-fn timed(call: impl FnOnce() -> Result<(), DdlError>) -> Result<f64, DdlError> {
+pub fn timed(call: impl FnOnce() -> Result<(), DdlError>) -> Result<f64, DdlError> {
     let began = Instant::now();
     call()?;
     Ok(began.elapsed().as_secs_f64())
 }
 
-impl Row {
-    fn new(what: &'static str, np: u32, (tensors, bytes): (usize, usize), mut times: Vec<f64>) -> Row {
+impl TensorRow {
+    pub fn new(
+        what: &'static str,
+        np: u32,
+        (tensors, bytes): (usize, usize),
+        mut times: Vec<f64>,
+    ) -> TensorRow {
         times.sort_by(f64::total_cmp);
         let us = |seconds: f64| (seconds * 1e9).round() / 1e3;
         let (median_us, min_us) = (us(times[(times.len() - 1) / 2]), us(times[0]));
-        Row { what, np, tensors, bytes, median_us, min_us, calls: times.len() }
+        TensorRow { what, np, tensors, bytes, median_us, min_us, calls: times.len() }
     }
 }
 
-fn print(rows: &[Row], json: bool) {
+pub fn print(rows: &[TensorRow], json: bool) {
     let table = TextTable::new(&[
         left("what", 16),
         right("tensors", 8),

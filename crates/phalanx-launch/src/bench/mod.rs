@@ -2,6 +2,7 @@
 //!
 //! A rank of a world measures; otherwise the command starts a world of its own.
 
+mod ddl;
 mod engine;
 mod fused;
 mod measure;
@@ -91,6 +92,10 @@ enum BenchError {
 fn run(args: &BenchArgs, cases: &[Case]) -> Result<(), BenchError> {
     if args.fused {
         return fused::run(args.seconds, args.json);
+    }
+    if args.ddl {
+        let sizes: Vec<u64> = cases.iter().map(|case| case.bytes).collect();
+        return ddl::run(&sizes, args.calls, args.json);
     }
     let mut comm = Communicator::from_env()?;
     if args.engine {

@@ -67,8 +67,12 @@ pub struct BenchArgs {
     pub traffic: bool,
 
     /// Measure DDL's AllReduceN instead: the tensors of ResNet-50 below 64 KB in one call, and in one call each
-    #[arg(long, conflicts_with = "engine")]
+    #[arg(long, conflicts_with_all = ["engine", "ddl"])]
     pub fused: bool,
+
+    /// Measure DDL's AllReduce instead, of f32, with the options of DDL_OPTIONS; of --calls (32) of each size the last quarter counts
+    #[arg(long, conflicts_with_all = ["engine", "ops", "dtype", "buffers", "reduce", "traffic"])]
+    pub ddl: bool,
 
     /// Measure the engine instead: the tensors of ResNet-50 one by one, one small tensor, and a first step, which is negotiated
     #[arg(long)]

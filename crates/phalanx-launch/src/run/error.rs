@@ -5,7 +5,7 @@ use crate::{
     hosts::HostError, limits::Shortage, place::PlaceError, rankfile::BadRankFile, rsh::RshError,
     slurm::SlurmError, wire::StartRefusal,
 };
-use phalanx_core::ConfigError;
+use phalanx_core::{ConfigError, topology::TopologyError};
 use phalanx_net::{nodes::NodeError, resources::ResourceError, socket::AddressError};
 use std::{io, path::PathBuf};
 
@@ -31,6 +31,8 @@ pub enum LaunchError {
     Resources(#[from] ResourceError),
     #[error("{host}:{port} names a port, which only ssh is told; write the port into the template of --rsh")]
     PortOfResource { host: String, port: u16 },
+    #[error("--serve is what the servers of --servers N run; write --servers N as well, or leave it out")]
+    NobodyServes,
     #[error("-x {name}: not set here; write -x {name}=VALUE or leave it out")]
     Extra { name: String },
     #[error("-x {spec:?} names no variable; write -x NAME or -x NAME=VALUE")]
@@ -71,6 +73,8 @@ pub enum LaunchError {
     StartTimeout { hosts: String, seconds: f64 },
     #[error("{flag} {rank}: the world has ranks 0 to {}; name one of them, or raise -np", n_ranks - 1)]
     NoSuchRank { flag: &'static str, rank: u32, n_ranks: u32 },
+    #[error("--tiers: {0}; write a shape of as many ranks, or change -np")]
+    Tiers(TopologyError),
     #[error("a world has at most {most} ranks, not {n_ranks}; lower -np")]
     LargeWorld { n_ranks: u32, most: u32 },
     #[error(
@@ -124,7 +128,9 @@ impl LaunchError {
             | LaunchError::Interface(_) => 2,
             LaunchError::LargeWorld { .. }
             | LaunchError::CrowdedHost { .. }
-            | LaunchError::NoSuchRank { .. } => 2,
+            | LaunchError::Tiers(_)
+            | LaunchError::NoSuchRank { .. }
+            | LaunchError::NobodyServes => 2,
             LaunchError::Refused { refusal, .. } => match refusal {
                 StartRefusal::NotFound { .. } | StartRefusal::NoInterpreter { .. } => 127,
                 StartRefusal::NotExecutable { .. } => 126,

@@ -28,7 +28,7 @@ use crate::{
     slurm,
     wire::{Hidden, Prepare, RankStart, ToAgent},
 };
-use phalanx_core::{Config, ConfigError, Encrypt, Rank};
+use phalanx_core::{Config, ConfigError, Encrypt, Rank, TaskRole};
 use phalanx_net::{
     Terms, nodes,
     secret::{LEN, Secret},
@@ -55,7 +55,14 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
         Some(file) => plan_of_file(args, file, reach.as_ref())?,
         None => plan(args, gathered, reach.as_ref())?,
     };
+    if args.serve && args.servers == 0 {
+        return Err(LaunchError::NobodyServes);
+    }
+    // A rank file says itself where each is.
+    let plan = if args.serve && file.is_none() { plan.spread_servers() } else { plan };
     check_named_ranks(args, plan.n_ranks())?;
+    let fits = args.tiers.as_ref().map_or(Ok(()), |tiers| tiers.check(plan.n_workers()));
+    fits.map_err(LaunchError::Tiers)?;
     let exes = exes(&args.hosts);
     let this = here();
     let names: Vec<&str> = plan.hosts().iter().map(|host| host.name.as_str()).collect();
@@ -153,6 +160,7 @@ pub fn start(args: &RunArgs, gathered: Option<&Gathered>) -> Result<Job, LaunchE
                 args,
                 &ports,
                 (devices(reach.as_ref(), &plan, host), file.as_ref()),
+                args.serve.then(|| serving(route, &exes)),
             ),
             bind: args.bind,
         })));
@@ -301,6 +309,12 @@ fn argv(args: &RunArgs, cwd: &Path, route: &Route, exes: &Exes) -> Vec<Vec<u8>> 
     words.into_iter().map(OsStringExt::into_vec).collect()
 }
 
+/// What servers run with `--serve`.
+fn serving(route: &Route, exes: &Exes) -> Vec<Vec<u8>> {
+    let exe = if route.is_remote() { &exes.remote } else { &exes.here };
+    vec![exe.clone().into_os_string().into_vec(), b"serve".to_vec()]
+}
+
 /// Ranks that flags name must be there.
 fn check_named_ranks(args: &RunArgs, n_ranks: u32) -> Result<(), LaunchError> {
     let reads = match args.stdin {
@@ -339,6 +353,16 @@ pub fn extra(args: &RunArgs) -> Result<Env, LaunchError> {
         let why = "--insecure-plaintext says never; leave one of the two out".into();
         return Err(ConfigError::Bad { name: "PHALANX_ENCRYPT", value, why }.into());
     }
+    if let Some(tiers) = &args.tiers {
+        let other = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+            name == b"PHALANX_TIERS" && *value != tiers.to_string().into_bytes()
+        };
+        if let Some((_, value)) = extra.iter().find(other) {
+            let value = String::from_utf8_lossy(value).into_owned();
+            let why = format!("--tiers says {tiers}; leave one of the two out").into();
+            return Err(ConfigError::Bad { name: "PHALANX_TIERS", value, why }.into());
+        }
+    }
     Ok(extra)
 }
 
@@ -376,6 +400,7 @@ fn ranks(
     args: &RunArgs,
     ports: &[u16],
     (devices, file): (Option<&str>, Option<&RankFile>),
+    serving: Option<Vec<Vec<u8>>>,
 ) -> Vec<RankStart> {
     let of_cluster =
         |rank| args.tf_config.then(|| ("TF_CONFIG".to_string(), environment::tf_config(plan, rank, ports)));
@@ -391,11 +416,12 @@ fn ranks(
         // All devices of the host, in the order of the file: local rank i takes the i-th, as `set_device(local_rank())` does.
         env.extend(devices.map(|devices| ("CUDA_VISIBLE_DEVICES".to_string(), devices.to_string())));
         let cores = file.and_then(|file| file.ranks[rank as usize].cores.clone());
-        RankStart { rank: Rank(rank), reads: args.stdin.is(rank), cores, env }
+        let argv = serving.clone().filter(|_| plan.role(Rank(rank)) == TaskRole::Server);
+        RankStart { rank: Rank(rank), argv, reads: args.stdin.is(rank), cores, env }
     };
     let beside = evaluator.map(|rank| {
         let env = environment::of_evaluator(plan, &host.name).into_iter().chain(of_cluster(rank));
-        RankStart { rank, reads: false, cores: None, env: env.collect() }
+        RankStart { rank, argv: None, reads: false, cores: None, env: env.collect() }
     });
     host.ranks.iter().map(|&rank| start(rank)).chain(beside).collect()
 }

@@ -36,6 +36,20 @@ fn encryption_is_asked_for_in_known_words_and_in_one_way() {
 }
 
 #[test]
+fn a_shape_is_refused_before_anything_starts() {
+    let shape = "is not a shape like 8, 4x3 or 4x8x2 (one to four positive numbers joined by x)";
+    for bad in ["4x", "0", "2x0", "1x1x1x1x4", "four", ""] {
+        fails(&["-np", "4", "--tiers", bad, "echo", "started"], 2, &[&format!("{bad:?} {shape}")]);
+    }
+    let wrong = "--tiers: shape 4x3 holds 12 ranks, but the world has 4; write a shape of as many ranks, or change -np";
+    fails(&["-np", "4", "--tiers", "4x3", "echo", "started"], 2, &[wrong]);
+    let both = ["-np", "4", "--tiers", "2x2", "-x", "PHALANX_TIERS=4", "echo", "started"];
+    fails(&both, 2, &["PHALANX_TIERS=\"4\" cannot be used: --tiers says 2x2; leave one of the two out"]);
+    let done = run(&["-np", "2", "--tiers", "2", "sh", "-c", "echo is $PHALANX_TIERS"]);
+    assert_eq!(done.stdout.matches("is 2").count(), 2, "{}", done.stderr);
+}
+
+#[test]
 fn the_number_may_stand_next_to_its_flag() {
     let done = run(&["-np2", "echo", "-np3"]);
     assert_eq!((done.code, done.stdout.matches("-np3").count()), (Some(0), 2), "{}", done.stderr);

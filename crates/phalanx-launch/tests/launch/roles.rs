@@ -1,6 +1,9 @@
 //! Servers and an evaluator beside the workers, and `phalanx train`.
 
-use crate::launch::support::{Running, TempDir, finish, kill, phalanx, run};
+use crate::launch::{
+    netns::binary,
+    support::{Running, TempDir, finish, kill, phalanx, run},
+};
 use phalanx_net::task::job_began;
 use std::{fs, process::Stdio, time::SystemTime};
 
@@ -32,6 +35,24 @@ fn every_process_is_told_its_role() {
         "{}",
         done.stderr
     );
+}
+
+/// Servers of tables need no program: they run phalanx itself, and end when the workers have left.
+#[test]
+fn servers_run_phalanx_serve_and_refusals_say_how_to_start_it() {
+    let work = [&binary(), "bench", "--json", "--sizes", "4", "--seconds", "0.01"];
+    let done = run(&[&["-np", "2", "--servers", "2", "--serve"], &work[..]].concat());
+    assert_eq!((done.code, done.stderr.contains("phalanx serve")), (Some(0), false), "{}", done.stderr);
+    let alone = finish(&mut phalanx(&["serve"]));
+    assert_eq!(alone.code, Some(2), "{}", alone.stderr);
+    assert!(
+        alone.stderr.contains("start it with `phalanx run -np N --servers M --serve -- COMMAND`"),
+        "{}",
+        alone.stderr
+    );
+    let nobody = run(&["-np", "2", "--serve", "true"]);
+    assert_eq!(nobody.code, Some(2));
+    assert!(nobody.stderr.contains("write --servers N as well"), "{}", nobody.stderr);
 }
 
 /// By this an evaluator tells the end of its own job from that of an earlier one (FOLLOW-3).

@@ -24,14 +24,15 @@ impl Carrier {
         let (wire, scale) = (spec.wire, Scale { pre: spec.prescale, post: spec.postscale });
         let op = match spec.reduce {
             ReduceRule::Op(op) => op,
+            ReduceRule::Adasum if comm.climbs_by_mpi() => return Err(mpi::no_adasum()),
             ReduceRule::Adasum => return adasum::allreduce(comm, loads, scale),
         };
-        if spec.by_mpi || (comm.climbs_by_mpi() && wire.is_none() && scale == Scale::default()) {
+        if spec.by_mpi || comm.climbs_by_mpi() {
             let along = !spec.by_mpi;
-            return mpi::allreduce(comm, loads, op, along);
+            return mpi::allreduce(comm, loads, (op, scale, wire), along);
         }
         for (dtype, pieces) in by_type(loads) {
-            let travels_as = wire.filter(|_| matches!(dtype, DType::F32 | DType::F64)).unwrap_or(dtype);
+            let travels_as = narrowed(dtype, wire);
             let ratio = dtype.size() / travels_as.size();
             let (large, small): (Vec<Piece>, Vec<Piece>) =
                 pieces.into_iter().partition(|p| p.n_bytes >= self.direct_bytes && travels_as == dtype);
@@ -139,6 +140,11 @@ impl Carrier {
         }
         Ok(())
     }
+}
+
+/// The type in which elements travel, where a narrower one was agreed on.
+pub(super) fn narrowed(dtype: DType, wire: Option<DType>) -> DType {
+    wire.filter(|_| matches!(dtype, DType::F32 | DType::F64)).unwrap_or(dtype)
 }
 
 fn together(memory: &mut [u8]) -> Hands<'_> {

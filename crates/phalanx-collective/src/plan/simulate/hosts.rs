@@ -1,4 +1,7 @@
 //! How far apart two ranks are, and what their hosts can send and receive.
+//!
+//! What a host sends waits in one queue, what it receives in another, each served in order. A message that has begun to leave waits for the port of
+//! the other host in the switch, so the host behind it goes on with its next message: no port is idle while something waits for it.
 
 use super::super::PlanRequest;
 use phalanx_core::Rank;
@@ -31,18 +34,26 @@ impl<'a> Hosts<'a> {
         self.request.tier_between(a, b)
     }
 
-    /// Sends for `us` as soon as both ends can from `now_us` on; returns when it is sent.
-    pub fn occupy(&mut self, tier: usize, (from, to): (Rank, Rank), now_us: f64, us: f64) -> f64 {
-        let (ports, from, to) = if tier == 0 {
-            (&mut self.rank_ports, from.index(), to.index())
+    fn ports(&mut self, tier: usize, rank: Rank) -> &mut Ports {
+        if tier == 0 {
+            &mut self.rank_ports[rank.index()]
         } else {
-            let host = |rank| self.request.topology.host_of(rank) as usize;
-            (&mut self.host_ports, host(from), host(to))
-        };
-        let begin_us = now_us.max(ports[from].out_free_us).max(ports[to].in_free_us);
-        let end_us = begin_us + us;
-        ports[from].out_free_us = end_us;
-        ports[to].in_free_us = end_us;
-        end_us
+            &mut self.host_ports[self.request.topology.host_of(rank) as usize]
+        }
+    }
+
+    /// A message of `us` is ready to be sent: when it begins to leave.
+    pub fn leave(&mut self, tier: usize, from: Rank, now_us: f64, us: f64) -> f64 {
+        let ports = self.ports(tier, from);
+        let begin_us = now_us.max(ports.out_free_us);
+        ports.out_free_us = begin_us + us;
+        begin_us
+    }
+
+    /// It begins to leave now: when all of it has come. Called in the order of time.
+    pub fn come(&mut self, tier: usize, to: Rank, now_us: f64, us: f64) -> f64 {
+        let ports = self.ports(tier, to);
+        ports.in_free_us = now_us.max(ports.in_free_us) + us;
+        ports.in_free_us
     }
 }

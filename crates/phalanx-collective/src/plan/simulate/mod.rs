@@ -2,7 +2,7 @@
 //!
 //! A discrete-event run of all ranks under the usual linear costs: a message between two ranks takes the latency of the tier between them plus its bytes over
 //! the tier's bandwidth, a reduction its bytes over the reduction's speed. The ranks of a host share what their host can send and receive on tiers 1 and up:
-//! their messages queue for it. As on the real wire, a transfer begins when both sides are there.
+//! their messages queue for it, in each direction apart (`hosts.rs`). As on the real wire, a transfer begins when both sides are there.
 //!
 //! Steps are drawn from the algorithms one at a time, so thousands of ranks fit in little memory. What is not modelled: contention for the
 //! memory of a host, for switches, and scaling (the executor skips it when the factor is 1).
@@ -10,6 +10,7 @@
 mod hosts;
 mod queue;
 mod turns;
+mod waiting;
 
 use super::{
     Algorithm, PlanRequest,
@@ -18,8 +19,9 @@ use super::{
 use hosts::Hosts;
 use phalanx_core::Rank;
 use queue::Queue;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use turns::Turns;
+use waiting::{Message, Waiting};
 
 /// What one tier costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,8 +76,7 @@ enum State {
     Ended,
 }
 
-/// The transfers of an exchange that have not found their other side.
-#[derive(Default)]
+/// The transfers of an exchange: which have not found their other side, and how many have not come.
 struct Open {
     sends: SmallVec<[bool; 4]>,
     recvs: SmallVec<[bool; 4]>,
@@ -89,6 +90,8 @@ struct Simulation<'a> {
     runners: Vec<Runner<'a>>,
     turns: Turns<'a>,
     queue: Queue,
+    /// Messages that wait for their host to send them.
+    waiting: Waiting,
     tier_bytes: Vec<u64>,
 }
 
@@ -108,12 +111,19 @@ impl<'a> Simulation<'a> {
         let hosts = Hosts::new(request);
         let tier_bytes = vec![0; hosts.n_tiers().max(cost.tiers.len())];
         let elem_bytes = f64::from(request.elem_bytes);
-        Simulation { cost, elem_bytes, hosts, runners, turns, queue, tier_bytes }
+        let waiting = Waiting::default();
+        Simulation { cost, elem_bytes, hosts, runners, turns, queue, waiting, tier_bytes }
     }
 
     fn run(mut self) -> Prediction {
         let mut time_us = 0.0;
-        while let Some((now_us, r)) = self.queue.pop() {
+        loop {
+            // A message that leaves now comes before what ranks do at this time.
+            if let Some((now_us, message)) = self.waiting.pop_until(self.queue.next_us()) {
+                self.deliver(now_us, message);
+                continue;
+            }
+            let Some((now_us, r)) = self.queue.pop() else { break };
             time_us = now_us;
             self.finish(now_us, r);
             self.begin_next(now_us, r);
@@ -218,51 +228,67 @@ impl<'a> Simulation<'a> {
 
     /// Finds the other sides that are there already; those that come later will find this one.
     fn begin_exchange(&mut self, now_us: f64, r: u32) {
-        let mut open = Open::default();
-        let mut end_us = now_us;
-        while let Some(send) = self.runners[r as usize].send(open.sends.len()) {
-            let found = self.runners[send.to.index()].take_recv(Rank(r));
-            open.sends.push(found.is_none());
-            if let Some(fold) = found {
-                let (done_us, reduced_us) = self.move_bytes(now_us, (Rank(r), send.to), send.src.len, fold);
-                end_us = end_us.max(done_us);
-                self.arrived(send.to.0, reduced_us);
+        let (n_sends, n_recvs) = match &self.runners[r as usize].step {
+            Some(Step::Exchange { sends, recvs }) => (sends.len(), recvs.len()),
+            _ => unreachable!("an exchange has begun"),
+        };
+        let n = n_sends + n_recvs;
+        if n == 0 {
+            return self.end_at(now_us, r);
+        }
+        let open = Open { sends: smallvec![true; n_sends], recvs: smallvec![true; n_recvs], n };
+        self.runners[r as usize].state = State::Exchanging { open, end_us: now_us };
+        for i in 0..n_sends {
+            let send = self.runners[r as usize].send(i);
+            if let Some(fold) = self.runners[send.to.index()].take_recv(Rank(r)) {
+                self.runners[r as usize].open().sends[i] = false;
+                self.start(now_us, Message { from: Rank(r), to: send.to, len: send.src.len, fold });
             }
         }
-        while let Some(recv) = self.runners[r as usize].recv(open.recvs.len()) {
-            let found = self.runners[recv.from.index()].take_send(Rank(r));
-            open.recvs.push(!found);
-            if found {
-                let (done_us, reduced_us) =
-                    self.move_bytes(now_us, (recv.from, Rank(r)), recv.dst.len, recv.fold);
-                end_us = end_us.max(reduced_us);
-                self.arrived(recv.from.0, done_us);
+        for i in 0..n_recvs {
+            let recv = self.runners[r as usize].recv(i);
+            if self.runners[recv.from.index()].take_send(Rank(r)) {
+                self.runners[r as usize].open().recvs[i] = false;
+                let (len, fold) = (recv.dst.len, recv.fold);
+                self.start(now_us, Message { from: recv.from, to: Rank(r), len, fold });
             }
-        }
-        open.n = open.sends.iter().chain(&open.recvs).filter(|&&is_open| is_open).count();
-        if open.n == 0 {
-            self.end_at(end_us, r);
-        } else {
-            self.runners[r as usize].state = State::Exchanging { open, end_us };
         }
     }
 
-    /// When a transfer that begins now has been taken, and when what it brought has been reduced.
-    fn move_bytes(&mut self, now_us: f64, (from, to): (Rank, Rank), len: u64, fold: Fold) -> (f64, f64) {
-        let tier = self.hosts.tier(from, to);
+    /// The tier of a message, the latency there, and how long it occupies a port.
+    fn price(&self, message: &Message) -> (usize, f64, f64) {
+        let tier = self.hosts.tier(message.from, message.to);
         let cost = self.cost.tiers[tier.min(self.cost.tiers.len() - 1)];
-        let us = transfer_us(len as f64 * self.elem_bytes, cost.gbytes_per_s);
-        let sent_us = self.hosts.occupy(tier, (from, to), now_us, us);
-        self.tier_bytes[tier] += (len as f64 * self.elem_bytes) as u64;
-        let done_us = sent_us + cost.latency_us;
-        let reduces = fold != Fold::Store;
-        (done_us, if reduces { done_us + self.reduce_us(len) } else { done_us })
+        let us = transfer_us(message.len as f64 * self.elem_bytes, cost.gbytes_per_s);
+        (tier, cost.latency_us, us)
     }
 
-    /// One transfer of a rank that waited for it has found its other side.
+    /// Both sides of a message are there.
+    fn start(&mut self, now_us: f64, message: Message) {
+        let (tier, _, us) = self.price(&message);
+        self.tier_bytes[tier] += (message.len as f64 * self.elem_bytes) as u64;
+        let leaves_us = self.hosts.leave(tier, message.from, now_us, us);
+        if leaves_us > now_us {
+            self.waiting.push(leaves_us, message);
+        } else {
+            self.deliver(now_us, message);
+        }
+    }
+
+    /// It leaves now: when it has come, and what it brought has been reduced, is known from here on.
+    fn deliver(&mut self, now_us: f64, message: Message) {
+        let (tier, latency_us, us) = self.price(&message);
+        let done_us = self.hosts.come(tier, message.to, now_us, us) + latency_us;
+        let reduces = message.fold != Fold::Store;
+        let reduced_us = if reduces { done_us + self.reduce_us(message.len) } else { done_us };
+        self.arrived(message.from.0, done_us);
+        self.arrived(message.to.0, reduced_us);
+    }
+
+    /// One transfer of a rank ends at a known time.
     fn arrived(&mut self, r: u32, at_us: f64) {
         let State::Exchanging { open, end_us } = &mut self.runners[r as usize].state else {
-            unreachable!("only a rank in an exchange has open transfers")
+            unreachable!("only a rank in an exchange has transfers")
         };
         open.n -= 1;
         *end_us = end_us.max(at_us);
@@ -274,19 +300,21 @@ impl<'a> Simulation<'a> {
 }
 
 impl Runner<'_> {
-    /// A transfer of the present exchange.
-    fn send(&self, i: usize) -> Option<Send> {
-        match &self.step {
-            Some(Step::Exchange { sends, .. }) => sends.get(i).copied(),
-            _ => None,
-        }
+    /// The transfers of the present exchange that have no other side yet.
+    fn open(&mut self) -> &mut Open {
+        let State::Exchanging { open, .. } = &mut self.state else { unreachable!("it is in an exchange") };
+        open
     }
 
-    fn recv(&self, i: usize) -> Option<Recv> {
-        match &self.step {
-            Some(Step::Exchange { recvs, .. }) => recvs.get(i).copied(),
-            _ => None,
-        }
+    /// A transfer of the present exchange.
+    fn send(&self, i: usize) -> Send {
+        let Some(Step::Exchange { sends, .. }) = &self.step else { unreachable!("it is in an exchange") };
+        sends[i]
+    }
+
+    fn recv(&self, i: usize) -> Recv {
+        let Some(Step::Exchange { recvs, .. }) = &self.step else { unreachable!("it is in an exchange") };
+        recvs[i]
     }
 
     /// Takes the first open transfer from `peer`, if this rank is in an exchange that has one.

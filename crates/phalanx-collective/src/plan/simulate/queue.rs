@@ -22,6 +22,14 @@ impl Queue {
         self.later.entry(at_us.to_bits()).or_insert_with(|| spare.pop().unwrap_or_default()).push(rank);
     }
 
+    /// The time of what comes next.
+    pub fn next_us(&self) -> Option<f64> {
+        match self.now.is_empty() {
+            true => self.later.first_key_value().map(|(at, _)| f64::from_bits(*at)),
+            false => Some(self.now_us),
+        }
+    }
+
     pub fn pop(&mut self) -> Option<(f64, u32)> {
         if self.now.is_empty() {
             let (at, ranks) = self.later.pop_first()?;

@@ -66,6 +66,56 @@ fn ranks_of_a_host_share_its_network() {
     assert_eq!(halving.tier_bytes, [8 * 2 * (bytes / 2 + bytes / 4), 8 * 2 * bytes / 8]);
 }
 
+/// Three hosts of four ranks behind 200 Mbit/s each, as `phalanx doctor` measures them, and what the fullest host sends along each shape. A shape takes
+/// what its bytes take, and up to a twentieth more for what waits for something else.
+#[test]
+fn shapes_take_as_long_as_their_bytes_need_and_are_in_that_order() {
+    let tiers = vec![
+        TierCost { latency_us: 5.0, gbytes_per_s: 3.0 },
+        TierCost { latency_us: 60.0, gbytes_per_s: 0.0239 },
+    ];
+    let cost = CostModel { tiers, reduce_gbytes_per_s: 3.0 };
+    let base = request(&[4, 4, 4], 16 << 20);
+    let mut last_us = 0.0;
+    for (shape, ways, (times, of)) in [
+        ("4x3", "arena,ring", (4.0, 3.0)),
+        ("2x2x3", "arena,arena,ring", (4.0, 3.0)),
+        ("2x6", "ring,ring", (5.0, 3.0)),
+        ("12", "ring", (11.0, 6.0)),
+        ("6x2", "ring,ring", (4.0, 1.0)),
+        ("3x4", "ring,ring", (25.0, 6.0)),
+    ] {
+        let ways = phalanx_core::Way::list(ways).unwrap();
+        let wiring = Wiring::new(&shape.parse().unwrap(), &base.topology, Some(&ways)).unwrap();
+        let request = PlanRequest { tiers: Some(wiring), segment_bytes: 128 << 10, ..base.clone() };
+        let time_us = simulate(&request, super::super::select(&request), &cost).time_us;
+        let line_us = times / of * (16 << 20) as f64 / 0.0239e3;
+        let over = time_us / line_us;
+        assert!((1.0..1.05).contains(&over), "{shape}: {time_us} us is {over} of {line_us}");
+        assert!(time_us >= last_us, "{shape}: {time_us} us after {last_us}");
+        last_us = time_us;
+    }
+}
+
+/// A host whose messages wait for one other host does not keep those for a third waiting.
+#[test]
+fn a_port_that_is_taken_does_not_hold_up_what_goes_elsewhere() {
+    let request = request(&[1, 1, 1, 1], 4096);
+    let mut hosts = Hosts::new(&request);
+    // Rank 0 and rank 1 send to rank 2; then rank 1 to rank 3.
+    let mut send = |from, to| {
+        let leaves_us = hosts.leave(1, Rank(from), 0.0, 10.0);
+        (leaves_us, hosts.come(1, Rank(to), leaves_us, 10.0))
+    };
+    assert_eq!(send(0, 2), (0.0, 10.0));
+    assert_eq!(send(1, 2), (0.0, 20.0), "it waits in the switch");
+    assert_eq!(
+        send(1, 3),
+        (10.0, 20.0),
+        "behind what its own host sends, not behind what the other receives"
+    );
+}
+
 #[test]
 fn tiers_beat_a_flat_ring_where_hosts_hold_several_ranks() {
     // With ranks in order of hosts a flat ring enters each host once, so in the end only its many messages are a loss.
