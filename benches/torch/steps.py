@@ -175,7 +175,8 @@ class Gloo(Alone):
 
 
 class Phalanx(Alone):
-    """Ours: the optimizer wrapped, or the model, or neither: then both ranks compute at the same time and exchange nothing."""
+    """Ours: the optimizer wrapped, also with its tables on servers, or the model, or neither: then both ranks compute at the same time and
+    exchange nothing."""
 
     def __init__(self, wraps: str) -> None:
         import phalanx.torch as hvd
@@ -189,7 +190,10 @@ class Phalanx(Alone):
             return net, optimizer
         if self.wraps == "model":
             return self.hvd.DistributedDataParallel(net), optimizer
-        self.hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        if self.wraps == "optimizer and tables":
+            self.tables = self.hvd.serve_tables(net, optimizer)
+        else:
+            self.hvd.broadcast_parameters(net.state_dict(), root_rank=0)
         return net, self.hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
 
     def slowest(self, values: list[float]) -> list[float]:
@@ -207,6 +211,7 @@ MODES: dict[str, Callable[[], Alone]] = {
     "apart": lambda: Phalanx("nothing"),
     "phalanx": lambda: Phalanx("optimizer"),
     "phalanx-ddp": lambda: Phalanx("model"),
+    "phalanx-served": lambda: Phalanx("optimizer and tables"),
 }
 
 

@@ -10,17 +10,18 @@ pub const HELP: &str = "\
 cargo xtask engines [--install]
 
   Says which engines of clusters this machine has, and runs the tests that start ranks under them, between network namespaces (root).
-  What is absent is skipped, with the Debian package that has it. Ray and mpi4py are installed by `cargo xtask test`. These tests are also part of
+  What is absent is skipped, with the Debian package that has it. The compilers of MPI are for `cargo xtask bench`. Ray and mpi4py are installed by `cargo xtask test`. These tests are also part of
   `cargo xtask test`, but for one that waits for a time limit of Slurm.
 
   --install      first installs what is absent, with apt-get (root)
 ";
 
-const PYTHON_TESTS: [&str; 5] = [
+const PYTHON_TESTS: [&str; 6] = [
     "python/tests/test_ray.py",
     "python/tests/test_ray_hosts.py",
     "python/tests/test_mpi4py.py",
     "python/tests/test_engines_bits.py",
+    "python/tests/test_ddl_mpi.py",
     "python/tests/test_ddl_hosts.py",
 ];
 
@@ -30,10 +31,12 @@ const TIME_LIMIT: &str = "PHALANX_TEST_TIME_LIMIT";
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// What users call it, the program that shows that it is here, and the Debian packages that bring it.
-const ENGINES: [(&str, &str, &str); 6] = [
+const ENGINES: [(&str, &str, &str); 8] = [
     ("network namespaces", "ip", "iproute2"),
     ("Open MPI", "mpirun.openmpi", "openmpi-bin libpmix2"),
     ("MPICH", "mpiexec.hydra", "mpich"),
+    ("Open MPI's compiler", "mpicc.openmpi", "libopenmpi-dev"),
+    ("MPICH's compiler", "mpicc.mpich", "libmpich-dev"),
     ("Slurm", "slurmctld", "munge slurmctld slurmd slurm-client"),
     ("etcd", "etcd", "etcd-server"),
     ("ssh", "/usr/sbin/sshd", "openssh-server openssh-client"),
@@ -55,8 +58,9 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
             false => eprintln!("{engine:20} absent; Debian: {packages}"),
         }
     }
-    let filter = ["--no-fail-fast", "--success-output", "never", "-E", "test(engines::) or test(kube::pods)"];
-    let mut tests = shell.cargo("nextest run --package phalanx-launch");
+    let under_engines = "test(engines::) or test(kube::pods) or binary(launched)";
+    let filter = ["--no-fail-fast", "--success-output", "never", "-E", under_engines];
+    let mut tests = shell.cargo("nextest run --package phalanx-launch --package phalanx-mpi");
     shell.must(tests.args(filter).env(TIME_LIMIT, "1"), Output::Shown, LIMIT)?;
     python_tests(shell)
 }

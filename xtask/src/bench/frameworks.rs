@@ -1,22 +1,25 @@
 //! `cargo xtask bench frameworks`: collectives and training steps with TensorFlow, Keras and JAX beside their own ways, interleaved.
 
 use super::{
-    machine, page,
+    asked::{self, Asked, tell},
+    figures::Figures,
+    page,
     table::{Table, mark, ratio},
 };
 use crate::{
     frameworks::{self, Framework},
     process::{Output, Shell},
     profile::Profile,
-    python::{self, Environment, Torch},
+    python::{self, Environment, Missing, Torch},
 };
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 pub const HELP: &str = "\
 cargo xtask bench frameworks [OPTIONS]
 
   --rounds 3         how often everything is repeated; medians over the rounds are told
   --seconds 3        for each program in each round
+  --built            builds nothing: takes the Python package that is there
   --out FILE         the page to write; default docs/benchmarks-frameworks.md; - for none
 ";
 
@@ -36,11 +39,9 @@ const JAX_US: f64 = 150.0;
 struct Options {
     rounds: usize,
     seconds: f64,
+    is_built: bool,
     out: Option<String>,
 }
-
-/// Figures by framework, what was measured and of what; each round adds one.
-type Figures = BTreeMap<[String; 3], Vec<f64>>;
 
 /// One program of a round.
 struct Program {
@@ -79,14 +80,18 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         print!("{HELP}");
         return Ok(());
     };
-    let command = format!("cargo xtask bench frameworks {}", args.join(" ")).trim_end().to_string();
-    eprintln!("building the Python package ...");
-    let first = python::ready(shell, Torch::IfThere, Profile::Release)?;
+    let command = asked::command("frameworks", args, &[]);
+    let first = if options.is_built {
+        python::environment(shell, Torch::IfThere).map_err(Missing::into_text)?
+    } else {
+        eprintln!("building the Python package ...");
+        python::ready(shell, Torch::IfThere, Profile::Release)?
+    };
     let mut environments = BTreeMap::new();
     for framework in &frameworks::ALL {
         environments.insert(framework.name, environment(shell, &first, framework)?);
     }
-    let mut figures = Figures::new();
+    let mut figures = Figures::default();
     for round in 1..=options.rounds {
         for program in &PROGRAMS {
             let Program { framework, on_ranks, words } = program;
@@ -100,15 +105,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         }
     }
     let tables = [collectives(&figures), steps(&figures)];
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
-    }
-    if let Some(out) = &options.out {
-        let text = page::frameworks(&command, &machine::describe(shell), &tables);
-        fs::write(shell.root.join(out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    tell(shell, &tables, options.out.as_deref(), |machine| page::frameworks(&command, machine, &tables))
 }
 
 fn environment(shell: &Shell, first: &Environment, framework: &Framework) -> Result<Environment, String> {
@@ -117,23 +114,21 @@ fn environment(shell: &Shell, first: &Environment, framework: &Framework) -> Res
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
-    let mut options = Options { rounds: 3, seconds: 3.0, out: Some("docs/benchmarks-frameworks.md".into()) };
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
-        let bad = |text: &str| format!("bench frameworks: {text:?} cannot be used here\n\n{HELP}");
-        match flag.as_str() {
+    let mut options = Options {
+        rounds: 3,
+        seconds: 3.0,
+        is_built: false,
+        out: Some("docs/benchmarks-frameworks.md".into()),
+    };
+    let mut asked = Asked::new("frameworks", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
-            "--rounds" => {
-                let text = value()?;
-                options.rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
-            }
-            "--seconds" => {
-                let text = value()?;
-                options.seconds = text.parse().ok().filter(|s| *s > 0.0).ok_or_else(|| bad(text))?;
-            }
-            "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
-            other => return Err(bad(other)),
+            "--rounds" => options.rounds = asked.number(flag)?,
+            "--seconds" => options.seconds = asked.number(flag)?,
+            "--built" => options.is_built = true,
+            "--out" => options.out = asked.page(flag)?,
+            other => return Err(asked.bad(other)),
         }
     }
     Ok(Some(options))
@@ -164,17 +159,15 @@ fn keep(framework: &str, text: &str, figures: &mut Figures) -> Result<(), String
     for line in text.lines().filter_map(|line| line.strip_prefix("figure\t")) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [what, of, value] = fields[..] else { return Err(format!("unreadable: {line}")) };
-        let value = value.trim().parse().map_err(|_| format!("{value:?} is no figure"))?;
-        figures.entry([framework, what, of].map(str::to_string)).or_default().push(value);
+        figures.keep(&format!("{framework} {what}"), of, value)?;
         any = true;
     }
     if any { Ok(()) } else { Err(format!("no figures were printed:\n{text}")) }
 }
 
+/// The figure of a framework.
 fn median(figures: &Figures, framework: &str, what: &str, of: &str) -> Option<f64> {
-    let mut all = figures.get(&[framework, what, of].map(str::to_string))?.clone();
-    all.sort_by(f64::total_cmp);
-    Some(all[all.len() / 2])
+    figures.get(&format!("{framework} {what}"), of)
 }
 
 fn collectives(figures: &Figures) -> Table {
@@ -242,7 +235,7 @@ mod tests {
 
     #[test]
     fn figures_of_rounds_become_ratios() {
-        let mut figures = Figures::new();
+        let mut figures = Figures::default();
         for (what, us) in
             [("mirrored", "200.0"), ("mirrored", "100.0"), ("mirrored", "180.0"), ("legacy", "90.0")]
         {

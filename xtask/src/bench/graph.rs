@@ -1,7 +1,8 @@
 //! `cargo xtask bench graph`: the graph's kernels, steps and memory against PyTorch on one thread, and two replicas against one.
 
 use super::{
-    machine, page,
+    asked::{self, Asked, tell},
+    page,
     table::{Table, mark},
 };
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     profile::Profile,
     python::{self, Missing, Torch},
 };
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 pub const HELP: &str = "\
 cargo xtask bench graph [OPTIONS] [PART OF A CASE'S NAME ...]
@@ -43,7 +44,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         print!("{HELP}");
         return Ok(());
     };
-    let command = format!("cargo xtask bench graph {}", args.join(" ")).trim_end().to_string();
+    let command = asked::command("graph", args, &[]);
     eprintln!("building ...");
     let features = if options.avx2 { "--no-default-features" } else { "" };
     let mut build =
@@ -69,33 +70,20 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     }
     let rows = shell.must(&mut compare, Output::Both, RUN_LIMIT)?.stdout;
     let tables = [times(&rows)?, memory(&rows)?, replicas(&scaling)?, tasks(&scaling)?];
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
-    }
-    if let Some(out) = &options.out {
-        let text = page::graph(&command, &machine::describe(shell), &tables);
-        fs::write(shell.root.join(out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    tell(shell, &tables, options.out.as_deref(), |machine| page::graph(&command, machine, &tables))
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let out = Some("docs/benchmarks-graph.md".into());
     let mut options = Options { rounds: 2, avx2: false, cases: Vec::new(), out };
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
-        let bad = |text: &str| format!("bench graph: {text:?} cannot be used here\n\n{HELP}");
-        match flag.as_str() {
+    let mut asked = Asked::new("graph", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
-            "--rounds" => {
-                let text = value()?;
-                options.rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
-            }
+            "--rounds" => options.rounds = asked.number(flag)?,
             "--avx2" => options.avx2 = true,
-            "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
-            other if other.starts_with('-') => return Err(bad(other)),
+            "--out" => options.out = asked.page(flag)?,
+            other if other.starts_with('-') => return Err(asked.bad(other)),
             case => options.cases.push(case.to_string()),
         }
     }

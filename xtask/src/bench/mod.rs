@@ -3,7 +3,9 @@
 //! Rounds of all of them are interleaved and medians over the rounds compared: machines are noisy, and what slows one
 //! round down should slow all of them down alike.
 
+mod asked;
 mod engines;
+mod figures;
 mod frameworks;
 mod goals;
 mod graph;
@@ -19,6 +21,7 @@ mod session;
 mod table;
 mod topology;
 mod torch;
+mod wires;
 
 use crate::process::{Output, Shell};
 use options::Options;

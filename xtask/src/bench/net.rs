@@ -6,6 +6,7 @@ use super::{
     peers::{self, Peers},
     row::Samples,
     table::size,
+    wires::remove_namespaces,
 };
 use crate::{
     process::{Output, Shell},
@@ -15,7 +16,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
@@ -196,16 +197,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Not through the shell, which starts nothing after Ctrl-C. What does not exist needs no removing.
-        for name in &self.names {
-            let mut command = Command::new("ip");
-            command
-                .args(["netns", "del", name])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let _ = command.status();
-        }
+        remove_namespaces(&self.names);
         let _ = fs::remove_file(&self.remote_shell);
     }
 }

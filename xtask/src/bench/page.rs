@@ -119,16 +119,23 @@ pub fn topology(
 }
 
 /// The page of tables on servers.
-pub fn parallax(command: &str, machine: &[(&'static str, String)], tables: &[Table]) -> String {
+pub fn parallax(
+    command: &str,
+    machine: &[(&'static str, String)],
+    notes: &[String],
+    tables: &[Table],
+) -> String {
     let page = format!(
         "# Tables on servers between hosts\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
          Hosts are network namespaces joined by a bridge; tbf limits each host's link in both directions. Every worker trains the same model \
-         (`crates/phalanx-train/examples/parallax_bench.rs`): two tables of 64 numbers a row, 1,280 log-uniform row numbers of each in a step of a worker \
-         unless a table says otherwise, and 0.33 million dense numbers. Bytes are those of the hosts' interfaces, in and out, of a long run less a short one. \"Gathered\" is \
+         (`crates/phalanx-train/examples/parallax_bench.rs`): two tables of 64 numbers a row, in a step of a worker 1,280 log-uniform row numbers of \
+         each unless a table says otherwise, 1,024 candidates more of the second, and 0.33 million dense numbers. Bytes are those of the hosts' interfaces, in and out, of a long run less a short one. \"Gathered\" is \
          the allgather of raw rows. Formulas take the rows that were really asked for, with 4 bytes for each number of a row (8 where rows are gathered); they know nothing of \
-         headers and acknowledgements.\n\n"
+         headers and acknowledgements. DDP is torch's DistributedDataParallel over Gloo with the same model (`benches/parallax/peer.py`): it merges a \
+         worker's rows before it gathers them, so it is also the de-duplicated allgather. A time is the median of rank 0's steps; rounds of all ways were \
+         interleaved, and medians over the rounds are told; DDP and dense tables are in the first round only.\n\n"
     );
-    page + &measured(machine, &[], tables)
+    page + &measured(machine, notes, tables)
 }
 
 /// Where it was measured, and what.

@@ -1,7 +1,8 @@
 //! `cargo xtask bench session`: what a session costs beside its steps, and how fast checkpoints are saved and loaded.
 
 use super::{
-    machine, page,
+    asked::{self, Asked, tell},
+    page,
     table::{Table, mark, ratio},
 };
 use crate::{
@@ -53,7 +54,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         print!("{HELP}");
         return Ok(());
     };
-    let command = format!("cargo xtask bench session {}", args.join(" ")).trim_end().to_string();
+    let command = asked::command("session", args, &[]);
     eprintln!("building ...");
     let mut build =
         shell.cargo("build --release --package phalanx-launch --bin phalanx --package phalanx-train");
@@ -104,15 +105,7 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         files_table(&files, options.mb),
         loads_table(&files, &saves, options.mb),
     ];
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
-    }
-    if let Some(out) = &options.out {
-        let text = page::session(&command, &machine::describe(shell), &tables);
-        fs::write(shell.root.join(out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    tell(shell, &tables, options.out.as_deref(), |machine| page::session(&command, machine, &tables))
 }
 
 /// A new folder in another one.
@@ -124,17 +117,14 @@ fn fresh(folder: &Path, name: &str) -> Result<PathBuf, String> {
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let mut options = Options { rounds: 5, mb: 400, out: Some("docs/benchmarks-session.md".into()) };
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
-        let bad = |text: &str| format!("bench session: {text:?} cannot be used here\n\n{HELP}");
-        let number = |text: &String| text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text));
-        match flag.as_str() {
+    let mut asked = Asked::new("session", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
-            "--rounds" => options.rounds = number(value()?)?,
-            "--mb" => options.mb = number(value()?)?,
-            "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
-            other => return Err(bad(other)),
+            "--rounds" => options.rounds = asked.number(flag)?,
+            "--mb" => options.mb = asked.number(flag)?,
+            "--out" => options.out = asked.page(flag)?,
+            other => return Err(asked.bad(other)),
         }
     }
     Ok(Some(options))

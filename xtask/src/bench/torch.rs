@@ -1,7 +1,9 @@
 //! `cargo xtask bench torch`: training steps with Phalanx, with torch's own DistributedDataParallel and alone, interleaved.
 
 use super::{
-    machine, page,
+    asked::{self, Asked, tell},
+    figures::Figures,
+    page,
     table::{Table, mark, ratio},
 };
 use crate::{
@@ -10,8 +12,6 @@ use crate::{
     python::{self, Environment, Torch},
 };
 use std::{
-    collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -64,95 +64,70 @@ struct Options {
     out: Option<String>,
 }
 
-/// Figures by what was measured; each round adds one.
-type Figures = BTreeMap<(String, String), Vec<f64>>;
-
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     let Some(options) = parse(args)? else {
         print!("{HELP}");
         return Ok(());
     };
-    let command = format!("cargo xtask bench torch {}", args.join(" ")).trim_end().to_string();
+    let command = asked::command("torch", args, &[]);
     eprintln!("building the Python package ...");
     let environment = python::ready(shell, Torch::Pinned, Profile::Release)?;
     if !environment.has_torch {
         return Err("there is no torch to measure with".into());
     }
-    let mut figures = Figures::new();
+    let mut figures = Figures::default();
     for model in &options.models {
         eprintln!("{model}: {} turns of each program ...", options.rounds);
-        race(shell, &environment, model, &options, &mut figures)?;
+        let raced = raced(shell, &environment, model, &[], options.seconds, options.rounds)?;
+        figures.read(&raced.lines())?;
     }
     for round in 1..=options.rounds {
         eprintln!("small things, round {round} of {} ...", options.rounds);
         let text = phalanx(shell, &environment, Path::new("benches/torch/small.py"))?;
         for line in text.lines().filter_map(|line| line.strip_prefix("small\t")) {
             let (name, value) = line.split_once('\t').ok_or_else(|| format!("unreadable: {line}"))?;
-            keep(&mut figures, "small", name, value)?;
+            figures.keep("small", name, value)?;
         }
     }
     let tables = [steps_table(&figures), aside_table(&figures), small_table(&figures)];
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
-    }
-    if let Some(out) = &options.out {
-        let text = page::torch(&command, &machine::describe(shell), &tables);
-        fs::write(shell.root.join(out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    tell(shell, &tables, options.out.as_deref(), |machine| page::torch(&command, machine, &tables))
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
-    let mut options = Options {
-        rounds: 5,
-        seconds: 1.0,
-        models: MODELS.map(|(model, ..)| model).to_vec(),
-        out: Some("docs/benchmarks-torch.md".into()),
-    };
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
-        let bad = |text: &str| format!("bench torch: {text:?} cannot be used here\n\n{HELP}");
-        match flag.as_str() {
+    let known = MODELS.map(|(model, ..)| model);
+    let out = Some("docs/benchmarks-torch.md".into());
+    let mut options = Options { rounds: 5, seconds: 1.0, models: known.to_vec(), out };
+    let mut asked = Asked::new("torch", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
-            "--rounds" => {
-                let text = value()?;
-                options.rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
-            }
-            "--seconds" => {
-                let text = value()?;
-                options.seconds = text.parse().ok().filter(|s| *s > 0.0).ok_or_else(|| bad(text))?;
-            }
-            "--models" => {
-                let text = value()?;
-                let known =
-                    |name: &str| MODELS.map(|(model, ..)| model).into_iter().find(|model| *model == name);
-                options.models =
-                    text.split(',').map(known).collect::<Option<_>>().ok_or_else(|| bad(text))?;
-            }
-            "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
-            other => return Err(bad(other)),
+            "--rounds" => options.rounds = asked.number(flag)?,
+            "--seconds" => options.seconds = asked.number(flag)?,
+            "--models" => options.models = asked.list(flag, &known)?,
+            "--out" => options.out = asked.page(flag)?,
+            other => return Err(asked.bad(other)),
         }
     }
     Ok(Some(options))
 }
 
-/// All turns of one model; `race.py` starts the programs and says whose turn it is.
-fn race(
+/// All turns of one model in these modes of `steps.py`, or in all; `race.py` starts the programs and says whose turn it is.
+pub fn raced(
     shell: &Shell,
     environment: &Environment,
     model: &str,
-    options: &Options,
-    figures: &mut Figures,
-) -> Result<(), String> {
-    let (seconds, rounds) = (options.seconds.to_string(), options.rounds.to_string());
+    modes: &[&str],
+    seconds: f64,
+    rounds: usize,
+) -> Result<Figures, String> {
+    let mut figures = Figures::default();
     let mut command = shell.command(&environment.python);
-    command.args(["benches/torch/race.py", model, &seconds, &rounds]).arg(command_of(environment));
-    command.current_dir(&shell.root);
-    let turns = Duration::from_secs_f64(options.seconds * N_MODES * options.rounds as f64 * 4.0);
+    command.args(["benches/torch/race.py", model, &seconds.to_string(), &rounds.to_string()]);
+    command.arg(command_of(environment)).args(modes).current_dir(&shell.root);
+    let turns = Duration::from_secs_f64(seconds * N_MODES * rounds as f64 * 4.0);
     let text = shell.must(&mut command, Output::Kept, RACE_LIMIT + turns)?.stdout;
-    keep_steps(&text, figures)
+    keep_steps(&text, &mut figures)?;
+    Ok(figures)
 }
 
 /// The `phalanx` command that came with the package.
@@ -177,25 +152,13 @@ fn keep_steps(text: &str, figures: &mut Figures) -> Result<(), String> {
             unreachable!("nine were asked for")
         };
         n_turns += 1;
-        keep(figures, mode, model, middle)?;
-        keep(figures, &format!("{mode} memory"), model, peak)?;
-        keep(figures, &format!("{mode} others"), model, others)?;
-        keep(figures, &format!("{mode} switches"), model, switches)?;
-        keep(figures, "bytes", model, bytes)?;
+        figures.keep(mode, model, middle)?;
+        figures.keep(&format!("{mode} memory"), model, peak)?;
+        figures.keep(&format!("{mode} others"), model, others)?;
+        figures.keep(&format!("{mode} switches"), model, switches)?;
+        figures.keep("bytes", model, bytes)?;
     }
     if n_turns == 0 { Err(format!("steps.py printed no figures:\n{text}")) } else { Ok(()) }
-}
-
-fn keep(figures: &mut Figures, what: &str, of: &str, value: &str) -> Result<(), String> {
-    let value = value.trim().parse().map_err(|_| format!("{value:?} is no figure"))?;
-    figures.entry((what.into(), of.into())).or_default().push(value);
-    Ok(())
-}
-
-fn median(figures: &Figures, what: &str, of: &str) -> Option<f64> {
-    let mut all = figures.get(&(what.to_string(), of.to_string()))?.clone();
-    all.sort_by(f64::total_cmp);
-    Some(all[all.len() / 2])
 }
 
 fn steps_table(figures: &Figures) -> Table {
@@ -216,7 +179,7 @@ fn steps_table(figures: &Figures) -> Table {
     let mut table =
         Table::new("A training step, 2 ranks, one thread each (milliseconds)".into(), 1, &columns);
     for (model, title, goal) in MODELS {
-        let of = |mode: &str| median(figures, mode, model);
+        let of = |mode: &str| figures.get(mode, model);
         let ms = |mode: &str| of(mode).map_or("-".into(), |ms| format!("{ms:.1}"));
         let share = |mode: &str| {
             let share = of(mode).zip(of("phalanx")).map(|(other, ours)| other / ours);
@@ -255,8 +218,7 @@ fn aside_table(figures: &Figures) -> Table {
     let mut table = Table::new("Beside the main thread, in one step of a rank".into(), 1, &columns);
     for (model, title, _) in MODELS {
         let of = |mode: &str, what: &str| {
-            median(figures, &format!("{mode} {what}"), model)
-                .map_or("-".into(), |value| format!("{value:.1}"))
+            figures.get(&format!("{mode} {what}"), model).map_or("-".into(), |value| format!("{value:.1}"))
         };
         let mut row = vec![title.to_string()];
         for what in ["others", "switches"] {
@@ -270,7 +232,7 @@ fn aside_table(figures: &Figures) -> Table {
 fn small_table(figures: &Figures) -> Table {
     let mut table = Table::new("Small things, 2 ranks (microseconds)".into(), 1, &["what", "time", "goal"]);
     for (name, goal) in SMALL {
-        let Some(value) = median(figures, "small", name) else { continue };
+        let Some(value) = figures.get("small", name) else { continue };
         table.push(vec![name.into(), format!("{value:.1}"), format!("{goal:.0} {}", mark(value <= goal))]);
     }
     table
@@ -282,7 +244,7 @@ mod tests {
 
     #[test]
     fn figures_of_rounds_become_ratios() {
-        let mut figures = Figures::new();
+        let mut figures = Figures::default();
         for (mode, ms) in
             [("ddp", "200.0"), ("ddp", "100.0"), ("ddp", "180.0"), ("phalanx", "90.0"), ("single", "81")]
         {

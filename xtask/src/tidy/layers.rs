@@ -1,4 +1,4 @@
-//! Which crate may know which: core <- net <- collective <- launch; net <- ps; core <- graph; core <- checkpoint <- launch, train; graph and
+//! Which crate may know which: core <- net <- collective <- launch; net <- ps <- launch; core <- graph; core <- checkpoint <- launch, train; graph and
 //! collective meet in train.
 
 use super::{Complaint, source::Source};
@@ -11,7 +11,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("phalanx-mpi", &["phalanx-core"]),
     ("phalanx-collective", &["phalanx-core", "phalanx-mpi", "phalanx-net"]),
     ("phalanx-ps", &["phalanx-core", "phalanx-net"]),
-    ("phalanx-launch", &["phalanx-core", "phalanx-checkpoint", "phalanx-net", "phalanx-collective"]),
+    (
+        "phalanx-launch",
+        &["phalanx-core", "phalanx-checkpoint", "phalanx-net", "phalanx-collective", "phalanx-ps"],
+    ),
     ("phalanx-c", &["phalanx-core", "phalanx-collective"]),
     ("phalanx-graph", &["phalanx-core"]),
     (

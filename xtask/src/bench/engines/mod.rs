@@ -7,30 +7,28 @@ mod starts;
 mod traffic;
 
 use super::{
-    machine,
+    asked::{self, Asked, tell},
+    figures::Figures,
     net::Pair,
     page,
     table::{Table, mark, ratio, size},
 };
 use crate::process::{Output, Shell};
 use cluster::Cluster;
-use std::{
-    collections::BTreeMap,
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 pub const HELP: &str = "\
 cargo xtask bench engines [OPTIONS]          needs root, for network namespaces
 
   --rounds 5         how often everything is repeated; medians over the rounds are told
-  --only PART        of starts, crowd, traffic; writes no page unless --out is given
+  --only PARTS       of starts,crowd,traffic; writes no page unless --out is given
   --out FILE         the page to write; default docs/benchmarks-engines.md; - for none
 
   Starts 2x2 ranks in two namespaces under phalanx run, Open MPI, MPICH and Slurm, and 256 ranks on this machine; measures allreduce of 2x2 ranks
   between the namespaces, plain, encrypted and under Open MPI, and at 1 Gbit/s. Engines that are absent are skipped with the package that has them.
 ";
 
+const PARTS: [&str; 3] = ["starts", "crowd", "traffic"];
 const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// No round begins later than this.
 const ENOUGH: Duration = Duration::from_secs(110);
@@ -40,53 +38,16 @@ const START_GOAL: f64 = 0.5;
 const TIME_GOAL: f64 = 1.15;
 const BYTES_GOAL: f64 = 1.01;
 
-/// What was measured of whom, in every round.
-#[derive(Debug, Default)]
-pub struct Figures(BTreeMap<(String, String), Vec<f64>>);
-
-impl Figures {
-    pub fn add(&mut self, what: &str, who: &str, value: f64) {
-        self.0.entry((what.into(), who.into())).or_default().push(value);
-    }
-
-    /// All of it, one value a line, as `read` takes it.
-    pub fn lines(&self) -> String {
-        let line = |((what, who), values): (&(String, String), &Vec<f64>)| -> String {
-            values.iter().map(|value| format!("{what}\t{who}\t{value}\n")).collect()
-        };
-        self.0.iter().map(line).collect()
-    }
-
-    /// Adds what another run kept.
-    pub fn read(&mut self, lines: &str) -> Result<(), String> {
-        for line in lines.lines() {
-            let words: Vec<&str> = line.split('\t').collect();
-            let [what, who, value] = words[..] else { return Err(format!("{line:?} is not a figure")) };
-            let value = value.parse().map_err(|_| format!("{value:?} is not a number in {line:?}"))?;
-            self.add(what, who, value);
-        }
-        Ok(())
-    }
-
-    /// The median over the rounds.
-    pub fn get(&self, what: &str, who: &str) -> Option<f64> {
-        let mut all = self.0.get(&(what.into(), who.into()))?.clone();
-        all.sort_by(f64::total_cmp);
-        let n = all.len();
-        Some((all[(n - 1) / 2] + all[n / 2]) / 2.0)
-    }
-}
-
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     let Some(Options { rounds, only, out }) = parse(args)? else {
         print!("{HELP}");
         return Ok(());
     };
-    let wants = |part: &str| only.as_ref().is_none_or(|only| only == part);
+    let wants = |part: &'static str| only.as_ref().is_none_or(|only| only.contains(&part));
     if !rustix::process::geteuid().is_root() {
         return Err("bench engines needs root to make network namespaces".into());
     }
-    let command = format!("cargo xtask bench engines {}", args.join(" ")).trim_end().to_string();
+    let command = asked::command("engines", args, &[]);
     eprintln!("building phalanx and the programs of MPI ...");
     let mut build = shell.cargo("build --release --package phalanx-launch --quiet");
     shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
@@ -121,49 +82,30 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
         "rounds: {n_rounds}, in {took} s; {crowd} ranks of MPI were started once, after them."
     ));
     let tables = [start_table(&figures), crowd_table(&figures), tls_table(&figures), plain_table(&figures)];
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
-    }
-    if let Some(out) = out {
-        let text = page::engines(&command, &machine::describe(shell), &cluster.notes, &tables);
-        fs::write(shell.root.join(&out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    tell(shell, &tables, out.as_deref(), |machine| page::engines(&command, machine, &cluster.notes, &tables))
 }
 
 #[derive(Debug, PartialEq)]
 struct Options {
     rounds: u32,
-    only: Option<String>,
+    only: Option<Vec<&'static str>>,
     out: Option<String>,
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let (mut rounds, mut only, mut out) = (5, None, None);
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
-        let bad = |text: &str| format!("bench engines: {text:?} cannot be used here\n\n{HELP}");
-        match flag.as_str() {
+    let mut asked = Asked::new("engines", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
-            "--rounds" => {
-                let text = value()?;
-                rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
-            }
-            "--only" => {
-                let part = value()?;
-                let known = ["starts", "crowd", "traffic"].contains(&part.as_str());
-                only = Some(part.clone()).filter(|_| known);
-                only.as_ref().ok_or_else(|| bad(part))?;
-            }
-            "--out" => out = Some(value()?.clone()),
-            other => return Err(bad(other)),
+            "--rounds" => rounds = asked.number(flag)?,
+            "--only" => only = Some(asked.list(flag, &PARTS)?),
+            "--out" => out = Some(asked.page(flag)?),
+            other => return Err(asked.bad(other)),
         }
     }
     let usual = only.is_none().then(|| "docs/benchmarks-engines.md".to_string());
-    let out = out.or(usual).filter(|out| out != "-");
-    Ok(Some(Options { rounds, only, out }))
+    Ok(Some(Options { rounds, only, out: out.unwrap_or(usual) }))
 }
 
 fn seconds(value: Option<f64>) -> String {
@@ -263,10 +205,6 @@ mod tests {
             figures.add("world", "phalanx run", world);
         }
         assert_eq!(figures.get("world", "phalanx run"), Some(0.6));
-        let mut kept = Figures::default();
-        kept.read(&figures.lines()).unwrap();
-        assert_eq!(kept.lines(), figures.lines());
-        assert!(kept.read("a\tb\n").is_err() && kept.read("a\tb\tc\n").is_err());
         let text = start_table(&figures).text();
         let row = text.lines().find(|line| line.contains("phalanx run")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
@@ -279,7 +217,7 @@ mod tests {
         let read = |line: &str| parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
         let page = Some("docs/benchmarks-engines.md".to_string());
         assert_eq!(read(""), Ok(Some(Options { rounds: 5, only: None, out: page })));
-        let only = Some("crowd".to_string());
+        let only = Some(vec!["crowd"]);
         assert_eq!(read("--rounds 2 --only crowd"), Ok(Some(Options { rounds: 2, only, out: None })));
         assert_eq!(read("--help"), Ok(None));
         assert!(["--rounds 0", "--only x", "--out", "--fast"].iter().all(|line| read(line).is_err()));

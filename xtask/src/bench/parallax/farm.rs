@@ -1,15 +1,17 @@
 //! Hosts with slow links, and what worlds of workers on them did.
 
 use super::Options;
-use crate::process::{Output, Shell};
+use crate::{
+    bench::wires::{INTERFACE, Wires, address},
+    process::{Output, Shell},
+};
 use std::{
-    path::PathBuf,
-    process::{Command, Stdio},
+    ffi::OsString,
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 const RUN_LIMIT: Duration = Duration::from_secs(2 * 60);
-const INTERFACE: &str = "cable0";
 
 /// What one world of workers did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,39 +32,40 @@ pub struct Seen {
     pub partitions: f64,
 }
 
-/// Namespaces around a bridge, which go when the measurement ends, however it does.
-pub struct Farm {
-    hosts: Vec<String>,
-    switch: String,
+impl Seen {
+    /// The median of each figure over the rounds.
+    pub fn median(rounds: &[Seen]) -> Seen {
+        let of = |figure: fn(&Seen) -> f64| {
+            let mut all: Vec<f64> = rounds.iter().map(figure).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().unwrap_or_default()
+        };
+        Seen {
+            bytes: of(|seen| seen.bytes),
+            ms: of(|seen| seen.ms),
+            pulled: of(|seen| seen.pulled),
+            given: of(|seen| seen.given),
+            pushed: of(|seen| seen.pushed),
+            union: of(|seen| seen.union),
+            steps: of(|seen| seen.steps),
+            partitions: of(|seen| seen.partitions),
+        }
+    }
 }
 
-impl Farm {
-    pub fn new(shell: &Shell, n: usize, rate: &str) -> Result<Farm, String> {
-        let pid = std::process::id();
-        let hosts = (0..n).map(|i| format!("phx{pid}h{i}")).collect();
-        // From here on it is dropped, and everything removed, whatever fails.
-        let farm = Farm { hosts, switch: format!("phx{pid}sw") };
-        let call = |program: &str, args: String| {
-            let mut command = shell.command(program);
-            command.args(args.split_whitespace());
-            shell.must(&mut command, Output::Kept, Duration::from_secs(20)).map(drop)
-        };
-        let switch = &farm.switch;
-        call("ip", format!("netns add {switch}"))?;
-        call("ip", format!("-n {switch} link add bridge0 type bridge"))?;
-        call("ip", format!("-n {switch} link set bridge0 up"))?;
-        for (i, host) in farm.hosts.iter().enumerate() {
-            call("ip", format!("netns add {host}"))?;
-            call("ip", format!("-n {host} link add {INTERFACE} type veth peer name port{i} netns {switch}"))?;
-            call("ip", format!("-n {host} addr add {}/24 dev {INTERFACE}", address(i)))?;
-            call("ip", format!("-n {host} link set {INTERFACE} up"))?;
-            call("ip", format!("-n {host} link set lo up"))?;
-            call("ip", format!("-n {switch} link set port{i} master bridge0 up"))?;
-            let shape = format!("root tbf rate {rate} burst 256kb latency 100ms");
-            call("tc", format!("-n {host} qdisc add dev {INTERFACE} {shape}"))?;
-            call("tc", format!("-n {switch} qdisc add dev port{i} {shape}"))?;
-        }
-        Ok(farm)
+/// Hosts on a switch, each with a slow link.
+pub struct Farm<'a> {
+    wires: Wires<'a>,
+}
+
+impl<'a> Farm<'a> {
+    pub fn new(shell: &'a Shell, n: u32, rate: &str) -> Result<Farm<'a>, String> {
+        // Two may exist at a time.
+        static N_FARMS: AtomicU32 = AtomicU32::new(0);
+        let tag = format!("p{}", N_FARMS.fetch_add(1, Ordering::Relaxed));
+        let wires = Wires::new(shell, &tag, &[n])?;
+        wires.limit(rate, rate)?;
+        Ok(Farm { wires })
     }
 
     /// A run of few and many steps less one of few.
@@ -71,20 +74,30 @@ impl Farm {
         shell: &Shell,
         options: &Options,
         workers: usize,
+        steps: (usize, usize),
+        args: &[&str],
+    ) -> Result<Seen, String> {
+        self.difference(steps, |args| self.world(shell, options, workers, args), args)
+    }
+
+    /// The same of any world that takes a number of steps.
+    pub fn difference(
+        &self,
         (few, many): (usize, usize),
+        world: impl Fn(&[&str]) -> Result<Seen, String>,
         args: &[&str],
     ) -> Result<Seen, String> {
         let mut both = Vec::new();
         for steps in [few, few + many] {
             let text = steps.to_string();
             let args: Vec<&str> = args.iter().copied().chain(["--warm", "1", "--steps", &text]).collect();
-            let before = self.bytes(shell)?;
-            let mut seen = self.world(shell, options, workers, &args)?;
-            seen.bytes = self.bytes(shell)? - before;
+            let before = self.wires.both_ways()?;
+            let mut seen = world(&args)?;
+            seen.bytes = (self.wires.both_ways()? - before) as f64;
             both.push(seen);
         }
         let (short, long, n) = (both[0], both[1], many as f64);
-        let of_host = |a: f64, b: f64| (b - a) / n / self.hosts.len() as f64;
+        let of_host = |a: f64, b: f64| (b - a) / n / self.wires.hosts.len() as f64;
         Ok(Seen {
             bytes: of_host(short.bytes, long.bytes),
             ms: long.ms,
@@ -97,18 +110,6 @@ impl Farm {
         })
     }
 
-    /// What all hosts have sent and received.
-    fn bytes(&self, shell: &Shell) -> Result<f64, String> {
-        let mut sum = 0.0;
-        for host in &self.hosts {
-            let mut command = shell.command("nsenter");
-            command.args([&format!("--net=/run/netns/{host}"), "cat", "/proc/net/dev"]);
-            let done = shell.must(&mut command, Output::Kept, Duration::from_secs(20))?;
-            sum += counted(&done.stdout).ok_or_else(|| format!("{host} has no {INTERFACE}"))?;
-        }
-        Ok(sum)
-    }
-
     /// Runs this many workers on each host; sums what they say.
     pub fn world(
         &self,
@@ -117,10 +118,22 @@ impl Farm {
         workers: usize,
         args: &[&str],
     ) -> Result<Seen, String> {
-        let program: PathBuf = shell.built(options.profile, "examples/parallax_bench");
-        let n = self.hosts.len() * workers;
+        let program = [shell.built(options.profile, "examples/parallax_bench").into_os_string()];
+        self.processes(shell, options, workers, &program, args)
+    }
+
+    /// The same of any program that takes these options and says what ours says.
+    pub fn processes(
+        &self,
+        shell: &Shell,
+        options: &Options,
+        workers: usize,
+        program: &[OsString],
+        args: &[&str],
+    ) -> Result<Seen, String> {
+        let n = self.wires.hosts.len() * workers;
         let (mut script, mut rank) = ("pids=\n".to_string(), 0);
-        for host in &self.hosts {
+        for host in &self.wires.hosts {
             for local in 0..workers {
                 script += &format!(
                     "RANK={rank} LOCAL_RANK={local} PHALANX_HOST_ID={host} nsenter --net=/run/netns/{host} \"$@\" & pids=\"$pids $!\"\n"
@@ -138,7 +151,7 @@ impl Farm {
         let mut command = shell.command("sh");
         command
             .args(["-c", &script, "sh"])
-            .arg(&program)
+            .args(program)
             .args(unless("--rows", &rows))
             .args(unless("--tokens", &tokens))
             .args(args)
@@ -147,36 +160,16 @@ impl Farm {
             .env("MASTER_ADDR", address(0))
             .env("MASTER_PORT", "29511")
             .env("PHALANX_SECRET", secret)
-            .env("PHALANX_ENCRYPT", "never");
+            .env("PHALANX_ENCRYPT", "never")
+            .env("GLOO_SOCKET_IFNAME", INTERFACE)
+            .env("OMP_NUM_THREADS", "1");
         let done = shell.must(&mut command, Output::Kept, RUN_LIMIT)?;
-        summed(&done.stdout).ok_or_else(|| format!("the workers said nothing:\n{}", done.text))
+        let n_said =
+            done.stdout.lines().filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
+        summed(&done.stdout)
+            .filter(|_| n_said.count() == n)
+            .ok_or_else(|| format!("not all of {n} workers said what they did:\n{}", done.text))
     }
-}
-
-fn address(host: usize) -> String {
-    format!("10.198.0.{}", host + 1)
-}
-
-impl Drop for Farm {
-    fn drop(&mut self) {
-        // Not through the shell, which starts nothing after Ctrl-C. What does not exist needs no removing.
-        for name in self.hosts.iter().chain([&self.switch]) {
-            let mut command = Command::new("ip");
-            command
-                .args(["netns", "del", name])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let _ = command.status();
-        }
-    }
-}
-
-/// Bytes in and out of the interface, of a table of `/proc/net/dev`.
-fn counted(text: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.trim().strip_prefix(INTERFACE)?.strip_prefix(':'))?;
-    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    Some(numbers.first()? + numbers.get(8)?)
 }
 
 /// What the lines of all workers say together.
@@ -204,13 +197,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_and_lines_are_read() {
-        let text = " face |bytes\n  lo: 5 0 0 0 0 0 0 0 5 0\ncable0: 100 1 0 0 0 0 0 0 23 1 0\n";
-        assert_eq!(counted(text), Some(123.0));
-        assert_eq!(counted("lo: 5"), None);
+    fn lines_of_workers_are_read() {
         let lines = "noise\n{\"rank\":1,\"ms\":9.0,\"steps\":4,\"pulled_rows\":3}\n{\"rank\":0,\"ms\":2.5,\"steps\":4,\"pulled_rows\":5}\n";
         let seen = summed(lines).unwrap();
         assert_eq!((seen.ms, seen.steps, seen.pulled), (2.5, 8.0, 8.0));
         assert!(summed("nothing").is_none());
+        let rounds = [3.0, 9.0, 1.0].map(|ms| Seen { ms, ..Seen::default() });
+        assert_eq!(Seen::median(&rounds).ms, 3.0);
     }
 }

@@ -4,36 +4,82 @@ use super::{
     Options,
     farm::{Farm, Seen},
 };
-use crate::{bench::table::Table, process::Shell};
+use crate::{
+    bench::{
+        table::{Table, mark, ratio},
+        torch,
+    },
+    process::Shell,
+    python::Environment,
+};
 
 /// Steps of the short run.
 const FEW: usize = 2;
 const WIDTH: usize = 64;
 /// Two layers, 64 to 2,560 and back, with their biases.
 const DENSE_BYTES: f64 = ((64 * 2560 + 2560 + 2560 * 64 + 64) * 4) as f64;
+const DDP: &str = "DDP over Gloo";
+/// A row of each table, and four candidates for five words.
+const ROWS_PER_TOKEN: f64 = 2.8;
 /// A row and its number.
 const ROW_BYTES: f64 = (WIDTH * 4 + 4) as f64;
 /// The same where rows are gathered by all: numbers are of 8 bytes.
 const GATHERED_BYTES: f64 = (WIDTH * 4 + 8) as f64;
 
-pub fn all(shell: &Shell, options: &Options) -> Result<Vec<Table>, String> {
-    let mut tables = vec![ways(shell, options)?, growth(shell, options)?];
+/// A way of training, measured in every round.
+struct Way<'a> {
+    title: &'static str,
+    /// Short run and what the long one has more.
+    steps: (usize, usize),
+    args: Vec<&'a str>,
+    /// Slow, and without a goal: in the first round only.
+    once: bool,
+}
+
+pub fn all(
+    shell: &Shell,
+    options: &Options,
+    environment: Option<&Environment>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Table>, String> {
+    let mut tables = Vec::new();
+    // Shown at once, because the next ones take minutes.
+    let mut keep = |table: Result<Table, String>| -> Result<(), String> {
+        let table = table?;
+        eprintln!("\n{}\n{}", table.title, table.text());
+        tables.push(table);
+        Ok(())
+    };
+    keep(ways(shell, options, environment, notes))?;
+    keep(growth(shell, options))?;
+    keep(density(shell, options))?;
     if options.times {
-        tables.push(partitions(shell, options)?);
-    }
-    tables.push(density(shell, options)?);
-    if options.times {
-        tables.push(straggler(shell, options)?);
+        keep(partitions(shell, options))?;
+        keep(straggler(shell, options))?;
+        if let Some(environment) = environment {
+            keep(one_host(shell, options, environment))?;
+        }
     }
     Ok(tables)
 }
 
-fn mb(bytes: f64) -> String {
-    format!("{:.2}", bytes / 1e6)
+/// What there is of everything in each round, and the medians.
+fn rounds<T>(
+    options: &Options,
+    all: &[T],
+    mut measure: impl FnMut(usize, &T) -> Result<Option<Seen>, String>,
+) -> Result<Vec<Seen>, String> {
+    let mut seen: Vec<Vec<Seen>> = all.iter().map(|_| Vec::new()).collect();
+    for round in 1..=options.rounds {
+        for (one, seen) in all.iter().zip(&mut seen) {
+            seen.extend(measure(round, one)?);
+        }
+    }
+    Ok(seen.iter().map(|rounds| Seen::median(rounds)).collect())
 }
 
-fn mark(is_met: bool) -> &'static str {
-    if is_met { "✓" } else { "✗" }
+fn mb(bytes: f64) -> String {
+    format!("{:.2}", bytes / 1e6)
 }
 
 fn rows(n: f64) -> String {
@@ -41,7 +87,12 @@ fn rows(n: f64) -> String {
 }
 
 /// The same model in several ways, on 4 hosts with 2 workers each.
-fn ways(shell: &Shell, options: &Options) -> Result<Table, String> {
+fn ways(
+    shell: &Shell,
+    options: &Options,
+    environment: Option<&Environment>,
+    notes: &mut Vec<String>,
+) -> Result<Table, String> {
     let farm = Farm::new(shell, 4, &options.rate)?;
     let columns = [
         "way",
@@ -56,29 +107,56 @@ fn ways(shell: &Shell, options: &Options) -> Result<Table, String> {
     let mut table = Table::new("R1, R2, R3, R4, R6: 4 hosts x 2 workers".into(), 1, &columns);
     let (h, g) = (4.0, 2.0);
     let f = (h - 1.0) / h;
-    let steps = (FEW, options.steps);
-    let cases: [(&str, &[&str], (usize, usize)); 6] = [
-        ("hybrid", &["--strategy", "hybrid"], steps),
-        ("rows gathered by all", &["--strategy", "allreduce"], steps),
-        ("all on servers", &["--strategy", "ps"], steps),
-        ("all on servers, naive", &["--strategy", "ps", "--naive"], steps),
-        ("hybrid, naive", &["--strategy", "hybrid", "--naive"], steps),
-        ("tables made dense", &["--strategy", "allreduce", "--dense"], (1, 1)),
+    let way = |title, args: &[&'static str]| Way {
+        title,
+        steps: (FEW, options.steps),
+        args: args.to_vec(),
+        once: false,
+    };
+    let mut cases = vec![
+        way("hybrid", &["--strategy", "hybrid"]),
+        way("rows gathered by all", &["--strategy", "allreduce"]),
+        way("all on servers", &["--strategy", "ps"]),
+        way("all on servers, naive", &["--strategy", "ps", "--naive"]),
+        way("hybrid, naive", &["--strategy", "hybrid", "--naive"]),
+        Way {
+            steps: (1, 1),
+            once: true,
+            ..way("tables made dense", &["--strategy", "allreduce", "--dense"])
+        },
     ];
+    let peer = environment.map(|environment| {
+        let script = shell.root.join("benches/parallax/peer.py");
+        [environment.python.clone().into_os_string(), script.into_os_string()]
+    });
+    if peer.is_some() {
+        cases.push(Way { once: true, ..way(DDP, &[]) });
+    }
+    let all = rounds(options, &cases, |round, way| {
+        if way.once && round > 1 {
+            return Ok(None);
+        }
+        eprintln!("round {round} of {}, 4 hosts x 2 workers, {} ...", options.rounds, way.title);
+        let Some(program) = peer.as_ref().filter(|_| way.title == DDP) else {
+            return farm.measure(shell, options, 2, way.steps, &way.args).map(Some);
+        };
+        let world = |args: &[&str]| farm.processes(shell, options, 2, program, args);
+        farm.difference(way.steps, world, &way.args).map(Some)
+    })?;
     let mut first: Option<Seen> = None;
-    for (title, args, steps) in cases {
-        eprintln!("4 hosts x 2 workers, {title} ...");
-        let seen = farm.measure(shell, options, 2, steps, args)?;
+    for (Way { title, .. }, seen) in cases.iter().zip(all) {
+        let title = *title;
         let hybrid = *first.get_or_insert(seen);
-        let (union, raw) = (seen.pulled * ROW_BYTES, 2.0 * options.tokens as f64);
+        let (union, raw) = (seen.pulled * ROW_BYTES, ROWS_PER_TOKEN * options.tokens as f64);
         let dense = 4.0 * DENSE_BYTES * f;
         let formula = match title {
             "hybrid" => dense + 4.0 * union * f,
             "rows gathered by all" => dense + 2.0 * (h * g - 1.0) * raw * GATHERED_BYTES,
-            // Of a dense variable every row is a row of a table.
-            "all on servers" => 4.0 * union * f,
+            // Of a dense variable every row is a row of a table, of another width.
+            "all on servers" => 4.0 * DENSE_BYTES * f + 4.0 * hybrid.pulled * ROW_BYTES * f,
             "all on servers, naive" => 4.0 * g * (DENSE_BYTES + raw * ROW_BYTES) * f,
             "hybrid, naive" => dense + 4.0 * g * raw * ROW_BYTES * f,
+            DDP => f64::NAN,
             _ => dense + 4.0 * 2.0 * (options.rows * WIDTH * 4) as f64 * f,
         };
         let (fewer, faster) = (seen.bytes / hybrid.bytes, seen.ms / hybrid.ms);
@@ -101,13 +179,21 @@ fn ways(shell: &Shell, options: &Options) -> Result<Table, String> {
         table.push(vec![
             title.into(),
             mb(seen.bytes),
-            mb(formula),
+            if formula.is_nan() { "-".into() } else { mb(formula) },
             goal(fewer, bytes_goal),
             rows(seen.given),
             pushed,
             times(format!("{:.0}", seen.ms)),
             times(goal(faster, time_goal)),
         ]);
+    }
+    if options.times {
+        eprintln!("one process ...");
+        let alone = Farm::new(shell, 1, &options.rate)?;
+        let seen =
+            alone.world(shell, options, 1, &["--strategy", "allreduce", "--warm", "2", "--steps", "20"])?;
+        notes
+            .push(format!("one process alone, which exchanges nothing, takes {:.1} ms for a step.", seen.ms));
     }
     Ok(table)
 }
@@ -123,15 +209,15 @@ fn growth(shell: &Shell, options: &Options) -> Result<Table, String> {
         let off = (bytes / formula - 1.0) * 100.0;
         format!("{} ({off:+.1} %), goal 8 % {}", mb(bytes), mark(off.abs() <= 8.0))
     };
-    for hosts in [2, 4, 8, 12] {
+    for hosts in [2u32, 4, 8, 12] {
         let farm = Farm::new(shell, hosts, &options.rate)?;
-        let (n, f) = (hosts as f64, (hosts as f64 - 1.0) / hosts as f64);
+        let (n, f) = (f64::from(hosts), f64::from(hosts - 1) / f64::from(hosts));
         eprintln!("{hosts} hosts x 1 worker ...");
         let steps = (1, 3);
         let gathered = farm.measure(shell, options, 1, steps, &["--strategy", "allreduce"])?;
         let hybrid = farm.measure(shell, options, 1, steps, &["--strategy", "hybrid"])?;
         let dense = 4.0 * DENSE_BYTES * f;
-        let raw = dense + 2.0 * (n - 1.0) * 2.0 * options.tokens as f64 * GATHERED_BYTES;
+        let raw = dense + 2.0 * (n - 1.0) * ROWS_PER_TOKEN * options.tokens as f64 * GATHERED_BYTES;
         let served = dense + 4.0 * hybrid.pulled * ROW_BYTES * f;
         table.push(vec![
             hosts.to_string(),
@@ -149,27 +235,30 @@ fn partitions(shell: &Shell, options: &Options) -> Result<Table, String> {
     let farm = Farm::new(shell, 4, &options.rate)?;
     let mut table =
         Table::new("R7: partitions, 4 hosts x 1 worker".into(), 1, &["partitions", "ms", "against the best"]);
-    let of = |partitions: u32| {
-        eprintln!("{partitions} partitions ...");
+    eprintln!("a search ...");
+    let searched = ["--strategy", "hybrid", "--search", "1", "--steps", "3"];
+    let found = farm.world(shell, options, 1, &searched)?.partitions as u32;
+    let powers = (0..=10).map(|power| 1u32 << power);
+    let mut all: Vec<u32> = powers.chain([found]).collect();
+    all.sort_unstable();
+    all.dedup();
+    let seen = rounds(options, &all, |round, partitions| {
+        eprintln!("round {round} of {}, {partitions} partitions ...", options.rounds);
         let text = partitions.to_string();
         let args = ["--strategy", "hybrid", "--partitions", &text, "--warm", "2", "--steps", "9"];
-        farm.world(shell, options, 1, &args).map(|seen| seen.ms)
-    };
-    let mut all = Vec::new();
-    for partitions in (0..=10).map(|power| 1 << power) {
-        all.push((partitions, of(partitions)?));
+        farm.world(shell, options, 1, &args).map(Some)
+    })?;
+    let best = seen.iter().map(|seen| seen.ms).fold(f64::INFINITY, f64::min);
+    for (partitions, Seen { ms, .. }) in all.iter().zip(seen) {
+        let behind = (ms / best - 1.0) * 100.0;
+        let (name, verdict) = match *partitions == found {
+            true => {
+                (format!("{partitions}, found"), format!("{behind:+.1} %, goal 5 % {}", mark(behind <= 5.0)))
+            }
+            false => (partitions.to_string(), format!("{behind:+.1} %")),
+        };
+        table.push(vec![name, format!("{ms:.1}"), verdict]);
     }
-    eprintln!("a search ...");
-    let found = farm.world(shell, options, 1, &["--strategy", "hybrid", "--search", "1", "--steps", "3"])?;
-    let found = found.partitions as u32;
-    let best = all.iter().map(|(_, ms)| *ms).fold(f64::INFINITY, f64::min);
-    for (partitions, ms) in &all {
-        table.push(vec![partitions.to_string(), format!("{ms:.0}"), format!("{:.2}x", ms / best)]);
-    }
-    let ms = of(found)?;
-    let behind = (ms / best - 1.0) * 100.0;
-    let text = format!("{behind:+.1} %, goal 5 % {}", mark(behind <= 5.0));
-    table.push(vec![format!("{found}, found"), format!("{ms:.0}"), text]);
     Ok(table)
 }
 
@@ -181,13 +270,13 @@ fn density(shell: &Shell, options: &Options) -> Result<Table, String> {
         1,
         &["rows of a worker", "gathered", "hybrid", "auto", "auto against the better"],
     );
-    for tokens in ["64", "512", "4096"] {
+    for tokens in ["60", "500", "4000"] {
         eprintln!("{tokens} rows of 2,000 ...");
-        let of = |way: &str| {
+        let seen = rounds(options, &["allreduce", "hybrid", "auto"], |_, way| {
             let args = ["--strategy", way, "--tokens", tokens, "--rows", "2000"];
-            farm.measure(shell, options, 1, (1, 5), &args)
-        };
-        let [gathered, hybrid, auto] = [of("allreduce")?, of("hybrid")?, of("auto")?];
+            farm.measure(shell, options, 1, (1, 9), &args).map(Some)
+        })?;
+        let [gathered, hybrid, auto] = seen[..] else { return Err("three ways were measured".into()) };
         let behind = |of: fn(&Seen) -> f64| (of(&auto) / of(&gathered).min(of(&hybrid)) - 1.0) * 100.0;
         let (bytes, time) = (behind(|seen| seen.bytes), behind(|seen| seen.ms));
         let verdict = match options.times {
@@ -209,12 +298,15 @@ fn straggler(shell: &Shell, options: &Options) -> Result<Table, String> {
         &["way", "steps", "against sync"],
     );
     let mut first = None;
-    for (title, extra) in [("sync", &[][..]), ("async", &["--asynchronous"])] {
-        eprintln!("a straggler, {title} ...");
+    let both = [("sync", &[][..]), ("async", &["--asynchronous"])];
+    let all = rounds(options, &both, |round, (title, extra)| {
+        eprintln!("round {round} of {}, a straggler, {title} ...", options.rounds);
         let base = ["--strategy", "ps", "--tokens", "40", "--pause-ms", "80", "--straggle-ms", "400"];
-        let limit = if title == "sync" { ["--steps", "15"] } else { ["--for-ms", "8000"] };
-        let args: Vec<&str> = base.iter().chain(extra).chain(&limit).copied().collect();
-        let seen = farm.world(shell, options, 4, &args)?;
+        let limit = if *title == "sync" { ["--steps", "15"] } else { ["--for-ms", "8000"] };
+        let args: Vec<&str> = base.iter().chain(*extra).chain(&limit).copied().collect();
+        farm.world(shell, options, 4, &args).map(Some)
+    })?;
+    for ((title, _), seen) in both.into_iter().zip(all) {
         // In sync all workers run alike, so that a number of steps says as much.
         let steps = if title == "sync" { 4.0 * 8000.0 / seen.ms.max(1.0) } else { seen.steps };
         let ratio = steps / *first.get_or_insert(steps);
@@ -223,6 +315,39 @@ fn straggler(shell: &Shell, options: &Options) -> Result<Table, String> {
             _ => format!("{ratio:.2}x, goal 3.5 {}", mark(ratio >= 3.5)),
         };
         table.push(vec![title.into(), format!("{steps:.0}"), goal]);
+    }
+    Ok(table)
+}
+
+/// The language model of `bench torch` with sparse gradients, its table on both ranks and on servers.
+fn one_host(shell: &Shell, options: &Options, environment: &Environment) -> Result<Table, String> {
+    eprintln!("one host, 2 ranks with torch ...");
+    let modes = [
+        ("single", "one process"),
+        ("phalanx", "table on both ranks"),
+        ("phalanx-served", "table on servers"),
+    ];
+    let figures =
+        torch::raced(shell, environment, "lm-sparse", &modes.map(|(mode, _)| mode), 1.0, options.rounds)?;
+    let columns =
+        ["way", "ms", "against both ranks", "MB of memory of the fuller rank", "less than both ranks"];
+    let title = "One host, 2 ranks: the language model of `bench torch` with sparse gradients, a table of 200,000 rows; the host's server is in its first rank";
+    let mut table = Table::new(title.into(), 1, &columns);
+    let [time, memory] = ["", " memory"].map(|what| move |mode: &str| (format!("{mode}{what}"), "lm-sparse"));
+    let of = |(what, model): (String, &str)| figures.get(&what, model);
+    for (mode, title) in modes {
+        let (ms, bytes) = (of(time(mode)), of(memory(mode)));
+        let is_served = mode == "phalanx-served";
+        let goal = is_served.then_some(1.0);
+        let less =
+            of(memory("phalanx")).zip(bytes).filter(|_| is_served).map(|(both, own)| (both - own) / 1e6);
+        table.push(vec![
+            title.into(),
+            ms.map_or("-".into(), |ms| format!("{ms:.1}")),
+            if mode == "single" { "-".into() } else { ratio(ms, of(time("phalanx")), goal) },
+            bytes.map_or("-".into(), mb),
+            less.map_or("-".into(), |less| format!("{less:.1}")),
+        ]);
     }
     Ok(table)
 }

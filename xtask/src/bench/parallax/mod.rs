@@ -6,22 +6,27 @@
 mod farm;
 mod measures;
 
-use super::{machine, page};
+use super::{
+    asked::{self, Asked, tell},
+    page,
+};
 use crate::{
     process::{Output, Shell},
     profile::Profile,
+    python::{self, Missing, Torch},
 };
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 pub const HELP: &str = "\
 cargo xtask bench parallax [OPTIONS]
 
   --rate 200mbit     of each host's link, in each direction
   --steps 6          steps that count
+  --rounds 3         how often everything is repeated; medians over the rounds are told
   --rows 100000      of each of the two tables
   --tokens 1280      row numbers of each table in a step of a worker
   --profile release  or demo, or test: bytes do not depend on it, times do
-  --built            builds nothing: takes the example that is there
+  --built            builds nothing: takes the example and the Python package that are there
   --no-times         bytes only: leaves out what only times show
   --out FILE         the page to write; default docs/benchmarks-parallax.md; - for none
 ";
@@ -32,6 +37,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(15 * 60);
 pub struct Options {
     rate: String,
     steps: usize,
+    rounds: usize,
     rows: usize,
     tokens: usize,
     profile: Profile,
@@ -48,28 +54,30 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("network namespaces need root".into());
     }
-    let command = format!("cargo xtask bench parallax {}", args.join(" ")).trim_end().to_string();
+    let command = asked::command("parallax", args, &[]);
     let mut build = shell.cargo("build --package phalanx-train --example parallax_bench");
     build.args(["--profile", options.profile.name()]);
     if !options.is_built {
         shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
     }
-    let tables = measures::all(shell, &options)?;
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
+    let mut notes = Vec::new();
+    let environment = match options.is_built {
+        true => python::environment(shell, Torch::IfThere).map_err(Missing::into_text)?,
+        false => python::ready(shell, Torch::IfThere, options.profile)?,
+    };
+    let environment = Some(environment).filter(|environment| environment.has_torch);
+    if environment.is_none() {
+        notes.push("no torch: neither DDP over Gloo nor the ranks of one host were measured".to_string());
     }
-    if let Some(out) = &options.out {
-        let page = page::parallax(&command, &machine::describe(shell), &tables);
-        fs::write(shell.root.join(out), page).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    let tables = measures::all(shell, &options, environment.as_ref(), &mut notes)?;
+    tell(shell, &tables, options.out.as_deref(), |machine| page::parallax(&command, machine, &notes, &tables))
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let mut options = Options {
         rate: "200mbit".into(),
         steps: 6,
+        rounds: 3,
         rows: 100_000,
         tokens: 1280,
         profile: Profile::Release,
@@ -77,32 +85,20 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
         is_built: false,
         out: Some("docs/benchmarks-parallax.md".into()),
     };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\n\n{HELP}"));
-        let number = |text: &String| text.parse().ok().filter(|&n: &usize| n > 0);
-        match arg.as_str() {
+    let mut asked = Asked::new("parallax", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
             "--no-times" => options.times = false,
             "--built" => options.is_built = true,
-            "--rate" => options.rate = value()?.clone(),
-            "--out" => options.out = Some(value()?.clone()).filter(|out| out != "-"),
-            "--steps" | "--rows" | "--tokens" => {
-                let text = value()?;
-                let n = number(text).ok_or_else(|| format!("{arg} {text} is not a number above 0"))?;
-                match arg.as_str() {
-                    "--steps" => options.steps = n,
-                    "--rows" => options.rows = n,
-                    _ => options.tokens = n,
-                }
-            }
-            "--profile" => {
-                let text = value()?;
-                let all = [Profile::Release, Profile::Demo, Profile::Test];
-                let found = all.into_iter().find(|profile| profile.name() == text);
-                options.profile = found.ok_or_else(|| format!("there is no profile {text}\n\n{HELP}"))?;
-            }
-            other => return Err(format!("what is {other}?\n\n{HELP}")),
+            "--rate" => options.rate = asked.value(flag)?.into(),
+            "--steps" => options.steps = asked.number(flag)?,
+            "--rounds" => options.rounds = asked.number(flag)?,
+            "--rows" => options.rows = asked.number(flag)?,
+            "--tokens" => options.tokens = asked.number(flag)?,
+            "--profile" => options.profile = asked.profile(flag)?,
+            "--out" => options.out = asked.page(flag)?,
+            other => return Err(asked.bad(other)),
         }
     }
     Ok(Some(options))

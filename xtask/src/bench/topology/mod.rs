@@ -5,9 +5,13 @@ mod others;
 mod ours;
 mod predicted;
 mod tables;
-mod wires;
 
-use super::{engines::Figures, machine, page};
+use super::{
+    asked::{self, Asked, tell},
+    figures::Figures,
+    page,
+    wires::Wires,
+};
 use crate::{
     process::{Output, Shell},
     profile::Profile,
@@ -19,13 +23,12 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use wires::Wires;
 
 pub const HELP: &str = "\
 cargo xtask bench topology [OPTIONS]          needs root, for network namespaces
 
   --rounds 3         how often everything is repeated; medians over the rounds are told
-  --only PARTS       of bytes,times,shapes,racks,flat,fused; writes no page unless --out is given
+  --only PARTS       of bytes,times,shapes,racks,flat,fused,explored; writes no page unless --out is given
   --keep FILE        adds what is measured to this file, and counts what earlier runs with it measured: parts may be measured one after the other
   --python PATH      a python with torch, for Gloo; also PEER_PYTHON
   --profile release  or demo, or test
@@ -33,19 +36,19 @@ cargo xtask bench topology [OPTIONS]          needs root, for network namespaces
   --out FILE         the page to write; default docs/benchmarks-topology.md; - for none
 
   12 ranks as network namespaces. A: 3 hosts of 4 on a switch, 200 Mbit/s at both ends of every cable. B: 2 racks of 3 hosts of 2, 100 Mbit/s between
-  the racks. C: as A, without limits. What is absent is skipped, with the Debian packages that have it. Takes about 7 minutes.
+  the racks. C: as A, without limits. What is absent is skipped, with the Debian packages that have it. A round takes about 5 minutes.
 ";
 
 const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
 /// No round begins later than this.
-const ENOUGH: Duration = Duration::from_secs(330);
+const ENOUGH: Duration = Duration::from_secs(15 * 60);
 const HOST_RATE: &str = "200mbit";
 const UPLINK_RATE: &str = "100mbit";
 /// 200 Mbit/s.
 const LINE_BYTES_PER_S: f64 = 25e6;
 const MANY: [u64; 4] = [4 << 10, 1 << 20, 16 << 20, 64 << 20];
 const LARGE: u64 = 16 << 20;
-const PARTS: [&str; 6] = ["bytes", "times", "shapes", "racks", "flat", "fused"];
+const PARTS: [&str; 7] = ["bytes", "times", "shapes", "racks", "flat", "fused", "explored"];
 
 /// B: segments in both tiers at once, one tier after the other, and the racks unknown.
 const RACKS: [Plan; 3] = [
@@ -63,7 +66,7 @@ const FLAT: [Plan; 3] = [
 #[derive(Debug, PartialEq)]
 struct Options {
     rounds: u32,
-    only: Option<Vec<String>>,
+    only: Option<Vec<&'static str>>,
     keep: Option<PathBuf>,
     python: Option<PathBuf>,
     profile: Profile,
@@ -79,13 +82,8 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("bench topology needs root to make network namespaces".into());
     }
-    // Where this machine keeps its files is nobody's business.
-    let mut command = format!("cargo xtask bench topology {}", args.join(" ")).trim_end().to_string();
-    for (path, shown) in [(&options.python, "python3"), (&options.keep, "FILE")] {
-        if let Some(path) = path {
-            command = command.replace(&path.display().to_string(), shown);
-        }
-    }
+    let private = [(options.python.as_deref(), "python3"), (options.keep.as_deref(), "FILE")];
+    let command = asked::command("topology", args, &private);
     if !options.is_built {
         eprintln!("building phalanx and the programs of MPI ...");
         let mut build = shell.cargo("build --package phalanx-launch --quiet");
@@ -96,26 +94,18 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     let begun = Instant::now();
     let n_rounds = measure(shell, &options, &mut others, &mut figures)?;
     let took = begun.elapsed().as_secs();
-    match &options.keep {
-        None => others.note(format!("rounds: {n_rounds}, in {took} s.")),
-        Some(keep) => {
-            others.note(format!("measured in several runs; this one: {n_rounds} rounds in {took} s."));
-            let earlier = fs::read_to_string(keep).unwrap_or_default();
-            let cannot = |e| format!("cannot write {}: {e}", keep.display());
-            fs::write(keep, earlier.clone() + &figures.lines()).map_err(cannot)?;
-            figures.read(&earlier)?;
-        }
+    let earlier = options.keep.as_ref().and_then(|keep| fs::read_to_string(keep).ok()).unwrap_or_default();
+    let several = if earlier.is_empty() { "" } else { "measured in several runs; of this one, " };
+    others.note(format!("{several}rounds: {n_rounds}, in {took} s."));
+    if let Some(keep) = &options.keep {
+        let cannot = |e| format!("cannot write {}: {e}", keep.display());
+        fs::write(keep, earlier.clone() + &figures.lines()).map_err(cannot)?;
+        figures.read(&earlier)?;
     }
     let tables = tables::all(&figures);
-    for table in &tables {
-        println!("\n{}\n{}", table.title, table.text());
-    }
-    if let Some(out) = &options.out {
-        let text = page::topology(&command, &machine::describe(shell), &others.notes, &tables);
-        fs::write(shell.root.join(out), text).map_err(|e| format!("cannot write {out}: {e}"))?;
-        eprintln!("\nwritten to {out}");
-    }
-    Ok(())
+    tell(shell, &tables, options.out.as_deref(), |machine| {
+        page::topology(&command, machine, &others.notes, &tables)
+    })
 }
 
 fn measure(
@@ -124,7 +114,7 @@ fn measure(
     others: &mut Others<'_>,
     figures: &mut Figures,
 ) -> Result<u32, String> {
-    let wants = |part: &str| options.only.as_ref().is_none_or(|only| only.iter().any(|o| o == part));
+    let wants = |part: &'static str| options.only.as_ref().is_none_or(|only| only.contains(&part));
     let switch = Wires::new(shell, "a", &[3])?;
     let racks = Wires::new(shell, "b", &[3, 3])?;
     racks.limit(HOST_RATE, UPLINK_RATE)?;
@@ -176,6 +166,10 @@ fn measure(
             say("A, AllReduceN");
             a.fused(figures)?;
         }
+        if wants("explored") {
+            say("A, ways that are tried");
+            a.explored(figures)?;
+        }
         if wants("racks") {
             for plan in RACKS {
                 say(&format!("B, {}", plan.name));
@@ -204,38 +198,22 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
         out: None,
     };
     let mut out = None;
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value"));
-        let bad = |text: &str| format!("bench topology: {text:?} cannot be used here\n\n{HELP}");
-        match flag.as_str() {
+    let mut asked = Asked::new("topology", HELP, args);
+    while let Some(flag) = asked.flag() {
+        match flag {
             "--help" | "-h" => return Ok(None),
-            "--rounds" => {
-                let text = value()?;
-                options.rounds = text.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(text))?;
-            }
-            "--only" => {
-                let text = value()?;
-                let parts: Vec<String> = text.split(',').map(str::to_string).collect();
-                let unknown = parts.iter().find(|part| !PARTS.contains(&part.as_str()));
-                unknown.map_or(Ok(()), |part| Err(bad(part)))?;
-                options.only = Some(parts);
-            }
-            "--keep" => options.keep = Some(value()?.into()),
-            "--python" => options.python = Some(value()?.into()),
-            "--profile" => {
-                let text = value()?;
-                let all = [Profile::Release, Profile::Demo, Profile::Test];
-                let found = all.into_iter().find(|profile| profile.name() == text);
-                options.profile = found.ok_or_else(|| bad(text))?;
-            }
+            "--rounds" => options.rounds = asked.number(flag)?,
+            "--only" => options.only = Some(asked.list(flag, &PARTS)?),
+            "--keep" => options.keep = Some(asked.value(flag)?.into()),
+            "--python" => options.python = Some(asked.value(flag)?.into()),
+            "--profile" => options.profile = asked.profile(flag)?,
             "--built" => options.is_built = true,
-            "--out" => out = Some(value()?.clone()),
-            other => return Err(bad(other)),
+            "--out" => out = Some(asked.page(flag)?),
+            other => return Err(asked.bad(other)),
         }
     }
     let usual = options.only.is_none().then(|| "docs/benchmarks-topology.md".to_string());
-    options.out = out.or(usual).filter(|out| out != "-");
+    options.out = out.unwrap_or(usual);
     Ok(Some(options))
 }
 
@@ -250,7 +228,7 @@ mod tests {
         assert_eq!((usual.rounds, usual.out.as_deref()), (3, Some("docs/benchmarks-topology.md")));
         let some = read("--rounds 1 --only racks,flat --profile test --built --keep f").unwrap().unwrap();
         assert_eq!((some.rounds, some.out, some.is_built), (1, None, true));
-        assert_eq!(some.only, Some(vec!["racks".to_string(), "flat".to_string()]));
+        assert_eq!(some.only, Some(vec!["racks", "flat"]));
         assert_eq!(read("--help"), Ok(None));
         for bad in ["--rounds 0", "--only rack", "--profile fast", "--out", "--fast"] {
             assert!(read(bad).is_err(), "{bad}");

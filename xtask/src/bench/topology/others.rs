@@ -1,11 +1,11 @@
 //! The others on the same hosts: Open MPI's algorithms, MPICH, Gloo through torch. Each is measured as `phalanx bench --calls` measures.
 
-use super::{
-    ours::{CALLS, SECONDS, openmpi},
-    wires::{INTERFACE, Wires, address},
-};
+use super::ours::{CALLS, SECONDS, openmpi};
 use crate::{
-    bench::engines::Figures,
+    bench::{
+        figures::Figures,
+        wires::{INTERFACE, Wires, address},
+    },
     process::{Output, Shell},
 };
 use std::{fs, path::PathBuf, process::Command, time::Duration};
@@ -169,6 +169,8 @@ impl<'a> Others<'a> {
                     .env("UCX_TLS", "tcp,self")
                     .env("UCX_NET_DEVICES", INTERFACE)
                     .env("FI_PROVIDER", "tcp");
+                // Four ranks share a core: one that waits gives it away.
+                command.env("MPIR_CVAR_POLLS_BEFORE_YIELD", "1");
                 command.env("FI_TCP_IFACE", INTERFACE).arg(program);
                 command
             }
@@ -186,7 +188,15 @@ impl<'a> Others<'a> {
                 match other {
                     Other::Ring => drop(command.args(ring)),
                     Other::RingDealt => drop(command.args(ring).args(["--map-by", "node"])),
-                    Other::Han => drop(command.args(["--mca", "coll_han_priority", "100"])),
+                    // Its pipelined allreduce ends with a segmentation fault in 4.1.4.
+                    Other::Han => drop(command.args([
+                        "--mca",
+                        "coll_han_priority",
+                        "100",
+                        "--mca",
+                        "coll_han_use_simple_allreduce",
+                        "1",
+                    ])),
                     _ => {}
                 }
                 command.arg(program);

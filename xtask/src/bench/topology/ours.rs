@@ -1,8 +1,10 @@
 //! `phalanx bench` on the hosts: times, and bytes by our counters and by the hosts' interfaces.
 
-use super::wires::{INTERFACE, Wires};
 use crate::{
-    bench::engines::Figures,
+    bench::{
+        figures::Figures,
+        wires::{INTERFACE, Wires},
+    },
     process::{Output, Shell},
     profile::Profile,
 };
@@ -22,6 +24,9 @@ pub struct Plan {
 }
 
 pub const RING: Plan = Plan { name: "ring", settings: &[("PHALANX_ALGORITHM", "ring")] };
+
+/// DDL's options: the best way of each tier as we think, and as it is tried.
+pub const GIVEN_AND_EXPLORED: [&str; 2] = ["-mode b:4x3", "-mode p:4x3"];
 
 /// A shape, with the algorithm that is chosen for it.
 pub const fn shape(name: &'static str, settings: &'static [(&'static str, &'static str)]) -> Plan {
@@ -124,20 +129,33 @@ impl Ours<'_> {
     pub fn fused(&self, figures: &mut Figures) -> Result<(), String> {
         let mut command = self.bench();
         command.args(["--fused", "--seconds", "2"]).env("PHALANX_TIERS", "4x3");
-        let done = self.shell.must(&mut command, Output::Kept, RUN_LIMIT)?;
-        let rows =
-            done.stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let mut n_rows = 0;
-        for row in rows {
-            if let (Some(what), Some(us)) = (row["what"].as_str(), row["median_us"].as_f64()) {
-                figures.add("fused", what, us);
-                n_rows += 1;
-            }
+        let rows = self.tensor_rows(command, 2)?;
+        rows.iter().for_each(|(what, us)| figures.add("fused", what, *us));
+        Ok(())
+    }
+
+    /// DDL's AllReduce of 16 MiB with the ways given and found.
+    pub fn explored(&self, figures: &mut Figures) -> Result<(), String> {
+        for (options, calls) in GIVEN_AND_EXPLORED.into_iter().zip(["8", "32"]) {
+            let mut command = self.bench();
+            command.args(["--ddl", "--sizes", "16M", "--calls", calls]).env("DDL_OPTIONS", options);
+            let rows = self.tensor_rows(command, 1)?;
+            rows.iter().for_each(|(_, us)| figures.add("ddl", options, *us));
         }
-        if n_rows == 2 {
-            Ok(())
+        Ok(())
+    }
+
+    /// What the measurements of DDL print.
+    fn tensor_rows(&self, mut command: Command, n_rows: usize) -> Result<Vec<(String, f64)>, String> {
+        let done = self.shell.must(&mut command, Output::Kept, RUN_LIMIT)?;
+        let lines = done.stdout.lines();
+        let rows = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let rows = rows.filter_map(|row| Some((row["what"].as_str()?.into(), row["median_us"].as_f64()?)));
+        let rows: Vec<(String, f64)> = rows.collect();
+        if rows.len() == n_rows {
+            Ok(rows)
         } else {
-            Err(format!("phalanx bench --fused printed no rows:\n{}", done.text))
+            Err(format!("phalanx bench printed {} of {n_rows} rows:\n{}", rows.len(), done.text))
         }
     }
 }

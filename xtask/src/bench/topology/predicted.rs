@@ -4,7 +4,7 @@ use super::{
     LARGE,
     ours::{Ours, RUN_LIMIT, SHAPES},
 };
-use crate::{bench::engines::Figures, process::Output};
+use crate::{bench::figures::Figures, process::Output};
 use serde_json::Value;
 
 pub fn all(ours: &Ours<'_>, figures: &mut Figures) -> Result<(), String> {

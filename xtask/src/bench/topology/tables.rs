@@ -3,10 +3,10 @@
 use super::{
     FLAT, LARGE, LINE_BYTES_PER_S, MANY, RACKS,
     others::Other,
-    ours::{RING, SHAPES},
+    ours::{self, RING, SHAPES},
 };
 use crate::bench::{
-    engines::Figures,
+    figures::Figures,
     table::{Table, mark, ratio, size},
 };
 
@@ -19,6 +19,7 @@ const NIC_MORE: f64 = 1.04;
 const RACKS_FASTER: f64 = 1.35;
 const FLAT_BEHIND: f64 = 1.05;
 const FUSED_FASTER: f64 = 3.0;
+const EXPLORED_BEHIND: f64 = 1.1;
 const PREDICTED_WITHIN: f64 = 0.2;
 /// Times this close have no order.
 const ALIKE: f64 = 0.03;
@@ -32,6 +33,7 @@ pub fn all(figures: &Figures) -> Vec<Table> {
         racks(figures),
         flat(figures),
         fused(figures),
+        explored(figures),
     ];
     tables.retain(Table::is_worth_showing);
     tables
@@ -218,6 +220,14 @@ fn fused(figures: &Figures) -> Table {
     let [together, apart] = ["allreduce_n", "allreduce each"].map(|what| figures.get("fused", what));
     let cells = [number(together.map(|us| us / 1e3), 2), number(apart.map(|us| us / 1e3), 2)];
     table.push(cells.into_iter().chain([faster(apart, together, FUSED_FASTER)]).collect());
+    table
+}
+
+fn explored(figures: &Figures) -> Table {
+    let columns = ["-mode b:4x3, ms", "-mode p:4x3, ms, when it has chosen", "p / b"];
+    let mut table = Table::new("A: DDL's AllReduce of 16 MiB, ways given and found".into(), 0, &columns);
+    let [given, found] = ours::GIVEN_AND_EXPLORED.map(|options| figures.get("ddl", options));
+    table.push(vec![ms(given), ms(found), ratio(found, given, Some(EXPLORED_BEHIND))]);
     table
 }
 

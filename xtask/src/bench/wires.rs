@@ -14,6 +14,12 @@ use std::{
 pub const INTERFACE: &str = "eth0";
 const SHORT: Duration = Duration::from_secs(20);
 
+/// Bytes of an interface.
+struct Carried {
+    sent: u64,
+    received: u64,
+}
+
 /// One end of a cable: where it is and what it is called there.
 type End = (String, String);
 
@@ -138,16 +144,34 @@ impl<'a> Wires<'a> {
 
     /// What the interfaces of the hosts have sent so far.
     pub fn sent(&self) -> Result<Vec<u64>, String> {
-        self.hosts.iter().map(|host| self.sent_by(host)).collect()
+        self.hosts.iter().map(|host| Ok(self.carried(host)?.sent)).collect()
     }
 
-    fn sent_by(&self, host: &str) -> Result<u64, String> {
+    /// What all of them have sent and received so far.
+    pub fn both_ways(&self) -> Result<u64, String> {
+        let carried = self.hosts.iter().map(|host| self.carried(host));
+        carried.map(|carried| carried.map(|c| c.sent + c.received)).sum()
+    }
+
+    fn carried(&self, host: &str) -> Result<Carried, String> {
         let mut ip = self.shell.command("ip");
         ip.args(["-n", host, "-s", "-j", "link", "show", "dev", INTERFACE]);
         let said = self.shell.must(&mut ip, Output::Kept, SHORT)?.stdout;
         let found: serde_json::Value =
             serde_json::from_str(&said).map_err(|e| format!("ip says {said:?}: {e}"))?;
-        found[0]["stats64"]["tx"]["bytes"].as_u64().ok_or_else(|| format!("ip says {said:?}"))
+        let bytes =
+            |way: &str| found[0]["stats64"][way]["bytes"].as_u64().ok_or_else(|| format!("ip says {said:?}"));
+        Ok(Carried { sent: bytes("tx")?, received: bytes("rx")? })
+    }
+}
+
+/// Removes namespaces. What does not exist needs no removing.
+pub fn remove_namespaces<'a>(names: impl IntoIterator<Item = &'a String>) {
+    for name in names {
+        // Not through the shell, which starts nothing after Ctrl-C.
+        let mut command = Command::new("ip");
+        command.args(["netns", "del", name]);
+        let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 }
 
@@ -157,16 +181,7 @@ pub fn address(host: usize) -> String {
 
 impl Drop for Wires<'_> {
     fn drop(&mut self) {
-        // Not through the shell, which starts nothing after Ctrl-C. What does not exist needs no removing.
-        for name in self.hosts.iter().chain(&self.switches) {
-            let mut command = Command::new("ip");
-            command
-                .args(["netns", "del", name])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let _ = command.status();
-        }
+        remove_namespaces(self.hosts.iter().chain(&self.switches));
         let _ = fs::remove_file(&self.enter);
         let _ = fs::remove_dir_all(&self.home);
     }
