@@ -4,6 +4,7 @@
 //! want and give. A process has at most one *station*: the thread that runs its office, its server, or both.
 //! `Tables` is what a worker sees. `Shard` and `Office` decide; `station` and `mail` only carry letters.
 
+mod counter;
 mod error;
 mod exact_sum;
 mod gathering;

@@ -99,8 +99,7 @@ impl Line {
 
     fn post(&mut self, letter: RowLetter) -> Result<(), PsError> {
         if let Some(station) = &self.station {
-            station.counter.to.put(letter);
-            station.counter.ring();
+            station.counter.post(letter);
             return Ok(());
         }
         let Some(wire) = &mut self.wire else { return Err(PsError::Closed) };

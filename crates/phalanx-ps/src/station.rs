@@ -4,10 +4,11 @@
 //!   then every rank of the world names that rank.
 
 use crate::{
+    counter::Counter,
     error::PsError,
     letter::{LetterKind, RowLetter},
-    mail::{MailError, Pouch, RowWire},
-    office::{Office, OfficeCounters, Port},
+    mail::{MailError, RowWire},
+    office::{Office, Port},
     seats::{Seats, port_of},
     shard::Shard,
     spec::TableSpec,
@@ -18,17 +19,13 @@ use phalanx_net::{
     lost::{Cause, Doom, Lost},
 };
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    os::fd::OwnedFd,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -37,49 +34,6 @@ use std::{
 const VERDICT: Duration = Duration::from_millis(250);
 /// Nothing is awaited this long without a look around.
 const NAP: Duration = Duration::from_millis(20);
-
-/// The worker's side of a station in its own process.
-#[derive(Debug)]
-pub struct Counter {
-    /// From the worker.
-    pub to: Pouch,
-    /// For the worker.
-    pub from: Pouch,
-    bell: OwnedFd,
-    /// What the office has counted; written by the station.
-    counters: Mutex<OfficeCounters>,
-    /// Who has not said goodbye; written by the station.
-    awaited: Mutex<Vec<Rank>>,
-    /// The step and the partitions with which workers open the tables next, if their goodbyes said so.
-    recut: Mutex<Option<(u64, u32)>>,
-    bytes_out: AtomicU64,
-    bytes_in: AtomicU64,
-}
-
-impl Counter {
-    pub fn ring(&self) {
-        // A bell that is full has rung already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_le_bytes());
-    }
-
-    pub fn counters(&self) -> (OfficeCounters, u64, u64) {
-        let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: numbers to look at.
-        (counters, self.bytes_out.load(Ordering::Relaxed), self.bytes_in.load(Ordering::Relaxed))
-    }
-}
-
-impl Counter {
-    /// With which step and how many partitions workers go on, if they do.
-    pub fn recut(&self) -> Option<(u64, u32)> {
-        *self.recut.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The ranks that have not said goodbye.
-    pub fn awaited(&self) -> Vec<Rank> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
 
 /// What a station is made of.
 pub struct StationSetup {
@@ -100,18 +54,7 @@ pub struct Station {
 
 impl Station {
     pub fn start(setup: StationSetup) -> Result<Station, PsError> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| PsError::Thread(e.into()))?;
-        let counter = Arc::new(Counter {
-            to: Pouch::default(),
-            from: Pouch::default(),
-            bell,
-            counters: Mutex::default(),
-            awaited: Mutex::default(),
-            recut: Mutex::default(),
-            bytes_out: AtomicU64::new(0),
-            bytes_in: AtomicU64::new(0),
-        });
+        let counter = Arc::new(Counter::new().map_err(PsError::Thread)?);
         let theirs = counter.clone();
         let thread = std::thread::Builder::new()
             .name("phalanx-tables".to_string())
@@ -187,14 +130,17 @@ impl Running {
             ));
         }
         self.note();
+        self.counter.handled(u64::MAX);
         self.counter.from.put(RowLetter::new(LetterKind::Bye, 0, 0));
     }
 
     fn serve(&mut self) -> Result<(), Doom> {
         let mut came: VecDeque<(Port, RowLetter)> = VecDeque::new();
         loop {
+            let mut n_own = 0;
             while let Some(letter) = self.counter.to.take() {
                 came.push_back((Port::Worker(self.me), letter));
+                n_own += 1;
             }
             let peers: Vec<Rank> = self.wires.keys().copied().collect();
             for peer in peers {
@@ -203,6 +149,9 @@ impl Running {
             let is_busy = !came.is_empty();
             while let Some((from, letter)) = came.pop_front() {
                 self.handle(from, letter, &mut came);
+            }
+            if n_own > 0 {
+                self.counter.handled(n_own);
             }
             self.write()?;
             if self.is_over() {
@@ -283,7 +232,7 @@ impl Running {
         let mut out = Vec::new();
         if letter.kind == LetterKind::Bye && letter.number >= 1.0 {
             let recut = Some((letter.step, letter.number as u32));
-            *self.counter.recut.lock().unwrap_or_else(PoisonError::into_inner) = recut;
+            self.counter.set_recut(recut);
         }
         match (from, letter.kind) {
             (Port::Worker(worker), LetterKind::Bye) => {
@@ -304,7 +253,8 @@ impl Running {
                 if let Some(office) = &mut self.office {
                     office.step(from, letter, &mut out);
                     // Before the answers go: who has one sees what it took.
-                    *self.counter.counters.lock().unwrap_or_else(PoisonError::into_inner) = office.counters();
+                    let counters = office.counters();
+                    self.counter.count(counters);
                 }
             }
             (Port::Office(_), _) => {
@@ -376,15 +326,13 @@ impl Running {
             open_offices.flat_map(|((_, workers), _)| workers.iter().copied()).collect();
         awaited.extend(self.own_workers());
         awaited.retain(|rank| !self.workers_gone.contains(rank));
-        *self.counter.awaited.lock().unwrap_or_else(PoisonError::into_inner) = awaited.into_iter().collect();
         let sum = |of: fn(&RowWire) -> u64| self.wires.values().map(of).sum();
-        // Relaxed: numbers to look at.
-        self.counter.bytes_out.store(sum(|wire| wire.bytes_out), Ordering::Relaxed);
-        self.counter.bytes_in.store(sum(|wire| wire.bytes_in), Ordering::Relaxed);
+        let (bytes_out, bytes_in) = (sum(|wire| wire.bytes_out), sum(|wire| wire.bytes_in));
+        self.counter.note(awaited.into_iter().collect(), bytes_out, bytes_in);
     }
 
     fn sleep(&self) {
-        let mut fds = vec![PollFd::new(&self.counter.bell, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(self.counter.bell(), PollFlags::IN)];
         for wire in self.wires.values() {
             let mut wanted = PollFlags::IN;
             wanted.set(PollFlags::OUT, wire.is_leaving());
@@ -395,9 +343,7 @@ impl Running {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => tracing::warn!(%error, "a station cannot wait"),
         }
-        let mut rung = [0; 8];
-        // A bell that has not rung says so.
-        let _ = rustix::io::read(&self.counter.bell, &mut rung);
+        self.counter.hush();
     }
 }
 
@@ -439,8 +385,7 @@ mod tests {
         let world = setup.world.clone();
         let mut station = Station::start(setup).unwrap();
         let rows = crate::values::Rows { ids: vec![1], ..Default::default() };
-        station.counter.to.put(RowLetter { rows, ..RowLetter::new(LetterKind::Pull, 1, 0) });
-        station.counter.ring();
+        station.counter.post(RowLetter { rows, ..RowLetter::new(LetterKind::Pull, 1, 0) });
         let said = station.counter.from.await_one(Duration::from_secs(60)).unwrap();
         assert_eq!(said.kind, LetterKind::Refused);
         assert!(station.join_until(Instant::now() + Duration::from_secs(60), || false));
