@@ -136,8 +136,6 @@ fn measure(
                 say(&format!("A, {}", other.name()));
                 let sizes = match other {
                     Other::RingDealt => &[LARGE][..],
-                    // Its ranks never give a core away, and small messages wait for one.
-                    Other::Mpich => &[LARGE, 4 * LARGE],
                     _ => &MANY,
                 };
                 others.try_one(&switch, 4, figures, other, sizes)?;
