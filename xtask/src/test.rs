@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold. Goes on after a failure, so that one run tells all of them.
 //!
-//! Everything that runs is built once, with one profile and one set of features: tests, examples, the command, both libraries. Then tests
+//! Everything that runs is built once, while Python's packages are installed, with one profile and one set of features: tests, examples, the command, both libraries. Then tests
 //! and examples run, and Python beside them: all of them wait a lot. Clippy and the doc tests have the cores meanwhile, with the lowest priority.
 
 mod lines;
@@ -31,15 +31,17 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
     for stage in [FORMAT, TIDY] {
         add(stage.name, stage.run(shell, Output::Shown));
     }
-    let mut built = stage::run(shell, &mut with_colour(shell.cargo(BUILD)), Output::Shown);
-    let listed = (has_nextest && built.failure.is_none()).then(|| nextest::list(shell));
-    let listed = listed.transpose().unwrap_or_else(|why| {
-        built.failure = Some(why);
-        None
-    });
-    let is_built = built.failure.is_none();
-    add("build", built);
     thread::scope(|scope| {
+        // Packages are downloaded while the compiler has the cores.
+        let environment = scope.spawn(|| python::environment(shell, python::Torch::Pinned));
+        let mut built = stage::run(shell, &mut with_colour(shell.cargo(BUILD)), Output::Shown);
+        let listed = (has_nextest && built.failure.is_none()).then(|| nextest::list(shell));
+        let listed = listed.transpose().unwrap_or_else(|why| {
+            built.failure = Some(why);
+            None
+        });
+        let is_built = built.failure.is_none();
+        add("build", built);
         let beside = scope.spawn(|| {
             // What runs has the cores first; a system without priorities is slower, not wrong.
             let _ = rustix::process::setpriority_process(None, 19);
@@ -49,7 +51,8 @@ pub fn run(shell: &Shell, flags: &[String]) -> Result<(), String> {
         });
         if is_built {
             let python = scope.spawn(|| {
-                let (verdict, environment) = python_tests(shell);
+                let environment = environment.join().expect("an environment that cannot be is an error");
+                let (verdict, environment) = python_tests(shell, environment);
                 add("Python", verdict);
                 if let Some(environment) = environment {
                     for framework in &frameworks::ALL {
@@ -99,8 +102,11 @@ fn example_runs(shell: &Shell) -> Verdict {
 }
 
 /// The tests of the Python package. Where there is no Python to test it with, all of them are skipped, and the end says so.
-fn python_tests(shell: &Shell) -> (Verdict, Option<python::Environment>) {
-    let environment = match python::environment(shell, python::Torch::Pinned) {
+fn python_tests(
+    shell: &Shell,
+    environment: Result<python::Environment, Missing>,
+) -> (Verdict, Option<python::Environment>) {
+    let environment = match environment {
         Ok(environment) => environment,
         Err(missing) => {
             let why = match missing {

@@ -165,12 +165,10 @@ fn salloc_reaches_all_hosts_from_a_machine_that_is_none_of_them() {
     let mut command = slurm.command("salloc");
     let done = finish(command.args(["-Q", "-N2", "-n4", &us, "run", "--remote-exe", "/no/phalanx", "true"]));
     assert_eq!(done.code, Some(1), "{done:?}");
-    for host in &slurm.site.hosts.names {
-        assert!(
-            done.stderr.contains(&format!("cannot start ranks on host {host}: `srun --jobid=")),
-            "{done:?}"
-        );
-    }
+    // The second host is named, too, if its `srun` fails within half a second of the first.
+    let is_named =
+        |host: &String| done.stderr.contains(&format!("cannot start ranks on host {host}: `srun --jobid="));
+    assert!(slurm.site.hosts.names.iter().any(is_named), "{done:?}");
     assert!(done.stderr.contains("/no/phalanx"), "{done:?}");
 }
 
