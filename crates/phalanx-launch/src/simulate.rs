@@ -133,6 +133,8 @@ pub fn main(args: &SimulateArgs) -> ExitCode {
 }
 
 const MAX_RANKS: u32 = 1 << 16;
+/// Of a column of plans: that of the longest name.
+const PLAN_WIDTH: usize = "tiers-overlapped".len();
 
 fn prepare(args: &SimulateArgs) -> Result<(PlanRequest, CostModel), String> {
     let tiers: Tiers = match (&args.tiers, args.ranks) {
@@ -286,7 +288,7 @@ fn table(request: &PlanRequest, rows: &[Row]) -> String {
     let shape =
         request.tiers.as_ref().map_or_else(|| request.n_ranks().to_string(), |w| w.grid.tiers().to_string());
     let table = TextTable::new(&[
-        left("plan", 15),
+        left("plan", PLAN_WIDTH),
         right("time us", 14),
         right("alg GB/s", 10),
         right("steps", 8),

@@ -1,6 +1,6 @@
 //! `phalanx simulate` without `--ranks` or `--tiers`: one collective on worlds of several sizes, each with its selected plan.
 
-use super::{Row, SimulateArgs, prepare, priced, rate};
+use super::{PLAN_WIDTH, Row, SimulateArgs, prepare, priced, rate};
 use crate::table::{TextTable, left, right};
 use phalanx_collective::plan;
 use std::{io::Write, process::ExitCode};
@@ -36,7 +36,7 @@ fn rows(args: &SimulateArgs) -> Result<Vec<Row>, String> {
 
 fn table(args: &SimulateArgs, rows: &[Row]) -> String {
     let columns =
-        [right("ranks", 6), right("hosts", 6), left("plan", 14), right("time us", 14), right("alg GB/s", 10)];
+        [right("ranks", 6), right("hosts", 6), left("plan", PLAN_WIDTH), right("time us", 14), right("alg GB/s", 10)];
     let table = TextTable::new(&columns);
     let mut text = format!(
         "{} of {} on hosts of 8 ranks, with the plan selected for each world\n{}\n",

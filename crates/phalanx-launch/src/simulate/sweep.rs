@@ -1,6 +1,6 @@
 //! `phalanx simulate --sweep 4K..256M`: the time of every plan for sizes that double, as a table, JSON or a picture.
 
-use super::{Row, SimulateArgs, plot, prepare, rows};
+use super::{PLAN_WIDTH, Row, SimulateArgs, plot, prepare, rows};
 use crate::{
     bench::bytes,
     table::{TextTable, left, right},
@@ -91,8 +91,8 @@ fn lines(all: &[(u64, Vec<Row>)]) -> Vec<plot::PlotLine> {
 
 fn table(title: &str, all: &[(u64, Vec<Row>)]) -> String {
     let plans = plans(all);
-    let mut columns = vec![right("bytes", 12), left("selected", 15)];
-    columns.extend(plans.iter().copied().map(|plan| right(plan, 15)));
+    let mut columns = vec![right("bytes", 12), left("selected", PLAN_WIDTH)];
+    columns.extend(plans.iter().copied().map(|plan| right(plan, PLAN_WIDTH)));
     let table = TextTable::new(&columns);
     let mut text = format!("{title}: predicted microseconds\n{}\n", table.head());
     for (size, rows) in all {
