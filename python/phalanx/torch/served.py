@@ -205,10 +205,11 @@ class _Attendance:
         with self._lock:
             self._has_ended = True
         every = allgather(torch.tensor([self._steps]), name="served.joined")
+        # First: the version that the thread of a rank behind waits for needs no more pushes, and goes with the next one.
+        self._thread.join()
         for table, have, wanted in zip(self._tables, self._steps, every.amax(0).tolist(), strict=True):
             for _ in range(wanted - have):
                 table.attend()
-        self._thread.join()
         if self._error is not None:
             raise self._error
 
