@@ -46,6 +46,16 @@ def checked_root(root_rank: Any, process_set: ProcessSet) -> int:
     return operator.index(root_rank)
 
 
+def checked_member(process_set: ProcessSet) -> int:
+    """The number of a process set that this rank is in."""
+    id = set_id(process_set)
+    if id and _phalanx.is_initialized():
+        me = _phalanx.place()[0]
+        if me not in process_set.ranks:
+            raise ValueError(f"rank {me} is not in {process_set}: call this on the ranks of the set only")
+    return id
+
+
 def checked_splits(splits: Any) -> list[int] | None:
     """The number of rows for each rank: a list, an array or a tensor of integers of any width."""
     if splits is None:

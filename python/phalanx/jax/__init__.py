@@ -6,18 +6,15 @@ which they stand in the program, so ranks that run the same program meet.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.experimental
 import jax.numpy as jnp
 
 from phalanx import _phalanx
-from phalanx._arguments import checked_op, checked_root
+from phalanx._arguments import checked_member, checked_op, checked_root
 from phalanx._world import (
     cross_rank,
     cross_size,
@@ -30,6 +27,7 @@ from phalanx._world import (
     size,
 )
 from phalanx.exceptions import UnsupportedError
+from phalanx.jax._order import errors, is_traced
 from phalanx.jax._primitive import Spec, bind, is_native, use_native
 from phalanx.objects import allgather_object, broadcast_object
 from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set, set_id
@@ -42,38 +40,52 @@ def _collective(spec: Spec, arrays: list[Any]) -> list[Any]:
 
 
 def _forward(spec: Spec, arrays: list[Any]) -> tuple[list[Any], None]:
-    return bind(spec, arrays), None
+    n = len(dict(_phalanx.process_sets())[spec.process_set])
+    if spec.kind == "reducescatter" and any(array.ndim and len(array) % n for array in arrays):
+        raise UnsupportedError("reducescatter can be differentiated if its rows can be divided by the number of ranks")
+    # Not the call itself: it may be differentiated once more.
+    return _collective(spec, arrays), None
 
 
 def _backward(spec: Spec, _kept: None, grads: list[Any]) -> tuple[list[Any]]:
-    n = len(dict(_phalanx.process_sets())[spec.process_set])
-    me = dict(_phalanx.process_sets())[spec.process_set].index(_phalanx.place()[0])
+    # Whole numbers have no gradient.
+    real = [i for i, g in enumerate(grads) if g.dtype != jax.dtypes.float0]
+    made = iter(_gradients(spec, [grads[i] for i in real]) if real else [])
+    return ([next(made) if i in real else None for i in range(len(grads))],)
+
+
+def _gradients(spec: Spec, grads: list[Any]) -> list[Any]:
+    """Of collectives, too, so that they can be differentiated again."""
+    ranks = dict(_phalanx.process_sets())[spec.process_set]
+    n, me = len(ranks), ranks.index(_phalanx.place()[0])
     if spec.kind == "allreduce":
         if spec.op not in (Average, Sum):
             raise UnsupportedError("only allreduce with op=Average or op=Sum can be differentiated")
-        return (bind(spec, grads),)
+        return _collective(spec, grads)
     if spec.kind == "broadcast":
-        reduced = bind(Spec("allreduce", spec.process_set, Average), grads)
-        return (reduced if _phalanx.place()[0] == spec.root else [jnp.zeros_like(g) for g in reduced],)
+        reduced = _collective(Spec("allreduce", spec.process_set, Average), grads)
+        # A choice that is differentiated on all ranks: each of them takes part in the gradient of this gradient.
+        return [jnp.where(_phalanx.place()[0] == spec.root, g, jnp.zeros_like(g)) for g in reduced]
     if spec.kind == "allgather":
-        reduced = bind(Spec("allreduce", spec.process_set, Average), grads)
-        return ([g[me * (len(g) // n) : (me + 1) * (len(g) // n)] for g in reduced],)
+        reduced = _collective(Spec("allreduce", spec.process_set, Average), grads)
+        return [g[me * (len(g) // n) : (me + 1) * (len(g) // n)] for g in reduced]
     if spec.kind == "alltoall":
-        return (bind(spec, grads),)
+        return _collective(spec, grads)
     factor = spec.prescale * spec.postscale * (n if spec.op == Sum else 1)
-    if any(len(g) * n != sum(_rows(spec, g)) for g in grads):
-        raise UnsupportedError("reducescatter can be differentiated if its rows can be divided by the number of ranks")
-    return (bind(Spec("allgather", spec.process_set), [g * jnp.asarray(factor, g.dtype) for g in grads]),)
-
-
-def _rows(spec: Spec, part: Any) -> list[int]:
-    return [len(part)] * len(dict(_phalanx.process_sets())[spec.process_set])
+    return _collective(Spec("allgather", spec.process_set), [g * jnp.asarray(factor, g.dtype) for g in grads])
 
 
 _collective.defvjp(_forward, _backward)
 
 
+def _factor(name: str, factor: Any) -> float:
+    if isinstance(factor, (bool, str)) or not hasattr(factor, "__float__"):
+        raise ValueError(f"{name} must be a number, not {factor!r}")
+    return float(factor)
+
+
 def _mapped(spec: Spec, tree: Any) -> Any:
+    _phalanx.place()
     leaves, form = jax.tree.flatten(tree)
     if not leaves:
         return tree
@@ -90,8 +102,8 @@ def allreduce(
 ) -> Any:
     """Reduces the arrays of all ranks to their average, sum, minimum, maximum or product."""
     full = "" if name is None else f"allreduce.{name}"
-    spec = Spec("allreduce", set_id(process_set), checked_op(op), float(prescale_factor), float(postscale_factor), 0, full)
-    return _mapped(spec, tree)
+    before, after = _factor("prescale_factor", prescale_factor), _factor("postscale_factor", postscale_factor)
+    return _mapped(Spec("allreduce", checked_member(process_set), checked_op(op), before, after, 0, full), tree)
 
 
 def grouped_allreduce(arrays: Sequence[Any], op: int = Average, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -102,7 +114,7 @@ def grouped_allreduce(arrays: Sequence[Any], op: int = Average, process_set: Pro
 def allgather(tree: Any, process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Concatenates the rows of all ranks in rank order; all ranks have the same shapes."""
     full = "" if name is None else f"allgather.{name}"
-    return _mapped(Spec("allgather", set_id(process_set), name=full), tree)
+    return _mapped(Spec("allgather", checked_member(process_set), name=full), tree)
 
 
 def broadcast(
@@ -114,14 +126,15 @@ def broadcast(
     done = []
     for i, leaf in enumerate(leaves):
         full = "" if name is None else f"broadcast.{name}.{i}"
-        done += _collective(Spec("broadcast", set_id(process_set), root=root, name=full), [jnp.asarray(leaf)])
+        done += _collective(Spec("broadcast", checked_member(process_set), root=root, name=full), [jnp.asarray(leaf)])
     return jax.tree.unflatten(form, done)
 
 
 def alltoall(array: Any, process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Sends as many rows to each rank, and returns the received ones."""
+    _phalanx.place()
     full = "" if name is None else f"alltoall.{name}"
-    return _collective(Spec("alltoall", set_id(process_set), name=full), [jnp.asarray(array)])[0]
+    return _collective(Spec("alltoall", checked_member(process_set), name=full), [jnp.asarray(array)])[0]
 
 
 def reducescatter(
@@ -131,18 +144,21 @@ def reducescatter(
     if checked_op(op) not in (Average, Sum):
         raise UnsupportedError("reducescatter has op=Average and op=Sum only")
     full = "" if name is None else f"reducescatter.{name}"
-    return _mapped(Spec("reducescatter", set_id(process_set), checked_op(op), name=full), tree)
+    return _mapped(Spec("reducescatter", checked_member(process_set), checked_op(op), name=full), tree)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until every rank of the set has called it, after what was started before. Not inside of a compiled function."""
+    if is_traced():
+        raise UnsupportedError("barrier() in a compiled function would wait when that is traced, not when it runs: call it outside")
     jax.effects_barrier()
-    _phalanx.submit("barrier", [], process_set=set_id(process_set), awaited=True).wait()
+    _phalanx.submit("barrier", [], process_set=checked_member(process_set), awaited=True).wait()
 
 
 def value_and_grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
     """As :func:`jax.value_and_grad`, with the average of all ranks' values and gradients, in one operation."""
     process_set = kwargs.pop("process_set", global_process_set)
+    set_id(process_set)
     has_aux = kwargs.get("has_aux", False)
     inner = jax.value_and_grad(function, *args, **kwargs)
 
@@ -161,28 +177,15 @@ def distributed(optimizer: Any, op: int = Average, process_set: ProcessSet = glo
     """An optimizer of optax, before which the gradients of all ranks are reduced."""
     if not hasattr(optimizer, "update") or not hasattr(optimizer, "init"):
         raise ValueError(f"expected an optimizer of optax, not a {type(optimizer).__name__}")
+    if hasattr(optimizer.update, "_phalanx"):
+        raise ValueError("this optimizer is a distributed one already: its gradients would be reduced twice")
+    checked_op(op), set_id(process_set)
 
     def update(gradients: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
         return optimizer.update(allreduce(gradients, op, process_set=process_set), state, *args, **kwargs)
 
+    update._phalanx = True  # type: ignore[attr-defined]
     return type(optimizer)(optimizer.init, update)
-
-
-@contextlib.contextmanager
-def errors() -> Iterator[None]:
-    """Inside of it, errors of collectives in compiled functions are Phalanx's own exceptions, with rank and cause.
-
-    XLA keeps only the text of an error. The block waits at its end for what was started in it.
-    """
-    try:
-        yield
-        jax.effects_barrier()
-    except jax.errors.JaxRuntimeError as error:
-        match = re.search(r"\[phalanx failure ([0-9]+)\]", str(error))
-        found = _phalanx.native_failure(int(match[1])) if match else None
-        if found is None:
-            raise
-        raise found from error
 
 
 __all__ = [

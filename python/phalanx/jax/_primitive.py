@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.experimental
+import jax.numpy as jnp
 import numpy as np
 
 from phalanx import _phalanx, native
 from phalanx.exceptions import UnsupportedError
+from phalanx.jax import _order
+from phalanx.reductions import Adasum
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "alltoall": 3, "reducescatter": 4, "barrier": 5}
 #: Element types as the engine numbers them.
@@ -78,6 +82,7 @@ def _made() -> Any:
     from jax._src import effects
     from jax._src.interpreters import mlir
     from jax.extend.core import Primitive
+    from jax.interpreters import batching
     from jaxlib.mlir import ir
 
     version = jax.__version__
@@ -97,6 +102,7 @@ def _made() -> Any:
         effects.remat_allowed_effects,
     ):
         allowed.add_type(Ordered)
+    _order.pass_on(effect)
     primitive = Primitive("phalanx")
     primitive.multiple_results = True
 
@@ -140,8 +146,22 @@ def _made() -> Any:
 
     mlir.register_lowering(primitive, lower, platform="cpu")
 
+    def batch(arrays: Any, dims: Any, *, spec: Spec) -> Any:
+        to = _batch_dimension(spec)
+        moved = [a if d is None else _moved(spec, a, d, to) for a, d in zip(arrays, dims, strict=True)]
+        return primitive.bind(*moved, spec=spec), [None if d is None else to for d in dims]
+
+    batching.primitive_batchers[primitive] = batch
+
     def run(*arrays: Any, spec: Spec) -> Any:
-        return _jitted(spec)(*arrays)
+        try:
+            return _jitted(spec)(*arrays)
+        except jax.errors.JaxRuntimeError as error:
+            found = _order.translated(error)
+            if found is None:
+                raise
+            _order.forget()
+            raise found from error
 
     def _jitted(spec: Spec) -> Any:
         if spec not in compiled:
@@ -151,6 +171,23 @@ def _made() -> Any:
     compiled: dict[Spec, Any] = {}
     primitive.def_impl(run)
     return primitive
+
+
+def _batch_dimension(spec: Spec) -> int:
+    """Where the batch of ``jax.vmap`` is when one call is made of many: rows stay the first dimension."""
+    if spec.op == Adasum:
+        raise UnsupportedError("op=Adasum depends on whole arrays, so jax.vmap cannot map it: call it outside of jax.vmap")
+    return 0 if spec.kind in ("allreduce", "broadcast") else 1
+
+
+def _moved(spec: Spec, array: Any, dim: int, to: int) -> Any:
+    if array.ndim <= to:
+        raise ValueError(_rowless(spec))
+    return jnp.moveaxis(array, dim, to)
+
+
+def _rowless(spec: Spec) -> str:
+    return f"{spec.kind} takes rows, but the array has no dimension: add one with jax.numpy.expand_dims"
 
 
 def _type_of(mlir: Any, ctx: Any, aval: Any) -> Any:
@@ -172,7 +209,7 @@ def result_shapes(spec: Spec, given: Sequence[tuple[tuple[int, ...], Any]]) -> l
     results = []
     for shape, dtype in given:
         if not shape:
-            raise ValueError(f"{spec.kind} takes rows, but the array has no dimension: add one with jax.numpy.expand_dims")
+            raise ValueError(_rowless(spec))
         rows = shape[0]
         if spec.kind == "allgather":
             rows *= n
@@ -197,7 +234,12 @@ def bind(spec: Spec, arrays: Sequence[Any]) -> list[Any]:
     def run(*given: Any) -> Any:
         return tuple(_run(spec, [np.asarray(a, order="C") for a in given]))
 
-    return list(jax.experimental.io_callback(run, tuple(shapes), *arrays, ordered=True))
+    try:
+        return list(jax.experimental.io_callback(run, tuple(shapes), *arrays, ordered=True))
+    except ValueError as error:
+        if "vmap" not in str(error):
+            raise
+        raise UnsupportedError(f"jax.vmap can map {spec.kind} only as a native call: see is_native()") from error
 
 
 def _run(spec: Spec, arrays: list[Any]) -> list[Any]:
