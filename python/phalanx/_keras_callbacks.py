@@ -10,6 +10,7 @@ import numpy as np
 
 import phalanx.numpy as collectives
 from phalanx import _world
+from phalanx._accord import Accord
 from phalanx._arguments import checked_root
 from phalanx.process_sets import ProcessSet, global_process_set
 
@@ -39,11 +40,20 @@ def weights_of(model: Any, optimizer: Any = None) -> list[Any]:
 
 
 def broadcast_weights(variables: list[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Gives the variables of one rank to every rank; they are the same ones in the same order."""
+    """Gives the variables of one rank to every rank. Ranks whose variables differ in number, shape or type get an error first."""
+    checked_root(root_rank, process_set)
+    if len(process_set.ranks) > 1:
+        lines = [f"variable {i}, {list(v.shape)} of {_type_name(v)}" for i, v in enumerate(variables)]
+        Accord("variables of the model and its optimizer", lambda: lines, process_set).wait()
     wide = [(v, a, a.astype(np.float32) if a.dtype.name == "bfloat16" else a) for v, a in zip(variables, arrays_of(variables), strict=True)]
     under_way = [collectives.broadcast_async(sent, root_rank, f"weights.{i}", process_set) for i, (_, _, sent) in enumerate(wide)]
     for (variable, array, _), pending in zip(wide, under_way, strict=True):
         variable.assign(pending.wait().astype(array.dtype))
+
+
+def _type_name(variable: Any) -> str:
+    dtype = variable.dtype
+    return str(getattr(dtype, "name", dtype))
 
 
 class Broadcast:
@@ -92,6 +102,8 @@ class MetricAverage:
         if not logs:
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        if len(self.process_set.ranks) > 1:
+            Accord("metrics of an epoch", lambda: names, self.process_set).wait()
         mine = np.array([float(logs[name]) for name in names])
         for name, value in zip(names, collectives.allreduce(mine, "metrics", process_set=self.process_set), strict=True):
             logs[name] = float(value)

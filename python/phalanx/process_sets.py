@@ -108,10 +108,15 @@ def registered() -> list[ProcessSet]:
     return list(_registered)
 
 
-def set_id(process_set: ProcessSet) -> int:
-    """The number of a registered process set."""
+def checked_kind(process_set: Any) -> None:
+    """Refuses what is not a process set; it need not be registered yet."""
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, such as add_process_set() returns, not {process_set!r}")
+
+
+def set_id(process_set: ProcessSet) -> int:
+    """The number of a registered process set."""
+    checked_kind(process_set)
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set() first")
     return process_set.process_set_id

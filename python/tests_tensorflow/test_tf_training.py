@@ -142,6 +142,36 @@ def test_fit_with_several_passes_for_a_step() -> None:
     assert_alike(run_ranks(2, fit, "sgd", options), fitted("sgd", 1, 0))
 
 
+def fitted_words(kind: str, size: int, rank: int) -> list[Any]:
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        keras.utils.set_random_seed(rank if size > 1 else 0)
+        parts = [keras.layers.Embedding(10, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.layers.Input((3,), dtype="int64"), *parts])
+        optimizer, callbacks = OPTIMIZERS[kind](), []
+        if size > 1:
+            optimizer = khvd.DistributedOptimizer(optimizer)
+            callbacks = [khvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        model.compile(optimizer, "mse")
+        _, words, y = data()
+        words, y = (share(part, size, rank).reshape(-1, part.shape[1]) for part in (words, y))
+        model.fit(words, y, BATCH // size, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        return [v.numpy() for v in model.trainable_variables]
+    finally:
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
+
+
+def fit_words(kind: str) -> list[Any]:
+    return fitted_words(kind, hvd.size(), hvd.rank())
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_fit_with_an_embedding(kind: str) -> None:
+    assert_alike(run_ranks(2, fit_words, kind), fitted_words(kind, 1, 0))
+
+
 def session(kind: str, size: int, rank: int, passes: int = 1) -> list[Any]:
     tf1 = tf.compat.v1
     made = {

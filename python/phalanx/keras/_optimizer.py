@@ -7,8 +7,9 @@ from typing import Any
 
 import keras
 
+from phalanx._arguments import checked_op
 from phalanx._keras_scale import has_loss_scale, refuse_loss_scale_around, with_loss_scale
-from phalanx.process_sets import ProcessSet, global_process_set
+from phalanx.process_sets import ProcessSet, checked_kind, global_process_set
 from phalanx.reductions import Average
 
 
@@ -108,6 +109,8 @@ def DistributedOptimizer(
         raise ValueError(f"expected an optimizer of Keras, not a {type(optimizer).__name__}")
     if isinstance(optimizer, _Elsewhere):
         raise ValueError("this optimizer is a DistributedOptimizer already: its gradients would be reduced twice")
+    checked_kind(process_set)
+    op = checked_op(op)
     door = import_module(f"phalanx.{backend}")
 
     def reduce(gradients: list[Any]) -> list[Any]:

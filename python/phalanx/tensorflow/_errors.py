@@ -18,11 +18,18 @@ from phalanx import _phalanx, exceptions
 from phalanx.exceptions import PhalanxError
 
 _NUMBER = re.compile(r" ?\[phalanx failure (p?)([0-9]+)\]")
+#: What XLA says of an operation that it does not know.
+_COMPILED = re.compile(r"No registered 'Phalanx(\w+)' OpKernel for XLA")
 _N_KEPT = 256
 
 _kept: OrderedDict[int, Exception] = OrderedDict()
 _n_kept = 0
 _classes: dict[tuple[type, type], type] = {}
+
+
+def not_compiled(kind: str) -> str:
+    """The sentence for collectives in a function that XLA shall compile."""
+    return f"{kind} cannot be compiled by XLA: write jit_compile=False for the tf.function, or in model.compile()"
 
 
 def keep(error: Exception) -> str:
@@ -38,7 +45,8 @@ def keep(error: Exception) -> str:
 def _found(text: str) -> Exception | None:
     match = _NUMBER.search(text)
     if match is None:
-        return None
+        unsupported = _COMPILED.search(text)
+        return None if unsupported is None else exceptions.UnsupportedError(not_compiled(unsupported[1].lower()))
     number = int(match[2])
     return _kept.get(number) if match[1] else _phalanx.native_failure(number)
 

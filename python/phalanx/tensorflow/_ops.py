@@ -221,9 +221,7 @@ def _refuse_compiled(kind: str) -> None:
         if frame.f_code.co_name in ("_initialize", "_call"):
             owner = frame.f_locals.get("self")
             if getattr(owner, "_jit_compile", None):
-                raise UnsupportedError(
-                    f"{kind} cannot be compiled by XLA: write jit_compile=False for the tf.function, or in model.compile()"
-                )
+                raise UnsupportedError(_errors.not_compiled(kind))
         frame = frame.f_back  # type: ignore[assignment]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx import _phalanx, _world
-from phalanx._arguments import checked_op, checked_root, checked_splits
+from phalanx._arguments import checked_member, checked_op, checked_root, checked_splits
 from phalanx.exceptions import UnsupportedError
 from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Average, Sum
@@ -36,6 +36,15 @@ def _check_devices(**devices: str) -> None:
     for name, device in devices.items():
         if device and "CPU" not in device.upper():
             raise UnsupportedError(f"{name}={device!r}: tensors are reduced on the CPU; leave {name} out")
+
+
+def _tensor(kind: str, value: Any) -> Any:
+    """The value as a dense tensor."""
+    others = {tf.SparseTensor: "tf.sparse.to_dense(x)", tf.RaggedTensor: "x.to_tensor()"}
+    for other, words in others.items():
+        if isinstance(value, other):
+            raise UnsupportedError(f"{kind} takes dense tensors, not a {other.__name__}: convert it with {words}")
+    return tf.convert_to_tensor(value)
 
 
 def _differentiable(run: Any, back: Any, tensors: Sequence[Any]) -> list[Any]:
@@ -78,7 +87,7 @@ def _reduction(name: str, op: int, prescale: float, postscale: float, process_se
     for which, factor in factors.items():
         if isinstance(factor, bool) or not isinstance(factor, (int, float)):
             raise ValueError(f"{which} must be a number, not {factor!r}")
-    return Spec(name, set_id(process_set), grouped, op, float(prescale), float(postscale))
+    return Spec(name, checked_member(process_set), grouped, op, float(prescale), float(postscale))
 
 
 def compressed(tensors: Sequence[Any], compression: Any, spec: Spec) -> list[Any]:
@@ -115,7 +124,7 @@ def allreduce(
             raise NotImplementedError("IndexedSlices are not scaled: scale their values, or convert them to a tensor")
         full = name_of("allgather", name, grouped=True, ignore_name_scope=ignore_name_scope)
         return sparse(tensor, op, full, process_set)
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = _tensor("allreduce", tensor)
     full = name_of("allreduce", name, ignore_name_scope=ignore_name_scope)
     spec = _reduction(full, op, prescale_factor, postscale_factor, process_set, False)
     return compressed([tensor], compression, spec)[0]
@@ -123,7 +132,7 @@ def allreduce(
 
 def sparse(slices: Any, op: int, full_name: str, process_set: ProcessSet, note: str = "") -> Any:
     """The slices of all ranks; for an average, divided by the number of ranks, in the same type."""
-    spec = Spec(full_name, set_id(process_set), grouped=True, note=note)
+    spec = Spec(full_name, checked_member(process_set), grouped=True, note=note)
     values, indices = gather([slices.values, slices.indices], spec)
     if op == Average:
         # Whole numbers are rounded towards zero, as those of tensors are.
@@ -154,12 +163,12 @@ def grouped_allreduce(
         raise NotImplementedError("a group has tensors only: reduce IndexedSlices with allreduce()")
     full = name_of("allreduce", name, grouped=True, ignore_name_scope=ignore_name_scope)
     spec = _reduction(full, op, prescale_factor, postscale_factor, process_set, True)
-    return compressed([tf.convert_to_tensor(t) for t in tensors], compression, spec)
+    return compressed([_tensor("grouped_allreduce", t) for t in tensors], compression, spec)
 
 
 def gather(tensors: Sequence[Any], spec: Spec) -> list[Any]:
     """Allgather of one tensor or a group; the gradient is this rank's part of the average."""
-    tensors = [tf.convert_to_tensor(t) for t in tensors]
+    tensors = [_tensor("allgather", t) for t in tensors]
     for tensor in tensors:
         _check_rows("allgather", tensor)
 
@@ -188,7 +197,7 @@ def allgather(
 ) -> Any:
     """Concatenates the rows of all ranks in rank order; ranks may have different numbers of rows."""
     full = name_of("allgather", name, ignore_name_scope=ignore_name_scope)
-    return gather([tensor], Spec(full, set_id(process_set)))[0]
+    return gather([tensor], Spec(full, checked_member(process_set)))[0]
 
 
 def grouped_allgather(
@@ -201,7 +210,7 @@ def grouped_allgather(
     if not tensors:
         return []
     full = name_of("allgather", name, grouped=True, ignore_name_scope=ignore_name_scope)
-    return gather(tensors, Spec(full, set_id(process_set), grouped=True))
+    return gather(tensors, Spec(full, checked_member(process_set), grouped=True))
 
 
 def broadcast(
@@ -214,15 +223,19 @@ def broadcast(
     """Returns the tensor of ``root_rank``, a rank of the world, on every rank."""
     root = checked_root(root_rank, process_set)
     full = name_of("broadcast", name, ignore_name_scope=ignore_name_scope)
-    spec = Spec(full, set_id(process_set), root=root)
+    return _of_root(tensor, Spec(full, checked_member(process_set), root=root))
+
+
+def _of_root(tensor: Any, spec: Spec) -> Any:
+    """Broadcast; the gradient goes to the root."""
 
     def back(grads: list[Any], _outputs: list[Any]) -> list[Any]:
         reduced = reduce(grads, spec.but(name=_again("allreduce", spec), op=Average))
         # A choice that is differentiated on all ranks: each of them takes part in the gradient of this gradient.
-        is_root = tf.constant(_phalanx.place()[0] == root)
+        is_root = tf.constant(_phalanx.place()[0] == spec.root)
         return [tf.where(is_root, g, tf.zeros_like(g)) for g in reduced]
 
-    return _differentiable(lambda xs: collective("broadcast", xs, spec), back, [tf.convert_to_tensor(tensor)])[0]
+    return _differentiable(lambda xs: collective("broadcast", xs, spec), back, [_tensor("broadcast", tensor)])[0]
 
 
 def broadcast_(
@@ -232,11 +245,29 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Gives the variables of ``root_rank`` to every rank, in place; returns the variables."""
-    variables = list(variables)
-    values = [
-        broadcast(_value(v), root_rank, None if name is None else f"{name}.{i}", process_set=process_set)
-        for i, v in enumerate(variables)
-    ]
+    return assigned_from_root(listed_variables(variables), root_rank, name, process_set)
+
+
+def listed_variables(variables: Any) -> list[Any]:
+    """The variables as a list."""
+    if not isinstance(variables, Iterable) or isinstance(variables, (str, Mapping)) or hasattr(variables, "assign"):
+        raise ValueError(f"pass a list of variables, such as model.variables, not a {type(variables).__name__}")
+    found = list(variables)
+    for variable in found:
+        if not hasattr(variable, "assign"):
+            raise ValueError(f"a {type(variable).__name__} cannot be assigned to: pass variables, or use broadcast()")
+    return found
+
+
+def assigned_from_root(
+    variables: list[Any], root_rank: int, name: str | None, process_set: ProcessSet, note: str = ""
+) -> list[Any]:
+    """As :func:`broadcast_`; ranks compare the note."""
+    root = checked_root(root_rank, process_set)
+    values = []
+    for i, variable in enumerate(variables):
+        full = name_of("broadcast", None if name is None else f"{name}.{i}")
+        values.append(_of_root(_value(variable), Spec(full, checked_member(process_set), root=root, note=note)))
     return [_assigned(v, value) for v, value in zip(variables, values, strict=True)]
 
 
@@ -246,8 +277,6 @@ def _value(variable: Any) -> Any:
 
 
 def _assigned(variable: Any, value: Any) -> Any:
-    if not hasattr(variable, "assign"):
-        raise ValueError(f"a {type(variable).__name__} cannot be assigned to: pass variables, or use broadcast()")
     done = variable.assign(value)
     return variable if tf.executing_eagerly() or done is None else done
 
@@ -260,13 +289,13 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Sends ``splits[r]`` rows to each rank r; returns the received rows, and with ``splits`` how many came from each."""
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = _tensor("alltoall", tensor)
     _check_rows("alltoall", tensor)
     full = name_of("alltoall", name, ignore_name_scope=ignore_name_scope)
     if splits is not None and not tf.is_tensor(splits):
         splits = checked_splits(splits)
     rows = tf.constant([], tf.int64) if splits is None else tf.cast(splits, tf.int64)
-    result, received = _sent(tensor, rows, Spec(full, set_id(process_set)))
+    result, received = _sent(tensor, rows, Spec(full, checked_member(process_set)))
     return result if splits is None else (result, tf.cast(received, tf.int32))
 
 
@@ -291,7 +320,7 @@ def _sent(tensor: Any, rows: Any, spec: Spec) -> tuple[Any, Any]:
 
 def scatter(tensors: Sequence[Any], spec: Spec) -> list[Any]:
     """Reducescatter of one tensor or a group; the gradient is gathered again."""
-    tensors = [tf.convert_to_tensor(t) for t in tensors]
+    tensors = [_tensor("reducescatter", t) for t in tensors]
     for tensor in tensors:
         _check_rows("reducescatter", tensor)
 
@@ -346,7 +375,7 @@ def grouped_reducescatter(
 
 def _scattered(tensors: Sequence[Any], compression: Any, spec: Spec) -> list[Any]:
     is_native(compression)
-    pairs = [compression.compress(tf.convert_to_tensor(t)) for t in tensors]
+    pairs = [compression.compress(_tensor("reducescatter", t)) for t in tensors]
     results = scatter([t for t, _ in pairs], spec)
     return [compression.decompress(t, c) for t, (_, c) in zip(results, pairs, strict=True)]
 
@@ -362,9 +391,9 @@ def join() -> int:
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Waits until every rank of the set has called it. In a graph, an operation that does so."""
     if tf.executing_eagerly():
-        _phalanx.submit("barrier", [], process_set=set_id(process_set), awaited=True).wait()
+        _phalanx.submit("barrier", [], process_set=checked_member(process_set), awaited=True).wait()
         return None
-    done: None = collective("barrier", [], Spec(name_of("barrier", name), set_id(process_set)))[0]
+    done: None = collective("barrier", [], Spec(name_of("barrier", name), checked_member(process_set)))[0]
     return done
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from phalanx import objects
+from phalanx._accord import Accord
 from phalanx._arguments import checked_root
 from phalanx.process_sets import ProcessSet, global_process_set
-from phalanx.tensorflow.collectives import broadcast_
+from phalanx.tensorflow.collectives import assigned_from_root, listed_variables
 
 
 def broadcast_variables(
@@ -24,11 +26,18 @@ def broadcast_variables(
     ``inplace`` changes nothing: variables are always assigned to.
     """
     checked_root(root_rank, process_set)
-    variables = list(variables)
-    # A graph may have several such operations, each with names of its own.
-    name = "variables" if tf.executing_eagerly() else None
-    done = broadcast_(variables, root_rank, name, process_set)
-    return None if tf.executing_eagerly() else tf.group(*[d for d in done if d is not None])
+    variables = listed_variables(variables)
+    lines = [f"variable {i}, {tf.TensorShape(v.shape)} of {tf.as_dtype(v.dtype).name}" for i, v in enumerate(variables)]
+    if tf.executing_eagerly():
+        if len(process_set.ranks) > 1:
+            Accord("broadcast_variables", lambda: lines, process_set).wait()
+        assigned_from_root(variables, root_rank, "variables", process_set)
+        return None
+    # A graph may have several such operations, each with names of its own. Making it waits for no rank, so operations carry the list.
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+    note = f"{len(variables)} variables (list {digest})"
+    done = assigned_from_root(variables, root_rank, None, process_set, note)
+    return tf.group(*[d for d in done if d is not None])
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -3,8 +3,8 @@
 * GRADS-1: buckets are the same on all ranks, because they follow from the variables alone: their order, types and sizes.
 * GRADS-2: making a graph waits for no rank: one rank may make its graph again while others run theirs. There every
   operation carries a note of all gradients, and the engine compares the notes of operations with one name.
-* GRADS-3: the operations of a list have names that say nothing of their kind, so lists that differ meet each other, and
-  all ranks hear both notes.
+* GRADS-3: the operations of a list have names that say nothing of their kind or of the variables, so lists that differ
+  meet each other, and all ranks hear both notes. Functions of one name that train two models do so one after the other.
 
 A bucket is one operation, and buckets are made from the last variable to the first, in the order in which gradients
 become ready.
@@ -16,7 +16,7 @@ import copy
 import hashlib
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,7 @@ import tensorflow as tf
 from phalanx import _world
 from phalanx._accord import Accord
 from phalanx._arguments import checked_op, checked_passes
-from phalanx.process_sets import ProcessSet, global_process_set, set_id
+from phalanx.process_sets import ProcessSet, checked_kind, global_process_set, set_id
 from phalanx.reductions import Average, Sum
 from phalanx.tensorflow._names import name_of
 from phalanx.tensorflow._ops import Spec
@@ -75,6 +75,9 @@ class Reducer:
             if groups < 1:
                 raise ValueError(f"groups must be more than 0, or left out, not {groups}")
             num_groups, groups = groups, None
+        if not isinstance(sparse_as_dense, bool):
+            raise ValueError(f"sparse_as_dense must be True or False, not {sparse_as_dense!r}")
+        checked_kind(process_set)
         self.compression = compression
         self.sparse_as_dense = sparse_as_dense
         self.predivide = float(gradient_predivide_factor)
@@ -85,7 +88,7 @@ class Reducer:
         self.passes = checked_passes(backward_passes_per_step)
         self.average_aggregated = average_aggregated_gradients
         self.local: list[Any] = []
-        self._note = self._of = ""
+        self._note = ""
         if self.passes > 1:
             _with_passes.add(self)
         self._counter: Any = None
@@ -134,7 +137,6 @@ class Reducer:
         pairs = enumerate(zip(gradients, variables, strict=True))
         lines = tuple(self._described(i, g, v) for i, (g, v) in pairs if not self.is_local(v))
         self._note = "" if tf.executing_eagerly() else noted(lines)
-        self._of = _digest(_shape(v) for v in variables if not self.is_local(v))
         if self._note:
             return
         key = (_world.age(), set_id(self.process_set), lines)
@@ -167,8 +169,8 @@ class Reducer:
         return sparse(gradient, self.op, self._name(), self.process_set, self._note)
 
     def _name(self) -> str:
-        """GRADS-3. Lists of other variables have other names: functions of one name train two models. In eager code the engine counts."""
-        return "" if tf.executing_eagerly() else f"{name_of('gradients', None)}.{self._of}"
+        """GRADS-3. In eager code the engine counts."""
+        return "" if tf.executing_eagerly() else name_of("gradients", None)
 
     def _bucket(self, gradients: list[Any]) -> list[Any]:
         name, note = self._name(), self._note
@@ -308,10 +310,6 @@ def _identity(variable: Any) -> Any:
 def _shape(variable: Any) -> str:
     """What a tape watches need not be a variable; how much of its shape is known may change from trace to trace."""
     return str(list(variable.shape)) if hasattr(variable, "assign") else "a tensor"
-
-
-def _digest(words: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:6]
 
 
 __all__ = ["Reducer", "forget_passes"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx.exceptions import UnsupportedError
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.reductions import Average
 from phalanx.tensorflow.compression import Compression
@@ -31,6 +32,12 @@ class _Tape:
         flat = tf.nest.flatten(gradients)
         done = self._phalanx.reduced(flat, tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(gradients, done)
+
+    def jacobian(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Refused: only ``gradient()`` reduces."""
+        raise UnsupportedError("only gradient() is reduced: ask the tf.GradientTape inside, and reduce its jacobian with allreduce()")
+
+    batch_jacobian = jacobian
 
     def register_local_source(self, source: Any) -> None:
         """The gradient of this variable stays on this rank."""
