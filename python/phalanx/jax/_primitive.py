@@ -6,6 +6,7 @@ same program meet without names.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import struct
 import warnings
@@ -76,8 +77,9 @@ def _native() -> Any:
     return _bound
 
 
+@functools.cache
 def _made() -> Any:
-    """The primitive, with its native function."""
+    """The primitive, with its native function. There is one, so that all calls have one order."""
     # The interface for primitives with ordered effects has no public name yet.
     from jax._src import effects
     from jax._src.interpreters import mlir
