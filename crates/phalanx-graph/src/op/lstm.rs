@@ -2,8 +2,12 @@
 
 use super::{
     Operator, check,
+    gate::{LstmCell, LstmGates, LstmStep},
     ragged::Ragged,
-    rnn::{CellPosition, Sizes, Slots, WeightLayout, along, append_grad, parts, parts_mut, recurrent, state},
+    rnn::{
+        CellPosition, Sizes, Slots, WeightLayout, added, along, append_grad, parts, parts_mut, recurrent,
+        state,
+    },
 };
 use crate::{
     grad::Grad,
@@ -78,21 +82,13 @@ impl Lstm {
             scratch,
             #[inline(always)]
             |hs, z, s, row| {
-                let [xi, xf, xg, xo] = parts(&x[row * 4 * h..][..4 * h], h);
-                let [zi, zf, zg, zo] = parts(z, h);
-                let [i, f, g, o] = parts_mut(&mut gates[row * 4 * h..][..4 * h], h);
+                let now = &mut gates[row * 4 * h..][..4 * h];
+                added(now, &x[row * 4 * h..][..4 * h], z);
+                let [input, forget, candidate, output] = parts_mut(now, h);
                 let c = &mut cell[s * h..][..h];
-                let (kept, out) = (&mut cells[row * h..][..h], &mut y[row * h..][..h]);
-                for j in 0..h {
-                    i[j] = (xi[j] + zi[j]).sigmoid();
-                    f[j] = (xf[j] + zf[j]).sigmoid();
-                    g[j] = (xg[j] + zg[j]).tanh();
-                    o[j] = (xo[j] + zo[j]).sigmoid();
-                    c[j] = f[j] * c[j] + i[j] * g[j];
-                    kept[j] = c[j];
-                    hs[j] = o[j] * c[j].tanh();
-                    out[j] = hs[j];
-                }
+                LstmCell::plain().forward(LstmGates { input, forget, candidate, output }, c, hs);
+                cells[row * h..][..h].copy_from_slice(c);
+                y[row * h..][..h].copy_from_slice(hs);
             },
         );
         Ok(())
@@ -146,20 +142,13 @@ impl LstmGrad {
             #[inline(always)]
             |dh, dz, CellPosition { sample, row, nth }| {
                 let past = nth.checked_sub(1).and_then(|p| ragged.at(sample, p, reverse));
-                let c_past = past.map_or(&c0[sample * h..][..h], |row| &cells[row * h..][..h]);
-                let [i, f, g, o] = parts(&gates[row * 4 * h..][..4 * h], h);
-                let c = &cells[row * h..][..h];
-                let dc = &mut dc[sample * h..][..h];
-                let [di, df, dg, d_o] = parts_mut(dz, h);
-                for j in 0..h {
-                    let t = c[j].tanh();
-                    let d = dc[j] + dh[j] * o[j] * (T::ONE - t * t);
-                    di[j] = d * g[j] * i[j] * (T::ONE - i[j]);
-                    df[j] = d * c_past[j] * f[j] * (T::ONE - f[j]);
-                    dg[j] = d * i[j] * (T::ONE - g[j] * g[j]);
-                    d_o[j] = dh[j] * t * o[j] * (T::ONE - o[j]);
-                    dc[j] = d * f[j];
-                }
+                let past = past.map_or(&c0[sample * h..][..h], |row| &cells[row * h..][..h]);
+                let [input, forget, candidate, output] = parts(&gates[row * 4 * h..][..4 * h], h);
+                let gates = LstmGates { input, forget, candidate, output };
+                let at = LstmStep { gates, c: &cells[row * h..][..h], past, given: None };
+                let [input, forget, candidate, output] = parts_mut(dz, h);
+                let to = LstmGates { input, forget, candidate, output };
+                LstmCell::plain().backward(at, (dh, &mut dc[sample * h..][..h]), to, None);
                 dx[row * 4 * h..][..4 * h].copy_from_slice(dz);
             },
             |nth, dh, earlier| {

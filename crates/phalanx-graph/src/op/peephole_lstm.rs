@@ -3,9 +3,9 @@
 
 use super::{
     Operator, check,
-    gate::GateAct,
+    gate::{GateAct, LstmCell, LstmGates, LstmStep},
     ragged::Ragged,
-    rnn::{CellPosition, Sizes, Slots, WeightLayout, along, parts, parts_mut, projected, state},
+    rnn::{CellPosition, Sizes, Slots, WeightLayout, added, along, parts, parts_mut, projected, state},
 };
 use crate::{
     grad::Grad,
@@ -35,6 +35,10 @@ impl PeepholeLstm {
     fn lengths(&self) -> Option<usize> {
         self.ragged.then_some(4 + usize::from(self.peepholes))
     }
+
+    fn step<'a, T>(&self, seen: Option<[&'a [T]; 3]>) -> LstmCell<'a, T> {
+        LstmCell { gate: self.gate, cell: self.cell, candidate: self.candidate, seen }
+    }
 }
 
 impl Operator for PeepholeLstm {
@@ -59,7 +63,7 @@ impl Operator for PeepholeLstm {
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let sizes = sizes(dims[0][0], dims[0][1], dims[1][0]);
         let Sizes { n, h, .. } = sizes;
-        (n * 4 * h + 2 * n * h + h + sizes.scratch(element)) * element
+        (n * 4 * h + 2 * n * h + sizes.scratch(element)) * element
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
@@ -94,14 +98,13 @@ impl PeepholeLstm {
         let Sizes { n, time, h, .. } = sizes;
         let ragged = Ragged::new(call, self.lengths(), n, time)?;
         let (x, w) = (call.input::<T>(0), call.input::<T>(1));
-        let seen = self.peepholes.then(|| parts::<T, 3>(call.input(4), h));
+        let step = self.step(self.peepholes.then(|| parts::<T, 3>(call.input(4), h)));
         let (y, cells, gates) = (call.output::<T>(0), call.output::<T>(1), call.output::<T>(2));
         for rows in [&mut *y, &mut *gates, &mut *cells] {
             ragged.blank(rows, T::ZERO);
         }
         let (hidden, rest) = call.workspace::<T>().split_at_mut(n * h);
         let (cell, rest) = rest.split_at_mut(n * h);
-        let (bent, rest) = rest.split_at_mut(h);
         hidden.copy_from_slice(call.input(2));
         cell.copy_from_slice(call.input(3));
         sizes.forward(
@@ -112,34 +115,10 @@ impl PeepholeLstm {
             #[inline(always)]
             |hs, z, s, row| {
                 let now = &mut gates[row * 4 * h..][..4 * h];
-                for (to, (&a, &b)) in now.iter_mut().zip(x[row * 4 * h..][..4 * h].iter().zip(z)) {
-                    *to = a + b;
-                }
-                let [g, i, f, o] = parts_mut(now, h);
+                added(now, &x[row * 4 * h..][..4 * h], z);
+                let [candidate, input, forget, output] = parts_mut(now, h);
                 let c = &mut cell[s * h..][..h];
-                if let Some([wi, wf, _]) = seen {
-                    for j in 0..h {
-                        i[j] += wi[j] * c[j];
-                        f[j] += wf[j] * c[j];
-                    }
-                }
-                self.candidate.apply(g);
-                self.gate.apply(i);
-                self.gate.apply(f);
-                for j in 0..h {
-                    c[j] = f[j] * c[j] + i[j] * g[j];
-                }
-                if let Some([_, _, wo]) = seen {
-                    for j in 0..h {
-                        o[j] += wo[j] * c[j];
-                    }
-                }
-                self.gate.apply(o);
-                bent.copy_from_slice(c);
-                self.cell.apply(bent);
-                for j in 0..h {
-                    hs[j] = o[j] * bent[j];
-                }
+                step.forward(LstmGates { input, forget, candidate, output }, c, hs);
                 cells[row * h..][..h].copy_from_slice(c);
                 y[row * h..][..h].copy_from_slice(hs);
             },
@@ -163,13 +142,13 @@ impl PeepholeLstmGrad {
     }
 
     fn backward<T: Real>(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let PeepholeLstm { reverse, peepholes, gate, cell, candidate, .. } = self.lstm;
+        let PeepholeLstm { reverse, peepholes, .. } = self.lstm;
         let sizes = sizes(call.dims(3)[0], call.dims(3)[1], call.dims(3)[2]);
         let Sizes { n, time, h, .. } = sizes;
         let ragged = Ragged::new(call, self.slots().lengths(), n, time)?;
         let (w, c0, y) = (call.input::<T>(0), call.input::<T>(2), call.input::<T>(3));
         let (cells, gates) = (call.input::<T>(4), call.input::<T>(5));
-        let seen = peepholes.then(|| parts::<T, 3>(call.input(6), h));
+        let step = self.lstm.step(peepholes.then(|| parts::<T, 3>(call.input(6), h)));
         let [dy, d_cells] = [0, 1].map(|which| self.slots().of(which).map(|slot| call.input::<T>(slot)));
         let (dx, dw) = (call.output::<T>(0), call.output::<T>(1));
         let (dh, dc) = (call.output::<T>(2), call.output::<T>(3));
@@ -182,8 +161,6 @@ impl PeepholeLstmGrad {
         ragged.blank(dx, T::ZERO);
         let (dz, rest) = call.workspace::<T>().split_at_mut(n * 4 * h);
         let (earlier, rest) = rest.split_at_mut(n * h);
-        let (bent, rest) = rest.split_at_mut(h);
-        let (through, rest) = rest.split_at_mut(h);
         let (before, scratch) = rest.split_at_mut(n * time * h);
         sizes.backward(
             (&ragged, reverse),
@@ -193,48 +170,15 @@ impl PeepholeLstmGrad {
             #[inline(always)]
             |dh, dz, CellPosition { sample, row, nth }| {
                 let past = nth.checked_sub(1).and_then(|p| ragged.at(sample, p, reverse));
-                let c_past = past.map_or(&c0[sample * h..][..h], |row| &cells[row * h..][..h]);
-                let [g, i, f, o] = parts(&gates[row * 4 * h..][..4 * h], h);
-                let c = &cells[row * h..][..h];
-                let dc = &mut dc[sample * h..][..h];
-                let [dg, di, df, d_o] = parts_mut(dz, h);
-                bent.copy_from_slice(c);
-                cell.apply(bent);
-                for j in 0..h {
-                    d_o[j] = dh[j] * bent[j];
-                    through[j] = dh[j] * o[j];
-                }
-                gate.back(o, d_o);
-                cell.back(bent, through);
-                for j in 0..h {
-                    dc[j] += through[j];
-                }
-                if let Some(given) = d_cells {
-                    dc.iter_mut().zip(&given[row * h..][..h]).for_each(|(d, &v)| *d += v);
-                }
-                if let Some([_, _, wo]) = seen {
-                    for j in 0..h {
-                        dc[j] += d_o[j] * wo[j];
-                    }
-                }
-                for j in 0..h {
-                    dg[j] = dc[j] * i[j];
-                    di[j] = dc[j] * g[j];
-                    df[j] = dc[j] * c_past[j];
-                    dc[j] *= f[j];
-                }
-                candidate.back(g, dg);
-                gate.back(i, di);
-                gate.back(f, df);
-                if let (Some([wi, wf, _]), Some(d)) = (seen, &mut d_seen) {
-                    let [pi, pf, po] = parts_mut(d, h);
-                    for j in 0..h {
-                        pi[j] += di[j] * c_past[j];
-                        pf[j] += df[j] * c_past[j];
-                        po[j] += d_o[j] * c[j];
-                        dc[j] += di[j] * wi[j] + df[j] * wf[j];
-                    }
-                }
+                let past = past.map_or(&c0[sample * h..][..h], |row| &cells[row * h..][..h]);
+                let [candidate, input, forget, output] = parts(&gates[row * 4 * h..][..4 * h], h);
+                let gates = LstmGates { input, forget, candidate, output };
+                let given = d_cells.map(|given| &given[row * h..][..h]);
+                let at = LstmStep { gates, c: &cells[row * h..][..h], past, given };
+                let [candidate, input, forget, output] = parts_mut(dz, h);
+                let to = LstmGates { input, forget, candidate, output };
+                let d_seen = d_seen.as_mut().map(|d| parts_mut(d, h));
+                step.backward(at, (dh, &mut dc[sample * h..][..h]), to, d_seen);
                 dx[row * 4 * h..][..4 * h].copy_from_slice(dz);
             },
             |nth, dh, earlier| {
@@ -274,7 +218,7 @@ impl Operator for PeepholeLstmGrad {
     fn workspace(&self, dims: &[&[usize]], element: usize) -> usize {
         let sizes = sizes(dims[3][0], dims[3][1], dims[3][2]);
         let Sizes { n, time, h, .. } = sizes;
-        (n * 4 * h + n * h + 2 * h + n * time * h + sizes.scratch(element)) * element
+        (n * 4 * h + n * h + n * time * h + sizes.scratch(element)) * element
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {

@@ -281,6 +281,14 @@ impl Sizes {
     }
 }
 
+/// The sums of a row's gates: what the input says, and what the state does.
+#[inline(always)]
+pub(super) fn added<T: Real>(sums: &mut [T], x: &[T], z: &[T]) {
+    for (to, (&a, &b)) in sums.iter_mut().zip(x.iter().zip(z)) {
+        *to = a + b;
+    }
+}
+
 /// A row of `n` parts of `h` each.
 #[inline(always)]
 pub(super) fn parts<T, const N: usize>(row: &[T], h: usize) -> [&[T]; N] {

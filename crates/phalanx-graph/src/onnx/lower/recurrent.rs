@@ -46,12 +46,8 @@ pub fn lstm<'a>(im: &mut Import<'a>, node: &OnnxNode<'a>) -> Result<(), Fault> {
     let mut found = Vec::new();
     for (d, &reverse) in form.directions.iter().enumerate() {
         // In the file: input, output, forget, candidate.
-        let w = form.weights(im, node, 1, d, &[0, 2, 3, 1])?;
-        let r = form.weights(im, node, 2, d, &[0, 2, 3, 1])?;
-        let mut sums = im.emit(node, MatMul { trans_a: false, trans_b: true }, &[x, w])?;
-        for bias in form.biases(im, node, d, &[0, 2, 3, 1])? {
-            sums = im.emit(node, Binary { op: Arith::Add, axis: 2 }, &[sums, bias])?;
-        }
+        let order = [0, 2, 3, 1];
+        let (sums, r) = (form.sums(im, node, (x, d), &order)?, form.weights(im, node, 2, d, &order)?);
         let mut takes = vec![sums, r, form.first(im, node, 5, d)?, form.first(im, node, 6, d)?];
         takes.extend(lengths);
         let made = im.emit_all(node, Lstm { reverse, ragged: lengths.is_some() }, &takes)?;
@@ -211,6 +207,22 @@ impl Form {
         Ok(vec![of_input, of_state])
     }
 
+    /// The input times its weights, plus both biases.
+    fn sums<'a>(
+        &self,
+        im: &mut Import<'a>,
+        node: &OnnxNode<'a>,
+        (x, d): (VarId, usize),
+        order: &[usize],
+    ) -> Result<VarId, Fault> {
+        let w = self.weights(im, node, 1, d, order)?;
+        let mut sums = im.emit(node, MatMul { trans_a: false, trans_b: true }, &[x, w])?;
+        for bias in self.biases(im, node, d, order)? {
+            sums = im.emit(node, Binary { op: Arith::Add, axis: 2 }, &[sums, bias])?;
+        }
+        Ok(sums)
+    }
+
     /// A first state `[n, h]`, zeros if none is given.
     fn first<'a>(
         &self,
@@ -262,11 +274,7 @@ impl Form {
         (d, reverse): (usize, bool),
     ) -> Result<States, Fault> {
         let (h, ragged) = (self.h, lengths.is_some());
-        let w = self.weights(im, node, 1, d, &[0, 1, 2])?;
-        let mut sums = im.emit(node, MatMul { trans_a: false, trans_b: true }, &[x, w])?;
-        for bias in self.biases(im, node, d, &[0, 1, 2])? {
-            sums = im.emit(node, Binary { op: Arith::Add, axis: 2 }, &[sums, bias])?;
-        }
+        let sums = self.sums(im, node, (x, d), &[0, 1, 2])?;
         // Two matrices one after the other: both gates, and the candidate.
         let r = self.part(im, node, 2, d)?;
         let mut flat = Vec::new();
