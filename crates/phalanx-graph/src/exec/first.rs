@@ -1,6 +1,33 @@
 //! What variables begin with: each element by its number, so that parts of a variable can be made anywhere.
 
-use crate::{ir::Init, kernel::Stream};
+use crate::{
+    ir::{Init, Sig},
+    kernel::{RawMemory, Stream},
+};
+use half::{bf16, f16};
+use phalanx_core::DType;
+
+/// Writes the first value of a variable into its memory.
+pub(super) fn begin(name: &str, sig: &Sig, init: Init, seed: u64, buffer: &mut RawMemory) {
+    let value = first_values(name, &sig.shape.at(0), init, seed);
+    match sig.dtype {
+        DType::F32 => fill(buffer.as_slice::<f32>(), |i| value(i) as f32),
+        DType::F64 => fill(buffer.as_slice::<f64>(), value),
+        DType::F16 => fill(buffer.as_slice::<f16>(), |i| f16::from_f64(value(i))),
+        DType::BF16 => fill(buffer.as_slice::<bf16>(), |i| bf16::from_f64(value(i))),
+        DType::I64 => fill(buffer.as_slice::<i64>(), |i| value(i) as i64),
+        DType::I32 => fill(buffer.as_slice::<i32>(), |i| value(i) as i32),
+        DType::I16 => fill(buffer.as_slice::<i16>(), |i| value(i) as i16),
+        DType::U16 => fill(buffer.as_slice::<u16>(), |i| value(i) as u16),
+        DType::I8 => fill(buffer.as_slice::<i8>(), |i| value(i) as i8),
+        DType::U8 => fill(buffer.as_slice::<u8>(), |i| value(i) as u8),
+        DType::Bool => fill(buffer.as_slice::<u8>(), |i| u8::from(value(i) != 0.0)),
+    }
+}
+
+pub(super) fn fill<T>(out: &mut [T], f: impl Fn(usize) -> T) {
+    out.iter_mut().enumerate().for_each(|(i, v)| *v = f(i));
+}
 
 /// What each element of a variable begins with, in a store of this seed. It depends on nothing else, so that anybody can make any part of it.
 pub fn first_values(

@@ -4,7 +4,13 @@
 //! - STORE-3: what another process keeps takes no memory here, and is not read as if it were here.
 //! - STORE-4: what servers train is not set from outside; where they alone have it, it takes no memory and is not read.
 
-use super::{error::RunError, first::first_values, tensor::Tensor};
+mod renew;
+
+use super::{
+    error::RunError,
+    first::{begin, fill},
+    tensor::Tensor,
+};
 use crate::{
     ir::{Init, Program, Sig, Var, VarId, VarKind},
     kernel::RawMemory,
@@ -325,7 +331,7 @@ impl Store {
             return Ok(());
         };
         let mut buffer = memory(&var.name, var.sig.bytes(0))?;
-        self.begin(&var.name, &var.sig, init, &mut buffer);
+        begin(&var.name, &var.sig, init, self.seed, &mut buffer);
         let at = self.keep(buffer);
         self.names.insert(var.name.clone(), self.entries.len());
         let (sig, is_set) = (var.sig.clone(), init != Init::Given);
@@ -414,16 +420,6 @@ impl Store {
         to
     }
 
-    fn begin(&self, name: &str, sig: &Sig, init: Init, buffer: &mut RawMemory) {
-        let value = first_values(name, &sig.shape.at(0), init, self.seed);
-        match sig.dtype {
-            DType::F32 => fill(buffer.as_slice::<f32>(), |i| value(i) as f32),
-            DType::F64 => fill(buffer.as_slice::<f64>(), value),
-            DType::I64 => fill(buffer.as_slice::<i64>(), |i| value(i) as i64),
-            _ => fill(buffer.as_slice::<u8>(), |_| 0),
-        }
-    }
-
     /// The entry of a variable.
     pub(in crate::exec) fn find(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
@@ -489,8 +485,4 @@ fn mean(buffers: &mut [RawMemory], copies: &[usize], to: usize, dtype: DType) {
             buffers[to].as_slice::<u8>().copy_from_slice(&first);
         }
     }
-}
-
-fn fill<T>(out: &mut [T], f: impl Fn(usize) -> T) {
-    out.iter_mut().enumerate().for_each(|(i, v)| *v = f(i));
 }

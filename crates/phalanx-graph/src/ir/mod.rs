@@ -6,6 +6,7 @@ mod nested;
 mod outline;
 mod program;
 mod prune;
+mod refit;
 mod shape;
 mod sig;
 mod text;

@@ -187,11 +187,23 @@ impl Operator for Increment {
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
         check::count(inputs, 1)?;
-        Ok(vec![check::index(inputs, 0)?.clone()])
+        let x = check::dense(inputs, 0)?;
+        match (x.dtype, i32::try_from(self.by)) {
+            (DType::I64, _) | (DType::I32, Ok(_)) => Ok(vec![x.clone()]),
+            (DType::I32, Err(_)) => {
+                Err(Misfit::Attribute { name: "by", wanted: "a number of i32", got: self.by.to_string() })
+            }
+            (got, _) => Err(Misfit::DType { slot: 0, wanted: "i64 or i32", got }),
+        }
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
-        call.update::<i64>(0, 0).iter_mut().for_each(|v| *v = v.wrapping_add(self.by));
+        match call.dtype(0) {
+            DType::I32 => {
+                call.update::<i32>(0, 0).iter_mut().for_each(|v| *v = v.wrapping_add(self.by as i32));
+            }
+            _ => call.update::<i64>(0, 0).iter_mut().for_each(|v| *v = v.wrapping_add(self.by)),
+        }
         Ok(())
     }
 

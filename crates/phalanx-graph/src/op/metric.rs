@@ -69,7 +69,7 @@ impl Operator for TopK {
     }
 }
 
-/// Where the largest of the last axis is, or its first NaN.
+/// Where the largest of the last axis is, or its first NaN. Among no samples it is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgMax;
 
@@ -79,16 +79,26 @@ impl Operator for ArgMax {
     }
 
     fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
-        let top = TopK { k: 1 }.infer(inputs)?;
-        let dims = top[1].shape.dims();
-        Ok(vec![Sig::dense(DType::I64, Shape(dims[..dims.len() - 1].to_vec()))])
+        check::count(inputs, 1)?;
+        let x = check::real(inputs, 0)?;
+        match x.shape.dims().split_last() {
+            Some((last, outer)) if *last != Dim::Fixed(0) => {
+                Ok(vec![Sig::dense(DType::I64, Shape(outer.to_vec()))])
+            }
+            _ => Err(Misfit::Rank {
+                slot: 0,
+                wanted: "at least 1, with elements along the last",
+                got: x.shape.clone(),
+            }),
+        }
     }
 
     fn run(&self, call: &mut Call<'_>) -> Result<(), KernelError> {
         let n = call.dims(0)[call.dims(0).len() - 1];
         real!(call.dtype(0), T => {
             let (x, at) = (call.input::<T>(0), call.output::<i64>(0));
-            for (row, at) in x.chunks_exact(n).zip(at) {
+            at.fill(0);
+            for (row, at) in x.chunks_exact(n.max(1)).zip(at) {
                 let mut best = 0;
                 for i in 1..n {
                     if is_above(row[i], row[best]) {

@@ -42,10 +42,12 @@ pub enum Schedule {
         rate: f64,
         steps: f64,
     },
-    /// `width^-0.5 * min(step^-0.5, step * warmup^-1.5)`, for steps from 1.
+    /// `rate * width^-0.5 * min(step^-0.5, step * warmup^-1.5)`, for steps from 1.
     Noam {
         width: f64,
         warmup: f64,
+        #[serde(default = "one")]
+        rate: f64,
     },
     /// A straight line to `to`, or else to the first rate of what follows; its steps count on.
     Warmup {
@@ -61,6 +63,10 @@ pub enum Schedule {
         every: i64,
         stairs: f64,
     },
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 impl Schedule {
@@ -83,9 +89,9 @@ impl Schedule {
             Schedule::Cosine { rate, steps } => {
                 rate * 0.5 * (1.0 + libm::cos(std::f64::consts::PI * s.min(*steps) / steps))
             }
-            Schedule::Noam { width, warmup } => {
+            Schedule::Noam { width, warmup, rate } => {
                 let s = s + 1.0;
-                libm::pow(*width, -0.5) * libm::pow(s, -0.5).min(s * libm::pow(*warmup, -1.5))
+                rate * libm::pow(*width, -0.5) * libm::pow(s, -0.5).min(s * libm::pow(*warmup, -1.5))
             }
             Schedule::CosineStairs { rate, every, stairs } => {
                 let stair = step.div_euclid((*every).max(1)) as f64;

@@ -38,6 +38,11 @@ pub enum Rule {
     Adagrad {
         epsilon: f64,
     },
+    /// Adagrad whose sums of squares begin with this.
+    AdagradFrom {
+        epsilon: f64,
+        first: f64,
+    },
     RmsProp {
         rho: f64,
         epsilon: f64,
@@ -265,10 +270,8 @@ impl Optimizer {
             Rule::AdamW { beta1, beta2, epsilon, decay } => {
                 adding.adam(Adam { beta1, beta2, epsilon, decay, epsilon_first: false }, first, step)
             }
-            Rule::Adagrad { epsilon } => {
-                let s = adding.state(p, "squares")?;
-                adding.to(Adagrad { epsilon }, &[p, g, rate, s], &[p, s], Role::Optimize)
-            }
+            Rule::Adagrad { epsilon } => adding.adagrad(epsilon, 0.0, first),
+            Rule::AdagradFrom { epsilon, first: squares } => adding.adagrad(epsilon, squares, first),
             Rule::RmsProp { rho, epsilon, mu } => {
                 adding.rmsprop(RmsProp { rho, epsilon, mu, under_root: false }, first)
             }
@@ -369,9 +372,18 @@ impl Adding<'_> {
 
     /// A state like the parameter, zero at first.
     fn state(&mut self, p: VarId, what: &str) -> Result<VarId, GraphError> {
+        self.state_from(p, what, 0.0)
+    }
+
+    fn state_from(&mut self, p: VarId, what: &str, value: f64) -> Result<VarId, GraphError> {
         let name = format!("{}.{what}{}", self.program.var(p).name, self.suffix);
         let sig = Sig::dense(self.dtype, self.program.sig(p).shape.clone());
-        self.program.declare(&name, sig, VarKind::State(Init::Constant(0.0)), self.site.clone())
+        self.program.declare(&name, sig, VarKind::State(Init::Constant(value)), self.site.clone())
+    }
+
+    fn adagrad(&mut self, epsilon: f64, squares: f64, [p, g, rate]: [VarId; 3]) -> Result<(), GraphError> {
+        let s = self.state_from(p, "squares", squares)?;
+        self.to(Adagrad { epsilon }, &[p, g, rate, s], &[p, s], Role::Optimize)
     }
 
     fn rmsprop(&mut self, op: RmsProp, [p, g, rate]: [VarId; 3]) -> Result<(), GraphError> {

@@ -61,7 +61,10 @@ fn rule(name: &str, numbers: Numbers) -> PyResult<Rule> {
             epsilon: take.number("epsilon")?,
             decay: take.number("weight_decay")?,
         },
-        "adagrad" => Rule::Adagrad { epsilon: take.number("epsilon")? },
+        "adagrad" => Rule::AdagradFrom {
+            epsilon: take.number("epsilon")?,
+            first: take.number("initial_accumulator_value")?,
+        },
         "rmsprop" => Rule::RmsPropUnderRoot {
             rho: take.number("rho")?,
             epsilon: take.number("epsilon")?,

@@ -184,6 +184,11 @@ impl GraphProgram {
         self.lock().program.verify().map_err(|why| error::of_program(py, &why))
     }
 
+    /// The program for feeds of other sizes.
+    fn refit(&self, py: Python<'_>, feeds: Vec<(String, Vec<usize>)>) -> PyResult<GraphProgram> {
+        Ok(GraphProgram::of(rewrite::refit(py, &self.snapshot(), &feeds)?))
+    }
+
     /// A name like this one that no variable has yet.
     fn fresh(&self, base: &str) -> String {
         self.lock().program.fresh(base)

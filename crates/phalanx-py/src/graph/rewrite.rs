@@ -1,11 +1,18 @@
 //! What Rust does to a program is placed where Python asked for it.
 
-use super::form;
+use super::{error, form};
 use phalanx_graph::{GraphError, Program, ir::Site};
+use pyo3::prelude::*;
 
 /// Gives what Rust has added to a program the place in Python that asked for it (PYGRAPH-2).
 pub fn place(program: &mut Program, at: &form::SourceLine) {
     program.place(|site| site.file().ends_with(".rs"), &form::site(at.clone()));
+}
+
+/// The program for feeds of other sizes.
+pub fn refit(py: Python<'_>, program: &Program, feeds: &[(String, Vec<usize>)]) -> PyResult<Program> {
+    let known = feeds.iter().filter_map(|(name, dims)| Some((program.find(name)?, dims.clone())));
+    program.refit(&known.collect::<Vec<_>>()).map_err(|why| error::of_program(py, &why))
 }
 
 /// Gives an error that Rust has placed in itself the place in Python (PYGRAPH-2).

@@ -118,7 +118,8 @@ impl GraphStore {
         self.with(py, move |store| store.set(&name, &value))?.map_err(|why| error::of_run(py, &why))
     }
 
-    /// Gives everything that this program keeps in the store its first value, from a seed; also what has one already.
+    /// Gives everything that this program keeps in the store its first value, from a seed; also what has one already, in whatever
+    /// shape.
     fn initialise(&self, py: Python<'_>, program: &GraphProgram, seed: u64) -> PyResult<()> {
         let made = Executor::new(program.snapshot(), Options::default());
         let executor = made.map_err(|why| error::of_program(py, &why))?;
@@ -141,6 +142,7 @@ fn is_given(executor: &Executor, name: &str) -> bool {
 fn begin(executor: &Executor, store: &mut Store, seed: u64) -> Result<(), RunError> {
     let mut fresh = Store::new(seed);
     executor.prepare(&mut fresh)?;
+    store.renew(executor.program())?;
     // What another rank keeps comes back with its first value.
     let kept: Vec<String> =
         fresh.names().filter(|name| store.kept_by(name).is_some()).map(str::to_string).collect();
