@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -288,3 +290,73 @@ def test_a_rank_that_trains_alone_is_warned_once() -> None:
         assert len(alone) == 1, "in three runs"
         assert re.search(f"rank {rank} of 2 trains this program alone.*ParallelExecutor.*CompiledProgram", alone[0])
         assert "test_graph_mistakes.py: " in alone[0]
+
+
+def test_sizes_are_neither_rounded_nor_read(world: World) -> None:
+    x, label = fluid.layers.data("x", [4]), fluid.layers.data("label", [1], dtype="int64")
+    image = fluid.layers.data("image", [1, 8, 8])
+    layers = fluid.layers
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: layers.fc(x, 2.7), "fc: size=2.7 must be a whole number"),
+        (lambda: layers.fc(x, "3"), "fc: size='3' must be a whole number"),
+        (lambda: layers.fc(x, label), "fc: size=`label`, which is known only in a run"),
+        (lambda: layers.conv2d(image, 2.5, 3), "num_filters=2.5"),
+        (lambda: layers.conv2d(image, 2, 3.5), "one whole number or two, got 3.5"),
+        (lambda: layers.conv2d(image, 2, [3, 3, 3]), "one whole number or two"),
+        (lambda: layers.embedding(label, 5), "embedding: size=5 must be a list"),
+        (lambda: layers.embedding(label, [5]), r"must be \[height, width\]"),
+        (lambda: layers.one_hot(label, "10"), "depth='10'"),
+        (lambda: layers.topk(x, 2.5), "k=2.5"),
+        (lambda: layers.argmax(x, "1"), "axis='1'"),
+        (lambda: layers.fill_constant([1.5], "float32", 0.0), "shape=1.5"),
+        (lambda: layers.transpose(x, 1), "perm=1 must be a list"),
+        (lambda: layers.expand(x, 2), "expand_times=2 must be a list"),
+        (lambda: layers.pixel_shuffle(x, 2), "takes images"),
+        (lambda: layers.while_loop(lambda i: i < 3, lambda i: i, [label]), "pass maximum_trip_count=100"),
+    ]
+    for call, says in wrong:
+        before = str(world.main)
+        with pytest.raises(fluid.ProgramError, match=says):
+            call()
+        assert str(world.main) == before, says
+    assert layers.fc(x, 8.0).shape == (-1, 8)
+    others: list[tuple[Callable[[], Any], str]] = [
+        (lambda: layers.data("y", 3), r"shape=3 of `y` must be a list of numbers; write \[3\]"),
+        (lambda: layers.data([3], "y"), "name=.* must be a text"),
+        (lambda: layers.data("y", [3], dtype="float23"), "no variables of 'float23'; choose one of"),
+        (lambda: layers.fc(None, 3), "a variable or a list of them, got NoneType"),
+        (lambda: fluid.batch(iter([1, 2]), 2), "write lambda"),
+        (lambda: fluid.reader.shuffle([1, 2], 2), "write lambda"),
+        (lambda: fluid.reader.chain([1]), "write lambda"),
+        (lambda: fluid.reader.compose([1]), "write lambda"),
+        (lambda: fluid.reader.map_readers(print, [1]), "write lambda"),
+        (lambda: fluid.reader.firstn([1], 1), "write lambda"),
+        (lambda: fluid.reader.cache([1]), "write lambda"),
+        (lambda: fluid.reader.buffered([1], 1), "write lambda"),
+        (lambda: fluid.reader.xmap_readers(print, [1], 1, 1), "write lambda"),
+    ]
+    for call, says in others:
+        with pytest.raises(TypeError, match=says):
+            call()
+
+
+def test_files_of_paddles_say_that_they_cannot_be_read(world: World, tmp_path: Path) -> None:
+    classifier()
+    (tmp_path / "fc_0.w_0").write_bytes(bytes(40))
+    exe = fluid.Executor()
+    with pytest.raises(FileNotFoundError, match="Paddle has written cannot be read"):
+        fluid.io.load_params(exe, tmp_path)
+    (tmp_path / "__model__").write_bytes(b"\x0a\x05\x08\x00" * 40)
+    with pytest.raises(fluid.SavedError, match=r"Paddle's cannot be read.*import_model"):
+        fluid.io.load_inference_model(tmp_path, exe)
+    with pytest.raises(fluid.SavedError, match="Paddle's cannot be read"):
+        fluid.io.load_params(exe, tmp_path, filename="__model__")
+
+
+def test_an_array_for_sequences_says_what_to_feed(world: World) -> None:
+    words = fluid.layers.data("words", [1], dtype="int64", lod_level=1, max_length=4)
+    out = fluid.layers.sequence_pool(fluid.layers.embedding(words, [9, 2]), "sum")
+    begin(world)
+    with pytest.raises(fluid.FeedError, match="feed `words` as a list of sequences, or as a LoDTensor"):
+        fluid.Executor().run(feed={"words": np.array([[1, 2, 3]])}, fetch_list=[out])
+    assert words.to_string(True) == repr(words)

@@ -148,14 +148,29 @@ def test_a_short_last_batch_counts_as_much_as_its_samples() -> None:
     assert step(4) == pytest.approx(step(1), rel=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
-def test_a_variable_that_would_begin_with_other_numbers_is_refused(dtype: str) -> None:
-    def build() -> Any:
-        return layers.create_global_var([2], 0, dtype, force_cpu=True)
-
-    np.testing.assert_array_equal(_run(build, {}), np.zeros(2, dtype))
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
+def test_a_variable_in_the_scope_begins_with_any_number(dtype: str) -> None:
+    for value in (0, 1, 100):
+        got = _run(lambda value=value: layers.create_global_var([2], value, dtype, force_cpu=True), {})
+        assert got.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(got, np.full(2, value, dtype))
+        # What is not kept in the scope has any number, too.
     with fluid.program_guard(fluid.Program(), fluid.Program()):
-        with pytest.raises(fluid.ProgramError, match="begins with zeros, not with 1; declare int64"):
-            layers.create_global_var([2], 1, dtype)
-        # What is not kept in the scope has any number.
         assert layers.create_global_var([2], 1, "int32", persistable=False).dtype == "int32"
+        with pytest.raises(fluid.ProgramError, match="300"):
+            layers.create_global_var([2], 300, "uint8")
+
+
+def test_counters_of_any_type_grow() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        counters = [layers.create_global_var([1], 5, dtype) for dtype in ("int32", "int64", "float32", "float64")]
+        for counter in counters:
+            layers.increment(counter, 2)
+        half = layers.increment(counters[2], 0.5, in_place=False)
+        with pytest.raises(fluid.ProgramError, match="whole numbers"):
+            layers.increment(counters[0], 0.5)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        for wanted in (7, 9):
+            got = exe.run(fetch_list=[*counters, half])
+            assert [each.item() for each in got] == [wanted] * 4 + [wanted + 0.5]

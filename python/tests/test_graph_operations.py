@@ -99,6 +99,41 @@ CASES = {
     "sum": Case(lambda x, y: layers.sum([x, y, x]), lambda x, y: x + y + x, [[2, 3], [2, 3]]),
     "expand": Case(lambda x: layers.expand(x, [2, 1, 3]), lambda x: x.repeat(2, 1, 3), [[2, 3, 4]]),
     "pad": Case(lambda x: layers.pad(x, [1, 2, 0, 3], 0.5), lambda x: F.pad(x, (0, 3, 1, 2), value=0.5), [[2, 3]]),
+    "pad2d": Case(
+        lambda x: layers.pad2d(x, [1, 0, 2, 1], pad_value=0.5),
+        lambda x: F.pad(x, (2, 1, 1, 0), value=0.5),
+        [[2, 2, 3, 4]],
+    ),
+    "pad2d with channels last": Case(
+        lambda x: layers.pad2d(x, [1, 0, 2, 1], data_format="NHWC"),
+        lambda x: F.pad(x, (0, 0, 2, 1, 1, 0)),
+        [[2, 3, 4, 2]],
+    ),
+    "expand_as": Case(
+        lambda x, y: layers.expand_as(x, y) * y, lambda x, y: x.repeat(2, 1, 3) * y, [[2, 3, 1], [4, 3, 3]]
+    ),
+    "maxout": Case(lambda x: layers.maxout(x, 2), lambda x: x.reshape(2, 3, 2, 4, 3).amax(2), [[2, 6, 4, 3]]),
+    "maxout of the last axis": Case(
+        lambda x: layers.maxout(x, 3, axis=-1), lambda x: x.reshape(2, 4, 2, 3).amax(3), [[2, 4, 6]]
+    ),
+    "pixel_shuffle": Case(lambda x: layers.pixel_shuffle(x, 2), lambda x: F.pixel_shuffle(x, 2), [[2, 8, 3, 2]]),
+    "gelu by tanh": Case(lambda x: layers.gelu(x, approximate=True), lambda x: F.gelu(x, approximate="tanh"), [[3, 4]]),
+    "swish with beta": Case(lambda x: layers.swish(x, 1.7), lambda x: x * torch.sigmoid(1.7 * x), [[3, 4]]),
+    "hard_sigmoid": Case(
+        lambda x: layers.hard_sigmoid(x, 0.5, 0.25), lambda x: torch.clamp(0.5 * x + 0.25, 0, 1), [[3, 4]]
+    ),
+    "relu6 with a threshold": Case(lambda x: layers.relu6(x, 1.5), lambda x: torch.clamp(x, 0, 1.5), [[3, 4]]),
+    "ignored targets": Case(
+        lambda x, y: layers.sigmoid_cross_entropy_with_logits(x, layers.cast(y, x.dtype), -1, normalize=True),
+        lambda x, y: (
+            F.binary_cross_entropy_with_logits(x, y.clamp(min=0).to(x.dtype), reduction="none")
+            * (y >= 0)
+            / (y >= 0).sum()
+        ),
+        [[3, 4]],
+        {"y": np.array([[1, 0, -1, 1], [0, -1, 1, 0], [1, 1, 0, -1]], "int64")},
+    ),
+    "x @ w": Case(lambda x, w: x @ w, lambda x, w: x @ w, [[3, 4], [4, 2]]),
     "where": Case(
         lambda x, y, m: layers.where(layers.cast(m, "bool"), x, y),
         lambda x, y, m: torch.where(m.bool(), x, y),
@@ -178,6 +213,11 @@ CASES = {
         lambda x: layers.group_norm(x, 2, param_attr=False, bias_attr=False),
         lambda x: F.group_norm(x, 2),
         [[2, 4, 3, 2]],
+    ),
+    "group_norm with channels last": Case(
+        lambda x: layers.group_norm(x, 2, data_layout="NHWC"),
+        lambda x: F.group_norm(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1),
+        [[2, 3, 2, 4]],
     ),
     "instance_norm": Case(
         lambda x: layers.instance_norm(x, param_attr=False, bias_attr=False),
@@ -423,6 +463,44 @@ def test_what_layers_cannot_do_says_what_to_write() -> None:
         ]:
             with pytest.raises(AttributeError, match=says):
                 getattr(layers, name)
+
+
+def test_transposed_convolutions_lose_what_padding_says() -> None:
+    image = np.random.default_rng(1).standard_normal([2, 3, 5, 4]).astype("float32")
+    weights = np.random.default_rng(2).standard_normal([3, 2, 3, 3]).astype("float32")
+    attr = fluid.ParamAttr(initializer=fluid.initializer.NumpyArrayInitializer(weights))
+
+    def build() -> Any:
+        x, last = fluid.data("x", [None, 3, 5, 4]), fluid.data("last", [None, 5, 4, 3])
+
+        def layer(given: Any, padding: Any, data_format: str = "NCHW") -> Any:
+            way = {"stride": 2, "padding": padding, "param_attr": attr, "bias_attr": False, "data_format": data_format}
+            return layers.conv2d_transpose(given, 2, filter_size=3, **way)
+
+        ways = [layer(x, padding) for padding in ("SAME", "VALID", [1, 0, 0, 2], [[0, 0], [0, 0], [1, 0], [0, 2]])]
+        return *ways, layer(last, "SAME", "NHWC"), layer(last, 1, "NHWC")
+
+    same, valid, four, pairs, last, one = _run(build, {"x": image, "last": image.transpose(0, 2, 3, 1)})
+    whole = F.conv_transpose2d(torch.tensor(image), torch.tensor(weights), stride=2).numpy()
+    assert whole.shape == (2, 2, 11, 9)
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(valid, whole, **near)
+    # Five rows: two are lost, one on each side; four columns: one is lost, after them.
+    np.testing.assert_allclose(same, whole[:, :, 1:10, :8], **near)
+    np.testing.assert_allclose(four, whole[:, :, 1:, :7], **near)
+    np.testing.assert_array_equal(four, pairs)
+    np.testing.assert_array_equal(last, same.transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(one, whole[:, :, 1:10, 1:8].transpose(0, 2, 3, 1), **near)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [None, 3, 5, 4])
+        for wrong, says in [
+            ({"padding": "SAME", "output_size": 10}, "needs filter_size"),
+            ({"padding": "SAME", "filter_size": 3, "dilation": 2}, "dilation=1"),
+            ({"padding": [1, 0, 0, 0], "filter_size": 3, "output_size": 10}, "leave one of them out"),
+            ({"padding": "SAMES", "filter_size": 3}, "'SAME' and 'VALID'"),
+        ]:
+            with pytest.raises(fluid.ProgramError, match=says):
+                layers.conv2d_transpose(x, 2, **wrong)
 
 
 def test_same_padding_and_channels_last_are_those_of_pytorch() -> None:

@@ -74,6 +74,15 @@ def decayed(w: Any, g: Any, s: Any, t: int) -> Any:
     return w - 0.02 * g / (np.sqrt(s["a"]) + 1e-6)
 
 
+def adagrad_from(w: Any, g: Any, s: Any, t: int) -> Any:
+    s["a"] = s["a"] + g * g
+    return w - 0.2 * g / (np.sqrt(s["a"] + 0.3) + 1e-6)
+
+
+def noam(w: Any, g: Any, s: Any, t: int) -> Any:
+    return w - 2.0 * 16**-0.5 * min(t**-0.5, t * 5**-1.5) * g
+
+
 def ftrl(w: Any, g: Any, s: Any, t: int, power: float = -0.5) -> Any:
     after = s["a"] + g * g
     s["b"] = s["b"] + g - (after**-power - s["a"] ** -power) / 0.3 * w
@@ -110,6 +119,11 @@ RULES: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "adamax": (lambda loss: fluid.optimizer.Adamax(0.05, beta2=0.99).minimize(loss), adamax),
     "adadelta": (lambda loss: fluid.optimizer.Adadelta(0.7, rho=0.9).minimize(loss), adadelta),
     "decayed adagrad": (lambda loss: fluid.optimizer.DecayedAdagrad(0.02).minimize(loss), decayed),
+    "adagrad from": (
+        lambda loss: fluid.optimizer.Adagrad(0.2, initial_accumulator_value=0.3).minimize(loss),
+        adagrad_from,
+    ),
+    "noam": (lambda loss: fluid.optimizer.SGD(layers.noam_decay(16, 5, learning_rate=2.0)).minimize(loss), noam),
     "ftrl": (lambda loss: fluid.optimizer.Ftrl(0.3, l1=0.1, l2=0.2).minimize(loss), ftrl),
     "ftrl with a power": (
         lambda loss: fluid.optimizer.Ftrl(0.3, l1=0.1, l2=0.2, lr_power=-0.4).minimize(loss),

@@ -14,6 +14,7 @@ from typing import Any
 from phalanx.graph import _attributes, _values
 from phalanx.graph._adding import declare
 from phalanx.graph._flags import longest
+from phalanx.graph._refused import whole
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.lod import LEVELS, lengths_of
@@ -40,7 +41,8 @@ def data(
         raise ProgramError(f"`{name}`, lod_level={lod_level}: {LEVELS}", var=name)
     if lod_level == 0 and max_length is not None:
         raise ProgramError(f"`{name}`: max_length is for sequences; pass lod_level=1, too", var=name)
-    dims = [-1 if d is None else int(d) for d in shape]
+    check(name, shape)
+    dims = [-1 if d is None else whole("data", f"shape of `{name}`", d) for d in shape]
     if any(d < -1 for d in dims):
         raise ProgramError(
             f"`{name}`: {list(shape)} has a negative dimension; only -1 or None, the batch, is allowed", var=name
@@ -64,6 +66,14 @@ def data(
     if not stop_gradient:
         made.stop_gradient = False
     return made
+
+
+def check(name: Any, shape: Any) -> None:
+    """The two arguments that scripts forget or exchange."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"data: name={name!r} must be a text; the shape comes after it")
+    if isinstance(shape, str) or not isinstance(shape, (list, tuple)):
+        raise TypeError(f"data: shape={shape!r} of `{name}` must be a list of numbers; write [{shape}]")
 
 
 def _again(

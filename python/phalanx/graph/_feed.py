@@ -296,6 +296,10 @@ def _hint_of_known(program: Program, why: GraphError, dtype: str) -> str | None:
         return _other_loader(program, name)
     # Both are a type and a shape.
     is_type = why.wanted.partition("[")[0] != why.got.partition("[")[0] and "[" in why.got
+    if not is_type and name in program._lengths and program.var(name).is_data:
+        return f"feed `{name}` as a list of sequences, or as a LoDTensor; an array is padded already, and needs its lengths"
+    if not is_type and name in program._unchecked:
+        return "only an Executor of a Program takes other sizes; declare the batch as None"
     return _convert(name, dtype) if is_type else None
 
 

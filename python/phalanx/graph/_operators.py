@@ -225,6 +225,16 @@ def divided(x: Variable, y: Any) -> Variable:
     return one if n == 1 else scaled(one, n, 0.0)
 
 
+def product(x: Any, y: Any) -> Any:
+    """``x @ y``."""
+    for each in (x, y):
+        if not isinstance(each, program.Variable):
+            raise TypeError(f"x @ y takes two variables, got {type(each).__name__}; feed it, or use create_parameter")
+    from phalanx.graph.layers.arithmetic import matmul
+
+    return matmul(x, y)
+
+
 def compare(op: str, x: Variable, y: Any) -> Variable:
     """A boolean for each pair of elements, or for each element and the number."""
     layer = _LAYERS[op]

@@ -20,7 +20,12 @@ _KINDS = ["U8", "I8", "U16", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "
 
 def code(dtype: Any) -> int:
     """The code of an element type, given as numpy or Paddle names it."""
-    name = dtype if isinstance(dtype, str) and dtype in _NAMES else np.dtype(dtype).name
+    name = dtype
+    if not isinstance(dtype, str) or dtype not in _NAMES:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            name = None
     if name not in _NAMES:
         raise TypeError(f"programs have no variables of {dtype!r}; choose one of {', '.join(_NAMES)}")
     return _NAMES.index(name)

@@ -14,19 +14,28 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from phalanx.graph._adding import program_of
+from phalanx.graph._refused import refuse
 from phalanx.graph._site import caller
 from phalanx.graph.errors import LossError, ProgramError
 from phalanx.graph.program import Parameter, Program, Variable
 
 
 def append_backward(
-    loss: Variable, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
+    loss: Variable,
+    parameter_list: Sequence[Any] | None = None,
+    no_grad_set: Sequence[Any] | None = None,
+    callbacks: Any = None,
+    checkpoints: Sequence[Any] | None = None,
 ) -> list[tuple[Parameter, Variable]]:
     """Appends the gradients of a loss; returns each parameter with its gradient.
 
     They are those of the parameters in ``parameter_list``, by default all. Gradients stop at the variables in
     ``no_grad_set``. Each loss has its own gradients.
     """
+    refuse(
+        "append_backward", "change the gradients that it returns, or give the optimizer grad_clip", callbacks=callbacks
+    )
+    refuse("append_backward", "use optimizer.RecomputeOptimizer", checkpoints=checkpoints or None)
     program = program_of([loss], "append_backward")
     only, without = chosen(program, parameter_list, no_grad_set)
     before = program._graph.copy()

@@ -6,7 +6,7 @@ GradientClipByGlobalNorm(clip_norm=1.0)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.graph.errors import ProgramError
@@ -20,12 +20,24 @@ class GradientClip:
         raise NotImplementedError
 
 
+def _all(clip: Any) -> None:
+    if clip.need_clip is not None:
+        raise ProgramError(
+            f"{type(clip).__name__}: need_clip is not supported; give parameters that are not clipped an optimizer of their "
+            "own, with a parameter_list"
+        )
+
+
 @dataclass(frozen=True)
 class GradientClipByValue(GradientClip):
     """Every element between ``min`` and ``max``; ``min`` is ``-max`` if it is not given."""
 
     max: float
     min: float | None = None
+    need_clip: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _all(self)
 
     def _form(self) -> tuple[str, dict[str, float]]:
         return "value", {"max": float(self.max), "min": float(-self.max if self.min is None else self.min)}
@@ -36,6 +48,10 @@ class GradientClipByNorm(GradientClip):
     """The norm of each gradient."""
 
     clip_norm: float
+    need_clip: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _all(self)
 
     def _form(self) -> tuple[str, dict[str, float]]:
         return "norm", {"clip_norm": float(self.clip_norm)}
@@ -46,6 +62,16 @@ class GradientClipByGlobalNorm(GradientClip):
     """The norm of all gradients together."""
 
     clip_norm: float
+    group_name: str = field(default="default_group", repr=False)
+    need_clip: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _all(self)
+        if self.group_name != "default_group":
+            raise ProgramError(
+                f"GradientClipByGlobalNorm: group_name={self.group_name!r} is not supported; give each group of parameters "
+                "an optimizer of its own, with grad_clip and a parameter_list"
+            )
 
     def _form(self) -> tuple[str, dict[str, float]]:
         return "global_norm", {"clip_norm": float(self.clip_norm)}

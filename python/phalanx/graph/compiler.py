@@ -26,7 +26,8 @@ class CompiledProgram:
     What it learns from is then what was minimized, and need not be named.
     """
 
-    def __init__(self, program: Program, build_strategy: BuildStrategy | None = None) -> None:
+    def __init__(self, program_or_graph: Program, build_strategy: BuildStrategy | None = None) -> None:
+        program = program_or_graph
         if not isinstance(program, Program):
             raise TypeError(f"CompiledProgram takes a Program, got {type(program).__name__}")
         self._program = program

@@ -114,6 +114,42 @@ def of_batch(slots: Sequence[Slot], batch: Any) -> dict[str, Any]:
     return made
 
 
+def unnamed_samples(samples: Iterable[Any]) -> dict[str, Array]:
+    """The same where no variable says what samples hold: their parts by number, as arrays.
+
+    >>> {name: array.dtype.name for name, array in unnamed_samples([(0.5, 1), (1.5, 2)]).items()}
+    {'0': 'float32', '1': 'int64'}
+    """
+    rows = [list(sample) if isinstance(sample, (list, tuple)) else [sample] for sample in samples]
+    odd = next((i for i, row in enumerate(rows) if len(row) != len(rows[0])), None)
+    if odd is not None:
+        raise FeedError(f"sample {odd} has {len(rows[odd])} parts, and sample 0 has {len(rows[0])}")
+    return {str(k): _unnamed([row[k] for row in rows], k) for k in range(len(rows[0]) if rows else 0)}
+
+
+def unnamed_batch(batch: Any) -> dict[str, Any]:
+    """The same from arrays of a whole batch."""
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    parts = list(batch) if isinstance(batch, (list, tuple)) else [batch]
+    return {str(k): _unnamed(part, k) for k, part in enumerate(parts)}
+
+
+def _unnamed(given: Any, k: int) -> Array:
+    rows = given if isinstance(given, np.ndarray) else [_values.array(each, f"part {k} of a sample") for each in given]
+    if not isinstance(rows, np.ndarray) and len({row.shape for row in rows}) > 1:
+        raise FeedError(
+            f"part {k} of samples differs in shape from one to another; declare a variable with lod_level=1 and pass "
+            "feed_list for sequences"
+        )
+    array = np.array(rows)
+    # Numbers of Python's are float64, and layers compute in float32.
+    is_python = not isinstance(given, np.ndarray) and not any(
+        isinstance(each, np.generic | np.ndarray) for each in given
+    )
+    return array.astype("float32") if is_python and array.dtype == np.float64 else array
+
+
 def _fields(slots: Sequence[Slot], given: Any, what: str) -> Sequence[Any]:
     names = ", ".join(slot.name for slot in slots)
     if not isinstance(given, (list, tuple)):

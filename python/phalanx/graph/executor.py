@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +24,7 @@ from phalanx.graph._flags import checks_numbers
 from phalanx.graph._taken import Taken
 from phalanx.graph._values import Lent
 from phalanx.graph.compiler import CompiledProgram
-from phalanx.graph.errors import FeedError, FetchError, UninitialisedError
+from phalanx.graph.errors import FeedError, FetchError, ProgramError, StateError, UninitialisedError
 from phalanx.graph.parallel_executor import explained
 from phalanx.graph.places import CPUPlace
 from phalanx.graph.program import Program, default_main_program
@@ -35,9 +35,25 @@ ALONE = (
     "use ParallelExecutor(loss_name=…), or CompiledProgram(…).with_data_parallel(loss_name=…), to train together"
 )
 
+_MOST_FITTED = 8
+
 
 def begin(scope: Scope, startup: Program, kept: Mapping[str, Any]) -> None:
-    """Gives all variables of a startup program their first values, but these those that they had."""
+    """Gives all variables of a startup program their first values, but these those that they had.
+
+    A variable that the scope has in another shape is replaced, as in Paddle.
+    """
+    for name, value in kept.items():
+        known = startup._graph.var(name)
+        if known is not None and (_values.name(known[0]), tuple(known[1]) or (1,)) != (value.dtype.name, value.shape):
+            wanted, got = f"{_values.name(known[0])}{known[1]}", f"{value.dtype}{list(value.shape)}"
+            text = f"the scope has `{name}` as {got}, and the program as {wanted}"
+            raise StateError(
+                f"{text}; run the startup program, which replaces it, or take another scope",
+                var=name,
+                wanted=wanted,
+                got=got,
+            )
     scope._store.initialise(startup._graph, startup.random_seed)
     arrays = {name: value for name, value in startup._given.items() if not isinstance(value, str)}
     for name, value in {**arrays, **kept}.items():
@@ -59,6 +75,8 @@ class Executor:
         self._made: WeakKeyDictionary[Program, tuple[tuple[int, int, bool], _phalanx.GraphExecutor]]
         self._made = WeakKeyDictionary()
         self._parts = _prune.Parts()
+        # Programs for feeds of other sizes than they say, and of which version they are.
+        self._fitted: WeakKeyDictionary[Program, tuple[int, dict[Any, Program]]] = WeakKeyDictionary()
         self._has_warned = False
 
     def run(
@@ -66,8 +84,11 @@ class Executor:
         program: Program | CompiledProgram | None = None,
         feed: Any = None,
         fetch_list: Any = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
         scope: Scope | None = None,
         return_numpy: bool = True,
+        use_program_cache: bool = False,
         return_merged: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
@@ -75,8 +96,12 @@ class Executor:
 
         With ``use_prune`` only the operations that the fetched values need run, and only their feeds are needed:
         fetching the loss alone changes no parameter. What ``minimize`` returned may be fetched, too: this turns
-        ``use_prune`` on and keeps the updates, and returns no value.
+        ``use_prune`` on and keeps the updates, and returns no value. ``feed_var_name``, ``fetch_var_name`` and
+        ``use_program_cache`` have no effect: programs have no such variables, and what was made for one is always kept.
         """
+        for what, given in (("feed_var_name", feed_var_name), ("fetch_var_name", fetch_var_name)):
+            if not isinstance(given, str):
+                raise TypeError(f"{what} is a name, not a {type(given).__name__}; pass scope=… by name")
         scope = scope or global_scope()
         fetch_list, updates = _prune.split(fetch_list)
         use_prune = use_prune or updates is not None
@@ -112,6 +137,7 @@ class Executor:
                 found = program._graph.var(name)
                 is_state = found is not None and found[2] in ("parameter", "state")
                 (states if is_state else feeds).append((name, values[0]))
+            program = self._fitting(program, feeds)
             executor = self._executor(program)
             before = [(name, scope[name]) for name, _ in states]
             taken.begin()
@@ -131,6 +157,38 @@ class Executor:
                 raise
         _printing.show(prints, [_values.receive(value) for value in out[len(fetch) :]])
         return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out[: len(fetch)]]
+
+    def _fitting(self, program: Program, feeds: Sequence[tuple[str, Lent]]) -> Program:
+        """The program for the sizes that are fed, where ``layers.data`` says that they are not checked."""
+        others = []
+        for name, (_, _, shape, _) in feeds:
+            found = program._graph.var(name) if name in program._unchecked else None
+            if found is not None and len(shape) == len(found[1]) and list(shape) != list(found[1]):
+                others.append((name, list(shape)))
+        if not others:
+            return program
+        version, known = self._fitted.get(program, (-1, {}))
+        if version != program._graph.version:
+            known = {}
+        key = tuple((name, tuple(shape)) for name, shape in others)
+        if key not in known:
+            if len(known) == _MOST_FITTED:
+                known.pop(next(iter(known)))
+            try:
+                known[key] = program._with(program._graph.refit(others))
+            except ProgramError as why:
+                name, shape = others[0]
+                declared = program.var(name)
+                raise FeedError(
+                    f"`{name}` is {declared!r} (declared at {declared.site}) and is fed {shape}, which the program does "
+                    f"not fit: {why}",
+                    var=name,
+                    site=declared.site,
+                    wanted=f"{declared.dtype}{list(declared.shape)}",
+                    got=f"{declared.dtype}{shape}",
+                ) from None
+            self._fitted[program] = program._graph.version, known
+        return known[key]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:
         check = self._check or checks_numbers()
@@ -153,6 +211,7 @@ class Executor:
     def close(self) -> None:
         """Frees everything that was made for programs."""
         self._made.clear()
+        self._fitted.clear()
         self._parts.clear()
 
 

@@ -101,6 +101,14 @@ class Uniform(_Drawn):
     low: float = -1.0
     high: float = 1.0
     seed: int = 0
+    diag_num: int = 0
+    diag_step: int = 0
+    diag_val: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.diag_num or self.diag_step:
+            given = f"diag_num={self.diag_num}, diag_step={self.diag_step}"
+            raise ProgramError(f"Uniform: {given} are not supported; use NumpyArrayInitializer for a diagonal")
 
     def _way(self, shape: Sequence[int]) -> Any:
         return {"Uniform": {"low": float(self.low), "high": float(self.high)}}

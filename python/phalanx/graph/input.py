@@ -33,7 +33,8 @@ def embedding(
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
     """A row with a one in the place of each number; the result has one axis more than the numbers."""
     program_of([input], "one_hot")
-    return shaping.rows_of(shaping.as_whole(input), depth, allow_out_of_range)
+    depth = shaping.checked_depth(depth, allow_out_of_range)
+    return shaping.rows_of(shaping.as_whole(input), depth)
 
 
 __all__ = ["embedding", "one_hot"]

@@ -57,17 +57,23 @@ def grouped(batches: Iterable[dict[str, Any]], places: int, drop_last: bool) -> 
 # What the thread runs stands outside of the class: a thread that knew its loader would keep it alive.
 def _from_lists(slots: Sequence[Slot], lists: Reader) -> Iterator[dict[str, Any]]:
     for samples in lists():
-        yield data_feeder.of_samples(slots, samples)
+        yield data_feeder.of_samples(slots, samples) if slots else data_feeder.unnamed_samples(samples)
 
 
 def _from_batches(slots: Sequence[Slot], batches: Reader) -> Iterator[dict[str, Any]]:
     for each in batches():
-        yield data_feeder.of_batch(slots, each)
+        yield data_feeder.of_batch(slots, each) if slots else data_feeder.unnamed_batch(each)
 
 
 def _groups(batches: Batches, places: int, drop_last: bool, as_lists: list[str] | None) -> Iterator[Any]:
     for group in grouped(batches(), places, drop_last):
-        yield group if as_lists is None else [[each[name] for name in as_lists] for each in group]
+        # Without names, everything in the order of the reader.
+        yield group if as_lists is None else [[each[name] for name in as_lists or each] for each in group]
+
+
+def _declared() -> list[Variable]:
+    """All feeds of the default program, in the order of their declaration."""
+    return [v for v in default_main_program().list_vars() if v.is_data and not v.name.endswith("@LENGTHS")]
 
 
 class GeneratorLoader:
@@ -81,7 +87,7 @@ class GeneratorLoader:
 
     def __init__(
         self,
-        feed_list: Sequence[Variable],
+        feed_list: Sequence[Variable] | None,
         capacity: int,
         iterable: bool = True,
         return_list: bool = False,
@@ -94,15 +100,17 @@ class GeneratorLoader:
             raise StrategyError(f"timeout_s={timeout_s!r}; it must be more than 0, or None", var="timeout_s")
         if isinstance(feed_list, Variable):
             raise TypeError("feed_list must be a list of variables, not one variable")
-        if not feed_list:
-            raise FeedError("feed_list is empty; name the variables that the loader feeds")
+        variables = _declared() if feed_list is None else list(feed_list)
+        if not variables and not (feed_list is None and return_list and iterable):
+            raise FeedError(
+                "feed_list is empty; name the variables that the loader feeds, or pass return_list=True for arrays alone"
+            )
         self.queue = _Queue(self)
-        variables = list(feed_list)
         self._slots = [Slot.of(v) for v in variables]
         odd = next((v for v in variables if v.program is not variables[0].program), None)
         if odd is not None:
             raise ProgramError(f"`{variables[0].name}` and `{odd.name}` are of different programs", var=odd.name)
-        self._program = variables[0].program
+        self._program = variables[0].program if variables else default_main_program()
         self.queue_capacity = capacity
         self.iterable = iterable
         self._names = [slot.name for slot in self._slots]
@@ -253,7 +261,8 @@ class DataLoader:
           the default program, in the order of their declaration.
         * ``capacity``: the most batches in the queue.
         * ``iterable``: whether it yields feeds (``for data in loader():``), or belongs to the program and is started.
-        * ``return_list``: whether it yields lists of arrays, in the order of ``feed_list``, instead of dicts.
+        * ``return_list``: whether it yields lists of arrays, in the order of ``feed_list``, instead of dicts. Where neither
+          ``feed_list`` nor the program names variables, these are the arrays that the reader gives.
         * ``drop_last``: whether the last batches, if there are fewer than devices, are dropped; otherwise some devices are idle.
         * ``use_double_buffer`` and ``keep_order`` have no effect: there is one thread, and order is always kept.
         * ``use_multiprocess`` must be ``False``: a reader may start processes itself.
@@ -266,10 +275,6 @@ class DataLoader:
             )
         if capacity is None:
             raise FeedError("from_generator needs capacity, the most batches that are read ahead")
-        if feed_list is None:
-            # All feeds of the program, in the order of their declaration.
-            main = default_main_program()
-            feed_list = [v for v in main.list_vars() if v.is_data and not v.name.endswith("@LENGTHS")]
         return GeneratorLoader(feed_list, capacity, iterable, return_list, drop_last, timeout_s)
 
 
@@ -278,12 +283,14 @@ class PyReader(GeneratorLoader):
 
     def __init__(
         self,
-        feed_list: Sequence[Variable],
-        capacity: int,
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
         use_double_buffer: bool = True,
         iterable: bool = True,
         return_list: bool = False,
     ) -> None:
+        if capacity is None:
+            raise FeedError("PyReader needs capacity, the most batches that are read ahead")
         super().__init__(feed_list, capacity, iterable, return_list)
 
     def decorate_sample_generator(

@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 
 from phalanx.graph import unique_name
 from phalanx.graph._adding import program_of
+from phalanx.graph._attributes import once
 from phalanx.graph._site import caller
 from phalanx.graph.backward import append_backward, chosen, paired
 from phalanx.graph.clip import GradientClip
@@ -124,11 +125,12 @@ class Optimizer:
         startup_program: Program | None = None,
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Sequence[Any] | None = None,
+        callbacks: Any = None,
     ) -> Pairs:
         """Adds only the gradients; returns each parameter with its gradient. ``startup_program`` is used by updates only."""
         if startup_program is not None and not isinstance(startup_program, Program):
             raise TypeError(f"startup_program must be a Program, not {type(startup_program).__name__}")
-        return append_backward(loss, parameter_list, no_grad_set)
+        return append_backward(loss, parameter_list, no_grad_set, callbacks)
 
     def minimize(
         self,
@@ -264,7 +266,8 @@ class Momentum(Optimizer):
 class Adam(Optimizer):
     """Adam. With sparse gradients it updates only the rows that were used, as Paddle does with ``lazy_mode``.
 
-    With ``embedding(is_sparse=False)`` the moments of all rows decay in every run.
+    With ``embedding(is_sparse=False)`` the moments of all rows decay in every run, as they do in Paddle without
+    ``lazy_mode``: passing ``lazy_mode=False`` says so once.
     """
 
     _rule = "adam"
@@ -275,8 +278,17 @@ class Adam(Optimizer):
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
+        *,
+        lazy_mode: bool | None = None,
         **common: Any,
     ) -> None:
+        if lazy_mode is not None and not isinstance(lazy_mode, bool):
+            raise TypeError(f"Adam: lazy_mode must be True or False, got {lazy_mode!r}")
+        if lazy_mode is False:
+            once(
+                "Adam(lazy_mode=False) has no effect on sparse gradients: only rows that were used are updated; "
+                "embedding(is_sparse=False) updates all of them"
+            )
         super().__init__(learning_rate, {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}, **common)
 
 
@@ -299,12 +311,24 @@ class AdamW(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Rates that decrease with the sum of squared gradients."""
+    """Rates that decrease with the sum of squared gradients, which begins with ``initial_accumulator_value``."""
 
     _rule = "adagrad"
 
-    def __init__(self, learning_rate: Rate, epsilon: float = 1.0e-6, **common: Any) -> None:
-        super().__init__(learning_rate, {"epsilon": epsilon}, **common)
+    def __init__(
+        self,
+        learning_rate: Rate,
+        epsilon: float = 1.0e-6,
+        *,
+        initial_accumulator_value: float = 0.0,
+        **common: Any,
+    ) -> None:
+        if not initial_accumulator_value >= 0.0:
+            raise ProgramError(
+                f"Adagrad: initial_accumulator_value={initial_accumulator_value!r}; squares begin at 0 or above"
+            )
+        numbers = {"epsilon": epsilon, "initial_accumulator_value": initial_accumulator_value}
+        super().__init__(learning_rate, numbers, **common)
 
 
 class RMSProp(Optimizer):

@@ -21,10 +21,22 @@ from phalanx.graph.errors import FeedError
 Reader = Callable[[], Iterable[Any]]
 
 
+def _function(reader: Any) -> Reader:
+    if not callable(reader):
+        raise TypeError(
+            f"a reader is a function that returns an iterable, so that each epoch begins anew; got a "
+            f"{type(reader).__name__}: write lambda: …"
+        )
+    made: Reader = reader
+    return made
+
+
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
     """Groups samples into lists of ``batch_size``; the last list may be shorter, or is dropped."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise FeedError(f"batch_size={batch_size!r}; it must be a whole number from 1", got=repr(batch_size))
+
+    _function(reader)
 
     def batches() -> Iterator[list[Any]]:
         samples: list[Any] = []
@@ -44,6 +56,8 @@ def shuffle(reader: Reader, buf_size: int, *, seed: int | None = None) -> Callab
     if isinstance(buf_size, bool) or not isinstance(buf_size, int) or buf_size < 1:
         raise FeedError(f"buf_size={buf_size!r}; it must be a whole number from 1", got=repr(buf_size))
 
+    _function(reader)
+
     def mixed() -> Iterator[Any]:
         dice = random.Random(seed) if seed is not None else random
         for samples in batch(reader, buf_size)():
@@ -61,6 +75,7 @@ def _is_count(name: str, value: Any) -> None:
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
     """Reads up to ``size`` samples ahead in a thread. Errors of the reader are raised where they would be without it."""
     _is_count("size", size)
+    _function(reader)
     return lambda: Prefetch(lambda: iter(reader()), size, None, (StopIteration,))
 
 
@@ -70,7 +85,8 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iter
     >>> list(map_readers(lambda a, b: a + b, lambda: iter([1, 2]), lambda: iter([10, 20]))())
     [11, 22]
     """
-    return lambda: (func(*samples) for samples in zip(*(reader() for reader in readers), strict=False))
+    given = [_function(reader) for reader in readers]
+    return lambda: (func(*samples) for samples in zip(*(reader() for reader in given), strict=False))
 
 
 def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
@@ -79,7 +95,8 @@ def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
     >>> list(chain(lambda: iter([1]), lambda: iter([2, 3]))())
     [1, 2, 3]
     """
-    return lambda: itertools.chain.from_iterable(reader() for reader in readers)
+    given = [_function(reader) for reader in readers]
+    return lambda: itertools.chain.from_iterable(reader() for reader in given)
 
 
 class ComposeNotAligned(ValueError):
@@ -93,9 +110,11 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
     [(1, 2, 3)]
     """
 
+    given = [_function(reader) for reader in readers]
+
     def joined() -> Iterator[Any]:
         end = object()
-        for samples in itertools.zip_longest(*(reader() for reader in readers), fillvalue=end):
+        for samples in itertools.zip_longest(*(reader() for reader in given), fillvalue=end):
             if any(sample is end for sample in samples):
                 if check_alignment:
                     raise ComposeNotAligned(
@@ -113,12 +132,14 @@ def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
     >>> list(firstn(lambda: iter(range(9)), 2)())
     [0, 1]
     """
+    _function(reader)
     return lambda: itertools.islice(iter(reader()), n)
 
 
 def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
     """Keeps all samples in memory after they were read the first time."""
     kept: list[Any] | None = None
+    _function(reader)
 
     def samples() -> Iterator[Any]:
         nonlocal kept
@@ -139,6 +160,7 @@ def xmap_readers(
     """
     _is_count("process_num", process_num)
     _is_count("buffer_size", buffer_size)
+    _function(reader)
 
     def mapped() -> Iterator[Any]:
         with ThreadPoolExecutor(process_num) as threads:

@@ -27,11 +27,13 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from phalanx import _phalanx
+from phalanx.graph._refused import refuse
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.errors import FeedError, FetchError, SavedError, UninitialisedError
 from phalanx.graph.executor import Executor
@@ -73,7 +75,23 @@ def _read(path: Path, writer: str) -> bytes:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as why:
         text = f"the file does not exist; {writer} writes it"
+        if path.parent.is_dir() and any(path.parent.iterdir()):
+            text += ". The directory has other files: those that Paddle has written cannot be read"
         raise FileNotFoundError(errno.ENOENT, text, str(path)) from why
+
+
+@contextmanager
+def _of_ours() -> Iterator[None]:
+    """A file of another program says whose files can be read."""
+    try:
+        yield
+    except SavedError as why:
+        if "first bytes are different" not in str(why):
+            raise
+        raise SavedError(
+            f"{why}; files of Paddle's cannot be read: save it with phalanx.graph, or read an ONNX file with "
+            "phalanx.graph.onnx.import_model"
+        ) from None
 
 
 def _program(given: Any) -> Program:
@@ -105,7 +123,8 @@ def _save_values(program: Program, path: Path, only_parameters: bool) -> None:
 
 def _load_values(program: Program, path: Path, only_parameters: bool, writer: str) -> None:
     content = _read(path, writer)
-    _phalanx.graph_load_values(global_scope()._store, program._graph, only_parameters, content, str(path))
+    with _of_ours():
+        _phalanx.graph_load_values(global_scope()._store, program._graph, only_parameters, content, str(path))
 
 
 def _notes(program: Program, part: set[str]) -> str:
@@ -130,6 +149,10 @@ def _take_notes(program: Program, notes: str, path: Path) -> None:
     program._lengths, program._alike = lengths, alike
 
 
+def _unless(wanted: bool) -> bool | None:
+    return None if wanted else False
+
+
 def save_inference_model(
     dirname: str | os.PathLike[str],
     feeded_var_names: Sequence[str],
@@ -138,6 +161,8 @@ def save_inference_model(
     main_program: Program | CompiledProgram | None = None,
     model_filename: str | None = None,
     params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
 ) -> list[str]:
     """Writes the program that predicts these variables, with its parameters, and returns their names.
 
@@ -145,6 +170,13 @@ def save_inference_model(
     Unlike Paddle's it is one file, ``model_filename`` or ``__model__``, so ``params_filename`` has no effect.
     """
     _check_executor(executor)
+    what = "save_inference_model"
+    refuse(what, "the file has program and parameters; leave it out", program_only=program_only or None)
+    refuse(
+        what,
+        "use Program.serialize_to_string for the whole program",
+        export_for_deployment=_unless(export_for_deployment),
+    )
     program = _program(main_program)
     names = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     for name in names:
@@ -180,15 +212,18 @@ def load_inference_model(
     executor: Executor,
     model_filename: str | None = None,
     params_filename: str | None = None,
+    pserver_endpoints: Any = None,
 ) -> list[Any]:
     """``[program, feed_names, fetch_targets]`` of what :func:`save_inference_model` has written.
 
     Its parameters are put into the scope. One that the scope has in another shape is a ``StateError``.
     """
     _check_executor(executor)
+    refuse("load_inference_model", "all parameters are in the file; leave it out", pserver_endpoints=pserver_endpoints)
     path = _file(dirname, model_filename, MODEL)
     content = _read(path, "save_inference_model")
-    graph, feeds, fetches, notes = _phalanx.graph_load(global_scope()._store, content, str(path))
+    with _of_ours():
+        graph, feeds, fetches, notes = _phalanx.graph_load(global_scope()._store, content, str(path))
     program = Program._of(graph)
     _take_notes(program, notes, path)
     lengths = set(program._lengths.values())
@@ -252,8 +287,11 @@ def save(program: Program | CompiledProgram, model_path: str | os.PathLike[str])
     _save_values(_program(program), Path(os.fspath(model_path)), False)
 
 
-def load(program: Program | CompiledProgram, model_path: str | os.PathLike[str], executor: Any = None) -> None:
+def load(
+    program: Program | CompiledProgram, model_path: str | os.PathLike[str], executor: Any = None, var_list: Any = None
+) -> None:
     """Reads what :func:`save` has written."""
+    refuse("load", "all variables of the program are read; load a program that has only these", var_list=var_list)
     if executor is not None:
         _check_executor(executor)
     _load_values(_program(program), Path(os.fspath(model_path)), False, "save")

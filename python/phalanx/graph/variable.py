@@ -106,6 +106,10 @@ class Variable:
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.dtype}{list(self.shape)})"
 
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """The variable as text."""
+        return repr(self)
+
     def __bool__(self) -> NoReturn:
         _operators.no_truth(self)
 
@@ -180,6 +184,12 @@ class Variable:
 
     def __floordiv__(self, other: Variable | float) -> Variable:
         return _operators.floor_quotient(self, other)
+
+    def __matmul__(self, other: Variable) -> Variable:
+        return _operators.product(self, other)
+
+    def __rmatmul__(self, other: Any) -> NoReturn:
+        _operators.product(other, self)
 
     def __neg__(self) -> Variable:
         return self * -1 if self.dtype in _operators.WHOLE else _operators.scaled(self, -1.0, 0.0)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from phalanx.graph._operators import (
     reshaped,
     widened,
 )
+from phalanx.graph._refused import IN_PLACE, refuse
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Variable, program_guard
 
@@ -43,12 +45,8 @@ def _function(name: str, form: Any) -> Callable[..., Variable]:
 relu = _function("relu", "Relu")
 tanh = _function("tanh", "Tanh")
 sigmoid = _function("sigmoid", "Sigmoid")
-gelu = _function("gelu", "Gelu")
 softplus = _function("softplus", "Softplus")
 softsign = _function("softsign", "Softsign")
-swish = _function("swish", "Swish")
-hard_sigmoid = _function("hard_sigmoid", "HardSigmoid")
-relu6 = _function("relu6", "Relu6")
 exp = _function("exp", "Exp")
 log = _function("log", "Log")
 sqrt = _function("sqrt", "Sqrt")
@@ -62,6 +60,35 @@ cos = _function("cos", "Cos")
 floor = _function("floor", "Floor")
 ceil = _function("ceil", "Ceil")
 round = _function("round", "Round")
+
+
+def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Variable:
+    """``x``, but not below 0 and not above ``threshold``."""
+    if threshold == 6.0:
+        return append("Unary", "Relu6", [x], "relu6", name)
+    return clip(x, 0.0, threshold, name)
+
+
+def swish(x: Variable, beta: float = 1.0, name: str | None = None) -> Variable:
+    """``x * sigmoid(beta * x)``."""
+    if beta == 1.0:
+        return append("Unary", "Swish", [x], "swish", name)
+    return elementwise_mul(x, sigmoid(scale(x, beta)), name=name)
+
+
+def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Variable:
+    """``slope * x + offset``, but not below 0 and not above 1."""
+    if (slope, offset) == (0.2, 0.5):
+        return append("Unary", "HardSigmoid", [x], "hard_sigmoid", name)
+    return clip(scale(x, slope, offset), 0.0, 1.0, name)
+
+
+def gelu(x: Variable, approximate: bool = False, name: str | None = None) -> Variable:
+    """``x`` times the normal distribution of it; ``approximate`` computes that by ``tanh``."""
+    if not approximate:
+        return append("Unary", "Gelu", [x], "gelu", name)
+    bent = tanh(scale(x + scale(x * x * x, 0.044715), math.sqrt(2.0 / math.pi)))
+    return elementwise_mul(x, scale(bent, 0.5, 0.5), name=name)
 
 
 def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
@@ -228,8 +255,12 @@ def _power(x: Variable, y: Variable, name: str | None) -> Variable:
     return elementwise_add(value + none, endless, name=name)
 
 
-def _comparison(name: str, op: str) -> Callable[[Variable, Variable], Variable]:
-    def function(x: Variable, y: Variable) -> Variable:
+def _comparison(name: str, op: str) -> Callable[..., Variable]:
+    def function(x: Variable, y: Variable, cond: Any = None, force_cpu: bool | None = None) -> Variable:
+        if isinstance(cond, bool):
+            # The place of ``force_cpu`` in ``less_than``.
+            cond = None
+        refuse(name, IN_PLACE, cond=cond)
         check_compared(name, x, y)
         x = widened(x, y)
         axis = max(len(x.shape) - len(y.shape), 0)
@@ -338,8 +369,12 @@ def mean(x: Variable, name: str | None = None) -> Variable:
     return append("Reduce", {"op": "Mean", "axes": [], "keep": False}, [x], "mean", name)
 
 
-def sums(input: Sequence[Variable], name: str | None = None) -> Variable:
+def sums(input: Sequence[Variable], out: Variable | str | None = None, name: str | None = None) -> Variable:
     """The sum of variables of the same type and shape."""
+    if isinstance(out, str):
+        # The name was the second argument before.
+        out, name = None, out
+    refuse("sums", IN_PLACE, out=out)
     given = list(input)
     program_of(given, "sum")
     with at_once(given):

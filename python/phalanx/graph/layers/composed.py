@@ -16,6 +16,7 @@ from typing import Any
 from phalanx.graph import _values
 from phalanx.graph._adding import append, program_of
 from phalanx.graph._operators import at_once
+from phalanx.graph._refused import whole, wholes
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant
 from phalanx.graph.layers import arithmetic, shaping
@@ -69,7 +70,7 @@ def shape(input: Variable) -> Variable:
 def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
     """Repeats a variable ``expand_times`` along each axis."""
     rank = _rank(x, "expand")
-    times = [int(t) for t in expand_times]
+    times = wholes("expand", "expand_times", expand_times)
     if len(times) != rank or min(times, default=1) < 1:
         raise ProgramError(f"expand: {x!r} needs {rank} numbers from 1, got {list(expand_times)}", op="expand")
     if any(t > 1 and d < 0 for t, d in zip(times, x.shape, strict=True)):
@@ -103,7 +104,7 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
     """Puts ``pad_value`` around a variable: two numbers for each axis, before and after."""
     rank = _rank(x, "pad")
-    sizes = [int(p) for p in paddings]
+    sizes = wholes("pad", "paddings", paddings)
     if len(sizes) != 2 * rank or min(sizes, default=0) < 0:
         raise ProgramError(f"pad: {x!r} needs {2 * rank} numbers from 0, got {list(paddings)}", op="pad", var=x.name)
     out = x
@@ -167,7 +168,7 @@ def fill_constant_batch_size_like(
 ) -> Variable:
     """One value everywhere, in this shape but for one dimension: it is as large as one of the input's."""
     _rank(input, "fill_constant_batch_size_like")
-    dims = [int(d) for d in shape]
+    dims = wholes("fill_constant_batch_size_like", "shape", shape)
     dims[output_dim_idx] = input.shape[input_dim_idx]
     return shaping.fill_constant(dims, dtype, value)
 
@@ -402,9 +403,10 @@ def hsigmoid(
         raise ProgramError(f"{op}: is_sparse=True is not supported; leave it out", op=op)
     if bias_attr is False:
         raise ProgramError(f"{op}: it has biases; leave bias_attr=False out", op=op)
+    num_classes = whole(op, "num_classes", num_classes)
     w = shaping.create_parameter([num_classes - 1, input.shape[-1]], input.dtype, None, param_attr)
     b = shaping.create_parameter([num_classes - 1], input.dtype, None, bias_attr, is_bias=True)
-    return append("HSigmoid", {"classes": int(num_classes)}, [input, w, b, shaping.as_whole(label)], op, name)
+    return append("HSigmoid", {"classes": num_classes}, [input, w, b, shaping.as_whole(label)], op, name)
 
 
 def nce(
@@ -430,7 +432,8 @@ def nce(
         raise ProgramError(f"{op}: random numbers come from the seed of the program; leave seed={seed} out", op=op)
     if len(input.shape) != 2:
         raise ProgramError(f"{op} takes rows [n, width], got {input!r}", op=op, var=input.name)
-    classes, k, width = int(num_total_classes), 10 if num_neg_samples is None else int(num_neg_samples), input.shape[1]
+    classes, width = whole(op, "num_total_classes", num_total_classes), input.shape[1]
+    k = 10 if num_neg_samples is None else whole(op, "num_neg_samples", num_neg_samples)
     if k < 1 or classes < 1:
         raise ProgramError(f"{op}: {k} of {classes} classes are drawn as noise; both must be at least 1", op=op)
     true = shaping.as_whole(label)

@@ -20,7 +20,8 @@ from typing import Any
 
 from phalanx.graph import unique_name
 from phalanx.graph._adding import append, hand_on, outside, program_of
-from phalanx.graph._operators import as_alike, at_once
+from phalanx.graph._operators import as_alike, at_once, scaled
+from phalanx.graph._refused import IN_PLACE, refuse, whole
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Program, Variable, default_startup_program, program_guard
@@ -33,7 +34,7 @@ def while_loop(
     is_test: bool = False,
     name: str | None = None,
     *,
-    maximum_trip_count: int,
+    maximum_trip_count: int | None = None,
 ) -> list[Variable]:
     """Repeats ``body``, which computes the next values of ``loop_vars``, while ``cond`` of them is true.
 
@@ -43,7 +44,13 @@ def while_loop(
     """
     if isinstance(loop_vars, Variable) or not loop_vars or not callable(cond) or not callable(body):
         raise TypeError("while_loop takes two functions and a list of at least one variable")
-    if maximum_trip_count < 1:
+    if maximum_trip_count is None:
+        raise ProgramError(
+            "while_loop: maximum_trip_count is missing: how many rounds there are at most, because the inputs of every "
+            "round are kept for gradients; pass maximum_trip_count=100",
+            op="while",
+        )
+    if whole("while_loop", "maximum_trip_count", maximum_trip_count) < 1:
         raise ProgramError(f"while_loop: maximum_trip_count is {maximum_trip_count}; it must be at least 1", op="while")
     program, at = program_of(loop_vars, "while_loop"), caller()
     with _writing(program):
@@ -122,10 +129,11 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     write ``i = increment(i, in_place=False)``.
     """
     program = program_of([x], "increment")
-    if int(value) != value:
-        raise ProgramError(f"increment: counters grow by whole numbers, not by {value}", var=x.name)
+    is_real = x.dtype in ("float32", "float64")
+    if not is_real and int(value) != value:
+        raise ProgramError(f"increment: `{x.name}` is {x.dtype} and grows by whole numbers, not by {value}", var=x.name)
     if not in_place:
-        return append("Increment", {"by": int(value)}, [x], "increment")
+        return scaled(x, 1.0, float(value)) if is_real else append("Increment", {"by": int(value)}, [x], "increment")
     if not x.persistable:
         at = "{}:{}".format(*caller())
         raise ProgramError(
@@ -134,12 +142,19 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
             var=x.name,
             site=at,
         )
-    program._append_to({"Increment": {"by": int(value)}}, [x], [x])
+    if is_real:
+        program._append_to({"Assign": None}, [scaled(x, 1.0, float(value))], [x])
+    else:
+        program._append_to({"Increment": {"by": int(value)}}, [x], [x])
     return x
 
 
 def _logical(name: str, op: str) -> Callable[..., Variable]:
-    def function(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    def function(x: Variable, y: Variable, out: Any = None, name: str | None = None) -> Variable:
+        if isinstance(out, str):
+            # The name was the third argument before.
+            out, name = None, out
+        refuse(layer, IN_PLACE, out=out)
         program_of([x, y], layer)
         with at_once([x, y]):
             return append("Logical", op, [x, as_alike(y, x.shape)], layer, name)
@@ -155,8 +170,12 @@ logical_or = _logical("logical_or", "Or")
 logical_xor = _logical("logical_xor", "Xor")
 
 
-def logical_not(x: Variable, name: str | None = None) -> Variable:
+def logical_not(x: Variable, out: Any = None, name: str | None = None) -> Variable:
     """The opposite of each boolean."""
+    if isinstance(out, str):
+        # The name was the second argument before.
+        out, name = None, out
+    refuse("logical_not", IN_PLACE, out=out)
     return append("Logical", "Not", [x], "logical_not", name)
 
 

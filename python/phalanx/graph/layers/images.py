@@ -15,10 +15,11 @@ from typing import Any
 
 from phalanx.graph._adding import append, program_of
 from phalanx.graph._layer import Layer
+from phalanx.graph._refused import whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Xavier
 from phalanx.graph.layers import arithmetic, shaping
-from phalanx.graph.layers.network import _images, _pair
+from phalanx.graph.layers.network import _around, _first, _images, _is_even, _last, _pair, _sides
 from phalanx.graph.param_attr import parameter
 from phalanx.graph.program import Variable
 
@@ -28,7 +29,7 @@ def conv2d_transpose(
     num_filters: int,
     output_size: int | Sequence[int] | None = None,
     filter_size: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
+    padding: int | Sequence[Any] | str = 0,
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
     groups: int | None = None,
@@ -41,37 +42,35 @@ def conv2d_transpose(
 ) -> Variable:
     """The transpose of a convolution: from images ``[n, c, h, w]`` to larger ones; filters ``[c, filters / groups, h, w]``.
 
-    Without ``filter_size`` it follows from ``output_size``.
+    Without ``filter_size`` it follows from ``output_size``. ``padding`` is what the result loses: one number, two, four
+    (above, below, left, right), ``"SAME"`` or ``"VALID"``; with ``data_format="NHWC"`` images are ``[n, h, w, c]``.
     """
     op = "conv2d_transpose"
-    _images(op, data_format)
-    layer = Layer(op, input, name)
+    layer, is_last = Layer(op, input, name), data_format == "NHWC"
+    around = _sides(padding, data_format)
+    if is_last:
+        input = _first(input)
+    else:
+        _images(op, data_format)
     if len(input.shape) != 4 or any(d < 0 for d in input.shape[1:]):
         raise ProgramError(f"{op} takes images [n, c, h, w], got {input!r}", op=op, var=input.name)
-    strides, pads, dilations, group = _pair(stride), _pair(padding), _pair(dilation), int(groups or 1)
-    channels, image = input.shape[1], input.shape[2:]
-    sizes = None if output_size is None else _pair(output_size)
-    if filter_size is not None:
-        kernel = _pair(filter_size)
-    elif sizes is not None:
-        kernel = [
-            (out - (n - 1) * s + 2 * p - 1) // d + 1
-            for out, n, s, p, d in zip(sizes, image, strides, pads, dilations, strict=True)
-        ]
-    else:
-        raise ProgramError(f"{op} needs filter_size or output_size", op=op)
-    least = [
-        (n - 1) * s - 2 * p + d * (k - 1) + 1
-        for n, s, p, d, k in zip(image, strides, pads, dilations, kernel, strict=True)
-    ]
-    out = least if sizes is None else sizes
-    if any(not low <= o < low + s or o < 1 for low, o, s in zip(least, out, strides, strict=True)) or min(kernel) < 1:
+    strides, dilations, group = _pair(stride), _pair(dilation), whole(op, "groups", groups or 1)
+    kernel = None if filter_size is None else _pair(filter_size)
+    if around == "SAME" and (kernel is None or dilations != [1, 1]):
         raise ProgramError(
-            f"{op}: {input!r} with filters {kernel}, stride {strides} and padding {pads} gives {least} up to "
-            f"{[low + s - 1 for low, s in zip(least, strides, strict=True)]}, not {list(out)}",
+            f"{op}: padding='SAME' needs filter_size and dilation=1, got filter_size={filter_size!r} and "
+            f"dilation={dilation!r}",
             op=op,
-            got=str(list(out)),
         )
+    sides = _around(input, around, kernel or [1, 1], strides, op)
+    sizes = None if output_size is None else _pair(output_size)
+    if sizes is not None and not _is_even(sides):
+        raise ProgramError(f"{op}: output_size={output_size!r} with padding {sides}; leave one of them out", op=op)
+    # Both sides lose what the smaller one does; the rest is cut off.
+    pads = [min(sides[:2]), min(sides[2:])]
+    channels = input.shape[1]
+    kernel, out = _larger(op, input, kernel, sizes, [strides, pads, dilations])
+    num_filters = whole(op, "num_filters", num_filters)
     if num_filters < 1 or channels % group or num_filters % group:
         raise ProgramError(f"{op}: {channels} channels and {num_filters} filters in {group} groups", op=op)
     shape = [channels, num_filters // group, *kernel]
@@ -81,11 +80,45 @@ def conv2d_transpose(
         "shape": shaping.dims([input.shape[0], num_filters, *out]),
     }
     made = append("Conv2dInputGrad", form, [w, input], op, prefix=layer.prefix)
+    if not _is_even(sides):
+        begins = [sides[0] - pads[0], sides[2] - pads[1]]
+        ends = [out[0] - (sides[1] - pads[0]), out[1] - (sides[3] - pads[1])]
+        made = shaping.slice(made, [2, 3], begins, ends)
     if bias_attr is not False:
         begin = Constant(0.0)._form()
         b = parameter(layer.program, bias_attr, f"{layer.prefix}.b_0", layer.dtype, [num_filters], begin)
-        made = arithmetic.elementwise_add(made, b, axis=1, name=None if act else name)
-    return arithmetic.activate(made, act, name)
+        made = arithmetic.elementwise_add(made, b, axis=1, name=None if act or is_last else name)
+    made = arithmetic.activate(made, act, None if is_last else name)
+    if is_last:
+        return _last(made, name)
+    return made if name is None or made.name == name else shaping.assign(made, name=name)
+
+
+def _larger(
+    op: str, x: Variable, kernel: list[int] | None, sizes: list[int] | None, way: Sequence[list[int]]
+) -> tuple[list[int], list[int]]:
+    """The filters and the result of a transposed convolution, of which one follows from the other."""
+    image, (strides, pads, dilations) = x.shape[2:], way
+    if kernel is None and sizes is None:
+        raise ProgramError(f"{op} needs filter_size or output_size", op=op)
+    if kernel is None:
+        kernel = [
+            (out - (n - 1) * s + 2 * p - 1) // d + 1
+            for out, n, s, p, d in zip(sizes or [], image, strides, pads, dilations, strict=True)
+        ]
+    least = [
+        (n - 1) * s - 2 * p + d * (k - 1) + 1
+        for n, s, p, d, k in zip(image, strides, pads, dilations, kernel, strict=True)
+    ]
+    out = least if sizes is None else sizes
+    if any(not low <= o < low + s or o < 1 for low, o, s in zip(least, out, strides, strict=True)) or min(kernel) < 1:
+        raise ProgramError(
+            f"{op}: {x!r} with filters {kernel}, stride {strides} and padding {pads} gives {least} up to "
+            f"{[low + s - 1 for low, s in zip(least, strides, strict=True)]}, not {list(out)}",
+            op=op,
+            got=str(list(out)),
+        )
+    return kernel, out
 
 
 _POOLS = {"max": "Max", "avg": "Mean"}
@@ -117,9 +150,24 @@ def group_norm(
     data_layout: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Normalises groups of channels of each sample. ``False`` for an attribute leaves that parameter out."""
-    _images("group_norm", data_layout)
-    return _normalised("group_norm", input, int(groups), epsilon, (param_attr, bias_attr), act, name)
+    """Normalises groups of channels of each sample. ``False`` for an attribute leaves that parameter out.
+
+    Channels are axis 1, or with ``data_layout="NHWC"`` the last one.
+    """
+    layer, is_last = Layer("group_norm", input, name), data_layout == "NHWC"
+    if not is_last:
+        _images("group_norm", data_layout)
+    given = _first(input) if is_last else input
+    out = _normalised(
+        layer,
+        given,
+        whole("group_norm", "groups", groups),
+        epsilon,
+        (param_attr, bias_attr),
+        act,
+        None if is_last else name,
+    )
+    return _last(out, name) if is_last else out
 
 
 def instance_norm(
@@ -127,13 +175,14 @@ def instance_norm(
 ) -> Variable:
     """Normalises each channel of each sample."""
     program_of([input], "instance_norm")
-    return _normalised("instance_norm", input, input.shape[1], epsilon, (param_attr, bias_attr), None, name)
+    layer = Layer("instance_norm", input, name)
+    return _normalised(layer, input, input.shape[1], epsilon, (param_attr, bias_attr), None, name)
 
 
 def _normalised(
-    op: str, x: Variable, groups: int, epsilon: float, attrs: tuple[Any, Any], act: str | None, name: str | None
+    layer: Layer, x: Variable, groups: int, epsilon: float, attrs: tuple[Any, Any], act: str | None, name: str | None
 ) -> Variable:
-    layer = Layer(op, x, name)
+    op = layer.kind
     if len(x.shape) < 2 or any(d < 0 for d in x.shape[1:]) or groups < 1 or x.shape[1] % groups:
         raise ProgramError(f"{op}: {x!r} cannot be {groups} equal groups of channels", op=op, var=x.name)
     width = math.prod(x.shape[1:]) // groups
@@ -155,7 +204,7 @@ def _normalised(
 def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> Variable:
     """The highest of each ``groups`` channels that follow each other."""
     place = shaping._axis(x, axis, "maxout")
-    n = x.shape[place]
+    n, groups = x.shape[place], whole("maxout", "groups", groups)
     if n < 0 or groups < 1 or n % groups:
         raise ProgramError(f"maxout: axis {axis} of {x!r} cannot be split into groups of {groups}", op="maxout")
     shape = [*x.shape[:place], n // groups, groups, *x.shape[place + 1 :]]
@@ -164,7 +213,9 @@ def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> 
 
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
     """Channels become places: ``[n, c * r * r, h, w]`` to ``[n, c, h * r, w * r]``."""
-    r = int(upscale_factor)
+    r = whole("pixel_shuffle", "upscale_factor", upscale_factor)
+    if len(x.shape) != 4:
+        raise ProgramError(f"pixel_shuffle takes images [n, c, h, w], got {x!r}", op="pixel_shuffle", var=x.name)
     n, c, h, w = x.shape
     if r < 1 or c % (r * r):
         raise ProgramError(f"pixel_shuffle: {x!r} has no {r} * {r} channels for each place", op="pixel_shuffle")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph._refused import whole, wholes
 from phalanx.graph.errors import ProgramError
 
 
@@ -73,13 +74,17 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Learn
         raise ProgramError(
             f"piecewise_decay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, got {len(values)}"
         )
-    form = {"until": [int(b) for b in boundaries], "values": [float(v) for v in values]}
+    form = {"until": wholes("piecewise_decay", "boundaries", boundaries), "values": [float(v) for v in values]}
     return LearningRate({"Piecewise": form})
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> LearningRate:
     """Half a cosine down to 0, one value per epoch. As in Paddle it rises again after ``epochs`` epochs."""
-    form = {"rate": float(learning_rate), "every": int(step_each_epoch), "stairs": float(epochs)}
+    form = {
+        "rate": float(learning_rate),
+        "every": whole("cosine_decay", "step_each_epoch", step_each_epoch),
+        "stairs": float(epochs),
+    }
     if form["every"] < 1 or form["stairs"] <= 0:
         raise ProgramError(f"cosine_decay: {step_each_epoch} steps and {epochs} epochs; both must be at least 1")
     return LearningRate({"CosineStairs": form})
@@ -90,9 +95,16 @@ def smooth_cosine_decay(learning_rate: float, decay_steps: int) -> LearningRate:
     return LearningRate({"Cosine": {"rate": float(learning_rate), "steps": float(decay_steps)}})
 
 
-def noam_decay(d_model: int, warmup_steps: int) -> LearningRate:
-    """``d_model ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)``."""
-    return LearningRate({"Noam": {"width": float(d_model), "warmup": float(warmup_steps)}})
+def noam_decay(d_model: int, warmup_steps: int, learning_rate: float = 1.0) -> LearningRate:
+    """``learning_rate * d_model ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)``."""
+    form = {"width": float(d_model), "warmup": float(warmup_steps), "rate": _number("noam_decay", learning_rate)}
+    return LearningRate({"Noam": form})
+
+
+def _number(what: str, rate: Any) -> float:
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not math.isfinite(rate):
+        raise TypeError(f"{what}: learning_rate is a number, not {rate!r}")
+    return float(rate)
 
 
 def linear_lr_warmup(
@@ -102,7 +114,8 @@ def linear_lr_warmup(
 
     Without ``end_lr`` the line ends at the rate that follows.
     """
-    form: dict[str, Any] = {"steps": int(warmup_steps), "from": float(start_lr), "then": schedule(learning_rate)}
+    steps = whole("linear_lr_warmup", "warmup_steps", warmup_steps)
+    form: dict[str, Any] = {"steps": steps, "from": float(start_lr), "then": schedule(learning_rate)}
     if end_lr is not None:
         form["to"] = float(end_lr)
     if not all(math.isfinite(form[key]) for key in ("from", "to") if key in form) or form["steps"] < 1:

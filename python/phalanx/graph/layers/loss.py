@@ -11,10 +11,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from phalanx.graph._adding import append, append_all, declare, program_of
 from phalanx.graph._layer import expand
+from phalanx.graph._refused import refuse, whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.program import Variable
@@ -42,7 +43,13 @@ def cross_entropy(
     if soft_label:
         return _soft(arithmetic.log(input), label, "cross_entropy", name)
     ids = shaping.as_whole(label)
-    return append("CrossEntropy", {"ignored": int(ignore_index)}, [input, ids], "cross_entropy", name)
+    return append(
+        "CrossEntropy",
+        {"ignored": whole("cross_entropy", "ignore_index", ignore_index)},
+        [input, ids],
+        "cross_entropy",
+        name,
+    )
 
 
 @overload
@@ -102,14 +109,37 @@ def softmax_with_cross_entropy(
         loss = _soft(logs, label, op)
         softmax = arithmetic.exp(logs) if return_softmax else loss
     else:
-        form = {"ignored": int(ignore_index)}
+        form = {"ignored": whole(op, "ignore_index", ignore_index)}
         loss, softmax = append_all("SoftmaxCrossEntropy", form, [logits, shaping.as_whole(label)], op)
     return (loss, softmax) if return_softmax else loss
 
 
-def sigmoid_cross_entropy_with_logits(x: Variable, label: Variable, name: str | None = None) -> Variable:
-    """From scores and targets between 0 and 1, element by element."""
-    return append("SigmoidCrossEntropy", {"derivative": False}, [x, label], "sigmoid_cross_entropy", name)
+def sigmoid_cross_entropy_with_logits(
+    x: Variable,
+    label: Variable,
+    ignore_index: float | str | None = None,
+    name: str | None = None,
+    normalize: bool = False,
+) -> Variable:
+    """From scores and targets between 0 and 1, element by element.
+
+    Where the target is ``ignore_index`` the loss is 0. With ``normalize`` losses are divided by the number of the others.
+    """
+    if isinstance(ignore_index, str):
+        # The name was the third argument before.
+        ignore_index, name = None, ignore_index
+    form, op = {"derivative": False}, "sigmoid_cross_entropy"
+    if ignore_index is None and not normalize:
+        return append("SigmoidCrossEntropy", form, [x, label], op, name)
+    program_of([x, label], op)
+    ignored = shaping.fill_constant([], label.dtype, -100.0 if ignore_index is None else float(ignore_index))
+    kept = arithmetic.cast(arithmetic.not_equal(label, ignored), x.dtype)
+    each = append("SigmoidCrossEntropy", form, [x, label * kept], op)
+    if not normalize:
+        return arithmetic.elementwise_mul(each, kept, name=name)
+    one = shaping.fill_constant([], x.dtype, 1.0)
+    n = arithmetic.elementwise_max(arithmetic.reduce_sum(kept), one)
+    return arithmetic.elementwise_div(each * kept, n, name=name)
 
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
@@ -185,7 +215,13 @@ def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
     """The k highest values of the last axis, and their indices. NaN ranks above all numbers."""
-    values, indices = append_all("TopK", {"k": int(k)}, [input], "top_k", name)
+    if isinstance(k, Variable):
+        raise ProgramError(
+            f"topk: k is `{k.name}`, which is known only in a run; the shape of the result needs a number: pass k=5",
+            op="topk",
+            var=k.name,
+        )
+    values, indices = append_all("TopK", {"k": whole("topk", "k", k)}, [input], "top_k", name)
     return values, indices
 
 
@@ -202,9 +238,16 @@ def argmin(x: Variable, axis: int = -1) -> Variable:
     return argmax(arithmetic.scale(x, -1.0), axis)
 
 
-def accuracy(input: Variable, label: Variable, k: int = 1, name: str | None = None) -> Variable:
+def accuracy(
+    input: Variable, label: Variable, k: int = 1, correct: Any = None, total: Any = None, name: str | None = None
+) -> Variable:
     """The fraction of labels that are among the k highest scores. NaN ranks above all numbers and is never correct."""
-    return expand("accuracy", {"Accuracy": {"k": int(k)}}, [input, label], name)
+    if isinstance(correct, str):
+        # The name was the fourth argument before.
+        correct, name = None, correct
+    refuse("accuracy", "multiply the result by the number of labels for counts", correct=correct, total=total)
+    program_of([input, label], "accuracy")
+    return expand("accuracy", {"Accuracy": {"k": whole("accuracy", "k", k)}}, [input, shaping.as_whole(label)], name)
 
 
 def auc(
@@ -228,14 +271,14 @@ def auc(
             f"{op}: slide_steps={slide_steps}; 1 is this run, 0 all of them; for others fetch and use metrics.Auc",
             op=op,
         )
-    bins, prefix, ids = int(num_thresholds) + 1, program._prefix(op), shaping.as_ids(label)
+    bins, prefix, ids = whole(op, "num_thresholds", num_thresholds) + 1, program._prefix(op), shaping.as_ids(label)
     begin = {"State": {"Constant": 0.0}}
-    whole = [declare(program, program._fresh(f"{prefix}.{part}"), "int64", [bins], begin) for part in ("pos", "neg")]
-    program._append_to({"AucCounts": None}, [input, ids, *whole], whole)
-    zeros = [shaping.fill_constant([bins], "int64", 0) for _ in whole]
-    batch = append_all("AucCounts", None, [input, ids, *zeros], op) if slide_steps else whole
-    areas = [append("AucArea", None, counts, op) for counts in (whole, batch)]
-    return areas[0], areas[1], [*batch, *whole]
+    total = [declare(program, program._fresh(f"{prefix}.{part}"), "int64", [bins], begin) for part in ("pos", "neg")]
+    program._append_to({"AucCounts": None}, [input, ids, *total], total)
+    zeros = [shaping.fill_constant([bins], "int64", 0) for _ in total]
+    batch = append_all("AucCounts", None, [input, ids, *zeros], op) if slide_steps else total
+    areas = [append("AucArea", None, counts, op) for counts in (total, batch)]
+    return areas[0], areas[1], [*batch, *total]
 
 
 __all__ = [

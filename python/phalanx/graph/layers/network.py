@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from phalanx.graph import _values
 from phalanx.graph._adding import append
+from phalanx.graph._attributes import once
 from phalanx.graph._layer import Layer
+from phalanx.graph._refused import whole, wholes
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.param_attr import ParamAttr
@@ -22,9 +26,9 @@ from phalanx.graph.program import Variable
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:
-    both = [value, value] if isinstance(value, int) else list(value)
-    if len(both) != 2:
-        raise ProgramError(f"expected one number or two, got {value!r}")
+    both = list(value) if isinstance(value, (list, tuple)) else [value, value]
+    if len(both) != 2 or any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) for v in both):
+        raise ProgramError(f"a size, stride, padding or dilation is one whole number or two, got {value!r}")
     return [int(v) for v in both]
 
 
@@ -41,6 +45,8 @@ def fc(
 
     For sequences (``lod_level=1``) it is applied to each element, as in Paddle.
     """
+    if not isinstance(input, (Variable, list, tuple)):
+        raise TypeError(f"fc takes a variable or a list of them, got {type(input).__name__}")
     inputs = [input] if isinstance(input, Variable) else list(input)
     if not inputs:
         raise ProgramError("fc needs an input", op="fc")
@@ -50,7 +56,8 @@ def fc(
     # Time is a dimension of its own here, which Paddle's scripts do not count.
     flatten = 2 if num_flatten_dims == 1 and any(x.lod_level for x in inputs) else num_flatten_dims
     has_bias = bias_attr is not False
-    form = {"size": int(size), "flatten": int(flatten), "bias": has_bias, "act": arithmetic.activation(act)}
+    size, flatten = whole("fc", "size", size), whole("fc", "num_flatten_dims", flatten)
+    form = {"size": size, "flatten": flatten, "bias": has_bias, "act": arithmetic.activation(act)}
     return layer.expand({"Fc": form}, inputs, {"w": param_attr, "b": bias_attr})[0]
 
 
@@ -86,12 +93,12 @@ def conv2d(
     reach = [d * (k - 1) + 1 for d, k in zip(spread, kernel, strict=True)]
     input, around = _padded(input, around, reach, steps, "conv2d")
     form = {
-        "filters": int(num_filters),
+        "filters": whole("conv2d", "num_filters", num_filters),
         "kernel": kernel,
         "stride": steps,
         "padding": around,
         "dilation": spread,
-        "groups": int(groups or 1),
+        "groups": whole("conv2d", "groups", groups or 1),
         "bias": bias_attr is not False,
         "act": arithmetic.activation(act),
     }
@@ -237,9 +244,15 @@ def batch_norm(
     name: str | None = None,
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool | None = None,
     use_global_stats: bool = False,
 ) -> Variable:
     """Normalises each channel (axis 1) over the batch; in a program for testing, by the learned statistics."""
+    if do_model_average_for_mean_and_var:
+        once(
+            "batch_norm: do_model_average_for_mean_and_var=True has no effect: ModelAverage takes the mean of parameters, "
+            "and statistics are running means already"
+        )
     layer = Layer("batch_norm", input, name)
     # Rows [n, c] have no places that channels could be behind.
     is_last = data_layout == "NHWC" and len(input.shape) != 2
@@ -278,7 +291,11 @@ def layer_norm(
     """Normalises everything from ``begin_norm_axis`` on."""
     layer = Layer("layer_norm", input, name)
     fixed = ParamAttr(trainable=False)
-    form = {"axis": int(begin_norm_axis), "epsilon": float(epsilon), "act": arithmetic.activation(act)}
+    form = {
+        "axis": whole("layer_norm", "begin_norm_axis", begin_norm_axis),
+        "epsilon": float(epsilon),
+        "act": arithmetic.activation(act),
+    }
     param_attr, bias_attr = (_unlearned(attr) for attr in (param_attr, bias_attr))
     given = {"scale": param_attr if scale else fixed, "shift": bias_attr if shift else fixed}
     return layer.expand({"LayerNorm": form}, [input], given)[0]
@@ -315,13 +332,16 @@ def looked_up(
         raise ProgramError(
             "embedding: is_distributed=True is not supported: a table is not spread over processes; leave it out"
         )
-    height, width = size
+    table = wholes("embedding", "size", size)
+    if len(table) != 2:
+        raise ProgramError(f"embedding: size={size!r} must be [height, width] of the table", op="embedding")
+    height, width = table
     layer = Layer("embedding", input, name)
     input = shaping.as_whole(input)
     layer.dtype = dtype
     form = {
-        "height": int(height),
-        "width": int(width),
+        "height": height,
+        "width": width,
         "sparse": bool(is_sparse),
         "padding": None if padding_idx is None else padding_idx + height if padding_idx < 0 else padding_idx,
         "squeeze": squeeze,
@@ -371,7 +391,7 @@ def attention(
         raise ProgramError("attention: its four layers cannot share one parameter; leave the name out", op="attention")
     lengths = input.lengths
     form = {
-        "heads": int(num_heads),
+        "heads": whole("attention", "num_heads", num_heads),
         "causal": False,
         "mask": mask is not None,
         "ragged": lengths is not None,

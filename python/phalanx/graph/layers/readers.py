@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.graph._data import data
 from phalanx.graph.errors import ProgramError
+from phalanx.graph.places import only_cpu
 from phalanx.graph.program import Variable, default_main_program
 
 if TYPE_CHECKING:
@@ -42,10 +43,25 @@ def py_reader(
     return PyReader(variables, capacity, use_double_buffer, iterable=False)
 
 
+def create_py_reader_by_data(
+    capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
+) -> PyReader:
+    """A reader with ``start()`` and ``reset()`` that feeds variables which are declared already."""
+    from phalanx.graph.io import PyReader
+
+    return PyReader(feed_list, capacity, use_double_buffer, iterable=False)
+
+
+def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
+    """The same reader: all of them read ahead."""
+    only_cpu(place)
+    return reader
+
+
 def read_file(reader: PyReader) -> Variable | list[Variable]:
     """The variables that a reader feeds."""
     found = [reader._program.var(name) for name in reader._names]
     return found[0] if len(found) == 1 else found
 
 
-__all__ = ["py_reader", "read_file"]
+__all__ = ["create_py_reader_by_data", "double_buffer", "py_reader", "read_file"]

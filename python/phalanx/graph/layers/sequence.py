@@ -18,6 +18,7 @@ from typing import Any
 from phalanx.graph import _values
 from phalanx.graph._adding import alike, append
 from phalanx.graph._layer import Layer, expand
+from phalanx.graph._refused import whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, network, shaping
 from phalanx.graph.param_attr import ParamAttr
@@ -28,7 +29,7 @@ def _lengths(op: str, x: Variable, length: Variable | None = None) -> list[Varia
     """The lengths of sequences, if there are any."""
     if not isinstance(x, Variable):
         raise TypeError(f"{op} takes a variable, got {type(x).__name__}")
-    lengths = length if length is not None else x.lengths
+    lengths = shaping.as_ids(length) if length is not None else x.lengths
     return [] if lengths is None else [lengths]
 
 
@@ -76,7 +77,7 @@ def dynamic_lstm(
         raise ProgramError(f"{op}: the weights of peepholes are in the bias; pass use_peepholes=False, too", op=op)
     states = [h_0, c_0]
     form = {
-        "size": int(size),
+        "size": whole(op, "size", size),
         "bias": "Nothing" if bias_attr is False else "Peepholes" if use_peepholes else "Gates",
         "reverse": bool(is_reverse),
         "first": [state is not None for state in states],
@@ -112,7 +113,7 @@ def dynamic_gru(
     op = "dynamic_gru"
     lengths = _lengths(op, input)
     form = {
-        "size": 3 * int(size),
+        "size": 3 * whole(op, "size", size),
         "bias": bias_attr is not False,
         "reverse": bool(is_reverse),
         "first": h_0 is not None,
@@ -142,7 +143,7 @@ def linear_chain_crf(
     layer = Layer("linear_chain_crf", input, name)
     _tagged(input, label)
     form = {"begin": "Xavier", "ragged": bool(lengths)}
-    return layer.expand({"Crf": form}, [input, label, *lengths], {"w": param_attr})[0]
+    return layer.expand({"Crf": form}, [input, shaping.as_whole(label), *lengths], {"w": param_attr})[0]
 
 
 def crf_decoding(
@@ -162,7 +163,7 @@ def crf_decoding(
         )
     if label is not None:
         _tagged(input, label)
-    labels = [] if label is None else [label]
+    labels = [] if label is None else [shaping.as_whole(label)]
     form = {"label": bool(labels), "ragged": bool(lengths)}
     return expand("crf_decoding", {"CrfDecoding": form}, [input, input.program.var(weights), *labels, *lengths])
 
@@ -217,8 +218,8 @@ def sequence_conv(
     _only(op, filter_stride=(filter_stride, 1), padding=(padding, True))
     if len(input.shape) != 3 or input.lengths is None:
         raise ProgramError(f"{op} takes sequences [n, time, width], declared with lod_level=1; got {input!r}", op=op)
-    size, (n, time, width) = int(filter_size), input.shape
-    first = -(size // 2) if padding_start is None else int(padding_start)
+    size, (n, time, width) = whole(op, "filter_size", filter_size), input.shape
+    first = -(size // 2) if padding_start is None else whole(op, "padding_start", padding_start)
     if size < 1 or not -size < first <= 0:
         raise ProgramError(f"{op}: padding_start={padding_start} with a filter of {size}; it must be 0 or less", op=op)
     program, lengths = input.program, input.lengths
@@ -285,8 +286,8 @@ def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "float32"
             "sequence_mask: maxlen is missing; lengths alone do not give the longest possible sequence",
             op="sequence_mask",
         )
-    form = {"time": int(time), "dtype": _values.kind(dtype)}
-    return append("SequenceMask", form, [lengths], "sequence_mask", name)
+    form = {"time": whole("sequence_mask", "maxlen", time), "dtype": _values.kind(dtype)}
+    return append("SequenceMask", form, [shaping.as_ids(lengths)], "sequence_mask", name)
 
 
 __all__ = [

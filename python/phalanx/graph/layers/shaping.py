@@ -19,6 +19,7 @@ from phalanx.graph import _data, _values, unique_name
 from phalanx.graph._adding import append, declare, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph._operators import at_once
+from phalanx.graph._refused import refuse, whole, wholes
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Initializer, Xavier
 from phalanx.graph.layers.arithmetic import activate
@@ -39,13 +40,18 @@ def data(
 ) -> Variable:
     """Declares a variable that is fed; the shape is that of a sample, or with ``lod_level=1`` that of an element.
 
-    A shape with a ``-1`` or ``None`` already has its batch dimension, so none is added.
+    A shape with a ``-1`` or ``None`` already has its batch dimension, so none is added. With
+    ``append_batch_size=False`` an ``Executor`` also takes other sizes than those, as in Paddle; ``fluid.data`` checks them.
     """
     if type is not None:
         raise ProgramError(f"data({name!r}): type={type!r} is not supported, all tensors are dense: leave it out")
+    _data.check(name, shape)
     has_batch = not append_batch_size or any(d is None or d < 0 for d in shape)
     whole = shape if has_batch else [-1, *shape]
-    return _data.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
+    made = _data.data(name, whole, dtype, lod_level, max_length=max_length, stop_gradient=stop_gradient)
+    if min(made.shape, default=0) > 0 and not lod_level:
+        made.program._unchecked.add(name)
+    return made
 
 
 def create_parameter(
@@ -57,7 +63,7 @@ def create_parameter(
     default_initializer: Initializer | None = None,
 ) -> Parameter:
     """A parameter that belongs to no layer."""
-    main = default_main_program()
+    main, shape = default_main_program(), wholes("create_parameter", "shape", shape)
     given = ParamAttr._of(attr)
     if given.name is None and name is not None:
         given = replace(given, name=name)
@@ -75,23 +81,21 @@ def create_global_var(
     value: float,
     dtype: Any,
     persistable: bool = True,
+    force_cpu: bool | str = False,
     name: str | None = None,
-    *,
-    force_cpu: bool = False,
 ) -> Variable:
     """A variable in the scope that is not trainable; it can be set there, and fed. All variables are on the CPU."""
+    if isinstance(force_cpu, str):
+        # The name was the fifth argument before.
+        force_cpu, name = False, force_cpu
+    shape = wholes("create_global_var", "shape", shape)
     if not persistable:
         return fill_constant(shape, dtype, value, name=name)
     main = default_main_program()
     called = name or unique_name.generate("global_var")
     number = _values.constant(value, dtype, "create_global_var")
-    if number and _values.name(_values.code(dtype)) not in ("float32", "float64", "int64"):
-        raise ProgramError(
-            f"create_global_var: a variable of {dtype} begins with zeros, not with {value}; declare int64 or float32 and "
-            "cast it, or set it in the scope after the startup program",
-            op="create_global_var",
-            var=called,
-        )
+    if _values.kind(dtype) == "Bool":
+        number = float(bool(value))
     return declare(main, called, dtype, shape, {"State": {"Constant": number}})
 
 
@@ -104,6 +108,7 @@ def fill_constant(
     shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Any = None, name: str | None = None
 ) -> Variable:
     """One value everywhere."""
+    shape = wholes("fill_constant", "shape", shape)
     if isinstance(force_cpu, str):
         # The name was the fourth argument before.
         force_cpu, name = False, force_cpu
@@ -117,12 +122,12 @@ def fill_constant(
     return append("Fill", form, [], "fill_constant", name)
 
 
-def zeros(shape: Sequence[int], dtype: Any = "float32") -> Variable:
+def zeros(shape: Sequence[int], dtype: Any = "float32", force_cpu: bool = False) -> Variable:
     """Zero everywhere."""
     return fill_constant(shape, dtype, 0.0)
 
 
-def ones(shape: Sequence[int], dtype: Any = "float32") -> Variable:
+def ones(shape: Sequence[int], dtype: Any = "float32", force_cpu: bool = False) -> Variable:
     """One everywhere."""
     return fill_constant(shape, dtype, 1.0)
 
@@ -132,20 +137,41 @@ def stream(of: Program) -> int:
     return sum(kind in ("Dropout", "Random") for _, kind, *_ in of._graph.ops())
 
 
-def _random(shape: Sequence[int], dtype: Any, normal: bool, a: float, b: float) -> Variable:
+def _random(
+    shape: Sequence[int], dtype: Any, normal: bool, a: float, b: float, seed: int, name: str | None
+) -> Variable:
+    op = "gaussian_random" if normal else "uniform_random"
+    refuse(op, "random numbers come from Program.random_seed, or from the seed of the scope", seed=seed or None)
     form = {"dtype": _values.kind(dtype), "shape": dims(shape), "normal": normal, "a": a, "b": b}
     form["stream"] = stream(default_main_program())
-    return append("Random", form, [], "gaussian_random" if normal else "uniform_random")
+    return append("Random", form, [], op, name)
 
 
-def uniform_random(shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0) -> Variable:
+def uniform_random(
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    min: float = -1.0,
+    max: float = 1.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> Variable:
     """Uniformly distributed random numbers, new in every run."""
-    return _random(shape, dtype, False, float(min), float(max))
+    return _random(shape, dtype, False, float(min), float(max), seed, name)
 
 
-def gaussian_random(shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Any = "float32") -> Variable:
+def gaussian_random(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int = 0,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Variable:
     """Normally distributed random numbers, new in every run."""
-    return _random(shape, dtype, True, float(mean), float(std))
+    if isinstance(seed, str):
+        # The type was the fourth argument before.
+        seed, dtype = 0, seed
+    return _random(shape, dtype, True, float(mean), float(std), seed, name)
 
 
 def assign(input: Any, output: Variable | str | None = None, name: str | None = None) -> Variable:
@@ -261,10 +287,11 @@ def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
 
 def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
     """With the axes in another order."""
-    return append("Transpose", {"order": [int(p) for p in perm]}, [x], "transpose", name)
+    return append("Transpose", {"order": wholes("transpose", "perm", perm)}, [x], "transpose", name)
 
 
 def _axis(x: Variable, axis: int, op: str, extra: int = 0) -> int:
+    axis = whole(op, "axis", axis)
     rank = len(x.shape) + extra
     if not -rank <= axis < rank:
         raise ProgramError(f"{op}: {x!r} has no axis {axis}", op=op, var=x.name)
@@ -312,11 +339,11 @@ def squeeze(input: Variable, axes: int | Sequence[int], name: str | None = None)
     return append("Reshape", {"shape": dims(shape)}, [input], "squeeze", name)
 
 
-def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
+def stack(x: Variable | Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
     """Stacks along a new axis."""
-    inputs = list(x)
+    inputs = [x] if isinstance(x, Variable) else list(x)
     place = _axis(inputs[0], axis, "stack", 1) if inputs else 0
-    return expand("stack", {"Stack": {"axis": place}}, inputs)
+    return expand("stack", {"Stack": {"axis": place}}, inputs, name)
 
 
 def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:
@@ -334,8 +361,10 @@ def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Seq
     return out
 
 
-def split(input: Variable, num_or_sections: int | Sequence[int], dim: int = -1) -> list[Variable]:
-    """Equal pieces of an axis, or pieces of these sizes."""
+def split(
+    input: Variable, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None
+) -> list[Variable]:
+    """Equal pieces of an axis, or pieces of these sizes. With a name they are ``<name>_0``, ``<name>_1`` and so on."""
     axis = _axis(input, dim, "split")
     size = input.shape[axis]
     if isinstance(num_or_sections, int):
@@ -352,7 +381,8 @@ def split(input: Variable, num_or_sections: int | Sequence[int], dim: int = -1) 
             raise ProgramError(f"split: {sizes} do not add up to axis {axis} of {input!r}", op="split", var=input.name)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     forms = [{"axis": axis, "begin": end - n, "end": end} for n, end in zip(sizes, ends, strict=True)]
-    return [append("Slice", form, [input], "split") for form in forms]
+    names = [None if name is None else f"{name}_{i}" for i in range(len(forms))]
+    return [append("Slice", form, [input], "split", called) for form, called in zip(forms, names, strict=True)]
 
 
 def expand_to(x: Variable, shape: Sequence[int], name: str | None = None) -> Variable:
@@ -370,20 +400,26 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False, *, dtype: Any = "float32") -> Variable:
     """A row with a one in the place of each number; of numbers ``[…, 1]``, rows ``[…, depth]``, as in Paddle."""
     program_of([input], "one_hot")
+    depth = checked_depth(depth, allow_out_of_range)
     ids = as_whole(input)
     if len(ids.shape) > 1 and ids.shape[-1] == 1:
         ids = exactly(ids, ids.shape[:-1], "reshape")
-    return rows_of(ids, depth, allow_out_of_range, dtype)
+    return rows_of(ids, depth, dtype)
 
 
-def rows_of(ids: Variable, depth: int, allow_out_of_range: bool = False, dtype: Any = "float32") -> Variable:
-    """A row with a one in the place of each number."""
+def checked_depth(depth: Any, allow_out_of_range: bool) -> int:
+    """The width of rows with a one, before anything is appended."""
     if allow_out_of_range:
         raise ProgramError(
             "one_hot: allow_out_of_range=True is not supported; numbers outside are errors: clip them before",
             op="one_hot",
         )
-    return append("OneHot", {"depth": int(depth), "dtype": _values.kind(dtype)}, [ids], "one_hot")
+    return whole("one_hot", "depth", depth)
+
+
+def rows_of(ids: Variable, depth: int, dtype: Any = "float32") -> Variable:
+    """A row with a one in the place of each number."""
+    return append("OneHot", {"depth": depth, "dtype": _values.kind(dtype)}, [ids], "one_hot")
 
 
 __all__ = [

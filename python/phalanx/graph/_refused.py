@@ -1,0 +1,52 @@
+"""Arguments that cannot act are refused by name, with what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phalanx.graph.errors import ProgramError
+
+IN_PLACE = "variables are not written in place: leave it out and take what the layer returns"
+
+
+def refuse(op: str, remedy: str, **given: Any) -> None:
+    """Refuses arguments that are given.
+
+    >>> refuse("equal", IN_PLACE, cond=None)
+    >>> refuse("uniform_random", "leave it out", seed=7)
+    Traceback (most recent call last):
+    phalanx.graph.errors.ProgramError: uniform_random: seed=7 is not supported: leave it out
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ProgramError(f"{op}: {name}={value!r} is not supported: {remedy}", op=op, got=repr(value))
+
+
+def whole(op: str, name: str, value: Any) -> int:
+    """A whole number; a fraction or a text is not rounded or read.
+
+    >>> whole("fc", "size", 64.0)
+    64
+    >>> whole("fc", "size", 2.7)
+    Traceback (most recent call last):
+    phalanx.graph.errors.ProgramError: fc: size=2.7 must be a whole number
+    """
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_number or int(value) != value:
+        known = f"`{value.name}`, which is known only in a run; it" if hasattr(value, "program") else f"{value!r}"
+        raise ProgramError(f"{op}: {name}={known} must be a whole number", op=op, got=repr(value))
+    return int(value)
+
+
+def wholes(op: str, name: str, values: Any) -> list[int]:
+    """Several of them.
+
+    >>> wholes("transpose", "perm", 1)
+    Traceback (most recent call last):
+    phalanx.graph.errors.ProgramError: transpose: perm=1 must be a list of whole numbers
+    """
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise ProgramError(f"{op}: {name}={values!r} must be a list of whole numbers", op=op, got=repr(values))
+    return [whole(op, name, value) for value in values]
