@@ -44,7 +44,7 @@ pub fn frameworks(command: &str, machine: &[(&'static str, String)], tables: &[T
          Two ranks on one host, one thread for the parts of an operation on every side. Operations take turns in one world and begin after a small allreduce; \
          a time is the median of the slowest rank. \"Of 100\" is a function with 100 operations one after the other, divided by 100; a call of a function \
          with one operation has all of the framework's time for a call in it. So the page shows that of a function without a collective, too, and \"the rest\", what the collective adds to it, as a multiple of \
-         `phalanx.numpy`'s time: TensorFlow's goal for one call is judged by the rest, JAX's by all of it. A step of `fit` is the time between the ends of two \
+         `phalanx.numpy`'s time: TensorFlow's goal is shown for a whole call and for the rest, JAX's for a whole call. A step of `fit` is the time between the ends of two \
          batches of 32 examples a rank. MultiWorkerMirroredStrategy does not run with Keras 3, so it has tf_keras; ours is measured with both. \"Apart\" are two ranks \
          that compute at the same time and exchange nothing. The peer of JAX is `jax.distributed` with Gloo's collectives for the CPU, a batch with its examples split over both processes. \
          Every number is the median over the rounds; rounds of all programs were interleaved (`benches/frameworks/`).\n\n"
