@@ -13,6 +13,7 @@ from phalanx import _world
 from phalanx._accord import Accord
 from phalanx._arguments import checked_root
 from phalanx.process_sets import ProcessSet, global_process_set
+from phalanx.reductions import Min
 
 
 def arrays_of(variables: list[Any]) -> list[Any]:
@@ -71,12 +72,20 @@ class Broadcast:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts, if the model has its variables."""
-        if getattr(self.model, "built", False) and self.model.weights:
+        if self._is_built_everywhere():
             optimizer = getattr(self.model, "optimizer", None)
             build = getattr(optimizer, "build", None)
             if build is not None and not getattr(optimizer, "built", True):
                 build(self.model.trainable_variables)
             self._broadcast()
+
+    def _is_built_everywhere(self) -> bool:
+        """Ranks broadcast before training together, or after the first batch together."""
+        is_built = bool(getattr(self.model, "built", False) and self.model.weights)
+        if len(self.process_set.ranks) == 1:
+            return is_built
+        flag = np.array([int(is_built)], np.int32)
+        return bool(collectives.allreduce(flag, "variables.built", op=Min, process_set=self.process_set)[0])
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts after the first batch what did not exist before it."""
@@ -99,11 +108,12 @@ class MetricAverage:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Replaces the numbers by their averages."""
-        if not logs:
-            return
+        logs = {} if logs is None else logs
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         if len(self.process_set.ranks) > 1:
             Accord("metrics of an epoch", lambda: names, self.process_set).wait()
+        if not names:
+            return
         mine = np.array([float(logs[name]) for name in names])
         for name, value in zip(names, collectives.allreduce(mine, "metrics", process_set=self.process_set), strict=True):
             logs[name] = float(value)

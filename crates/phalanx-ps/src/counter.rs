@@ -111,7 +111,7 @@ impl Counter {
         self.told().counters = counters;
     }
 
-    /// So many more letters of the worker are handled.
+    /// This number of further letters of the worker is handled.
     pub fn handled(&self, more: u64) {
         let mut told = self.told();
         told.n_handled = told.n_handled.saturating_add(more);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def whole(op: str, name: str, value: Any) -> int:
     phalanx.graph.errors.ProgramError: fc: size=2.7 must be a whole number
     """
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_number or int(value) != value:
+    if not is_number or not math.isfinite(value) or int(value) != value:
         known = f"`{value.name}`, which is known only in a run; it" if hasattr(value, "program") else f"{value!r}"
         raise ProgramError(f"{op}: {name}={known} must be a whole number", op=op, got=repr(value))
     return int(value)

@@ -65,6 +65,20 @@ def begin(scope: Scope, startup: Program, kept: Mapping[str, Any]) -> None:
             scope[name] = scope[of] if found is None else np.reshape(scope[of], found[1])
 
 
+def _refitted(program: Program, feeds: list[tuple[str, list[int]]]) -> Program:
+    """The program for feeds of other sizes, if no layer made a number of a size that is another one now."""
+    fitted = program._with(program._graph.refit(feeds))
+    for name in sorted(program._measured):
+        before, now = program._graph.var(name), fitted._graph.var(name)
+        if before is not None and now is not None and list(before[1]) != list(now[1]):
+            raise ProgramError(
+                f"a layer took the size of `{name}` for a number when it was added: it was {list(before[1])} and would be "
+                f"{list(now[1])}; declare the feed with the size that is fed",
+                var=name,
+            )
+    return fitted
+
+
 class Executor:
     """Runs programs. A program without operations is a startup program: it initializes the variables that it declares."""
 
@@ -175,7 +189,7 @@ class Executor:
             if len(known) == _MOST_FITTED:
                 known.pop(next(iter(known)))
             try:
-                known[key] = program._with(program._graph.refit(others))
+                known[key] = _refitted(program, others)
             except ProgramError as why:
                 name, shape = others[0]
                 declared = program.var(name)
@@ -188,6 +202,7 @@ class Executor:
                     got=f"{declared.dtype}{shape}",
                 ) from None
             self._fitted[program] = program._graph.version, known
+        known[key].random_seed = program.random_seed
         return known[key]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:

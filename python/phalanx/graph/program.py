@@ -108,6 +108,8 @@ class Program:
         self._alike: set[tuple[str, str]] = set()
         # Feeds of fixed sizes that an executor does not check.
         self._unchecked: set[str] = set()
+        #: Variables whose sizes became numbers in layers (``shape``, ``expand_as``, ``padding="SAME"``).
+        self._measured: set[str] = set()
         # Variables of the bodies of loops and branches, and whose they are.
         self._inside: dict[str, str] = {}
         # The program that this one is a copy of, and what for.
@@ -186,6 +188,7 @@ class Program:
         twin._unaveraged, twin._shares, twin._rates = set(self._unaveraged), list(self._shares), set(self._rates)
         twin._given, twin._clip = dict(self._given), self._clip
         twin._prints, twin._unchecked = list(self._prints), set(self._unchecked)
+        twin._measured = set(self._measured)
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
         twin._alike = {pair for pair in self._alike if has.issuperset(pair)}

@@ -75,10 +75,11 @@ def errors() -> Iterator[None]:
         yield
         jax.effects_barrier()
     except jax.errors.JaxRuntimeError as error:
+        # Ours or not: what was ordered behind it fails, too.
+        forget()
         found = translated(error)
         if found is None:
             raise
-        forget()
         raise found from error
 
 

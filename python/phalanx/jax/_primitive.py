@@ -159,10 +159,10 @@ def _made() -> Any:
         try:
             return _jitted(spec)(*arrays)
         except jax.errors.JaxRuntimeError as error:
+            _order.forget()
             found = _order.translated(error)
             if found is None:
                 raise
-            _order.forget()
             raise found from error
 
     def _jitted(spec: Spec) -> Any:

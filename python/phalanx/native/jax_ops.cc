@@ -32,6 +32,17 @@ int CodeOf(ffi::DataType type) {
   }
 }
 
+size_t Elements(const phalanx_tensor& tensor) {
+  size_t n = 1;
+  for (uint32_t d = 0; d < tensor.n_dims; ++d) n *= tensor.shape[d];
+  return n;
+}
+
+size_t Bytes(const phalanx_tensor& tensor) {
+  static const size_t kBytes[] = {1, 1, 2, 2, 4, 8, 2, 2, 4, 8, 1};
+  return Elements(tensor) * kBytes[tensor.dtype];
+}
+
 struct Seen {
   std::vector<std::vector<uint64_t>> shapes;
   std::vector<phalanx_tensor> tensors;
@@ -66,15 +77,11 @@ void Answered(void* context, const phalanx_result* result) {
   for (size_t i = 0; result->code == 0 && waiting->makes && i < result->n_tensors; ++i) {
     const phalanx_tensor& made = result->tensors[i];
     const phalanx_tensor& wanted = waiting->outputs.tensors[i];
-    size_t n = 1, want = 1;
-    static const size_t kBytes[] = {1, 1, 2, 2, 4, 8, 2, 2, 4, 8, 1};
-    for (uint32_t d = 0; d < made.n_dims; ++d) n *= made.shape[d];
-    for (uint32_t d = 0; d < wanted.n_dims; ++d) want *= wanted.shape[d];
-    if (n != want) {
+    if (Elements(made) != Elements(wanted)) {
       waiting->code = 1;
       waiting->message = "ranks have different numbers of rows, but shapes are fixed in JAX: pad the arrays to the same shape";
-    } else if (n > 0) {
-      std::memcpy(wanted.address, made.address, n * kBytes[made.dtype]);
+    } else if (Elements(made) > 0) {
+      std::memcpy(wanted.address, made.address, Bytes(made));
     }
   }
   waiting->is_done = true;
@@ -134,8 +141,7 @@ ffi::Error Collective(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
   if (in_place) {
     for (size_t i = 0; apart && i < inputs.tensors.size(); ++i) {
       void* to = waiting.outputs.tensors[i].address;
-      auto buffer = rets.get<ffi::AnyBuffer>(i);
-      if (to != inputs.tensors[i].address) std::memcpy(to, inputs.tensors[i].address, (*buffer)->size_bytes());
+      if (to != inputs.tensors[i].address) std::memcpy(to, inputs.tensors[i].address, Bytes(inputs.tensors[i]));
       inputs.tensors[i].address = to;
     }
     request.outputs = nullptr;

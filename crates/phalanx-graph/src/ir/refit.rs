@@ -1,6 +1,7 @@
 //! The same program for feeds of other sizes.
 //! - REFIT-1: shapes follow from the feeds, operation by operation. Numbers that a layer was given (the shape of a constant, how
 //!   often something is repeated) stay as they are, and gradients have the shapes of what they are gradients of.
+//!   A reshape or a slice that could be meant in several ways for another size is refused.
 //! - REFIT-2: parameters and states keep their shapes. A program that would need others is refused.
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     shape::{Dim, Shape},
     verify,
 };
-use crate::op::{Conv2dInputGrad, Expand, Fill, OpKind, Reshape, SumTo};
+use crate::op::{Conv2dInputGrad, Expand, Fill, OpKind, Reshape, Slice, SumTo};
 
 impl Program {
     /// With these feeds in other sizes.
@@ -81,6 +82,17 @@ impl Program {
                 };
                 Expand { shape: like().unwrap_or_else(follows), axis: *axis }.into()
             }
+            OpKind::Slice(slice) => {
+                let (old, now) = sides(0);
+                match (old[slice.axis], now[slice.axis]) {
+                    (a, b) if a == b => op.kind.clone(),
+                    (Dim::Fixed(a), Dim::Fixed(b)) if slice.begin == 0 && slice.end == a => {
+                        Slice { end: b, ..*slice }.into()
+                    }
+                    // Whether its end was a number or "the rest" is not known any more: no axis is as long as this.
+                    _ => Slice { end: usize::MAX, ..*slice }.into(),
+                }
+            }
             OpKind::Conv2dInputGrad(Conv2dInputGrad { conv, shape }) => {
                 let (old, now) = sides(1);
                 let follows = || {
@@ -128,8 +140,16 @@ fn regrouped(old: &[Dim], new: &[Dim], to: &[Dim]) -> Option<Vec<Dim>> {
         if now != a && several(&old[first..i]) && several(group) {
             return None;
         }
+        // A dimension of one that was left out has no place for more.
+        if i - first > 1 && (first..i).any(|k| old[k] == 1 && new[k] != 1) {
+            return None;
+        }
         let is_scaled = |d: usize| d > 1 && (d * now).is_multiple_of(a);
-        let at = if now == a { None } else { Some(group.iter().position(|&d| is_scaled(d))?) };
+        let mut can_grow = group.iter().enumerate().filter(|(_, d)| is_scaled(**d)).map(|(k, _)| k);
+        let at = if now == a { None } else { Some(can_grow.next()?) };
+        if at.is_some() && can_grow.next().is_some() {
+            return None;
+        }
         made.extend(
             group.iter().enumerate().map(|(k, &d)| Dim::Fixed(if Some(k) == at { d * now / a } else { d })),
         );
@@ -159,5 +179,7 @@ mod tests {
         assert_eq!(case(&[4, 6], &[5, 6], &[6, 4]), None);
         assert_eq!(case(&[4], &[7], &[2, 2]), None);
         assert_eq!(case(&[0], &[7], &[0]), None);
+        assert_eq!(case(&[4], &[8], &[2, 2]), None, "[4, 2] or [2, 4]");
+        assert_eq!(case(&[4, 1, 3], &[4, 2, 3], &[4, 3]), None, "a squeezed axis that has grown");
     }
 }

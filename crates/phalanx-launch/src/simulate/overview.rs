@@ -35,8 +35,13 @@ fn rows(args: &SimulateArgs) -> Result<Vec<Row>, String> {
 }
 
 fn table(args: &SimulateArgs, rows: &[Row]) -> String {
-    let columns =
-        [right("ranks", 6), right("hosts", 6), left("plan", PLAN_WIDTH), right("time us", 14), right("alg GB/s", 10)];
+    let columns = [
+        right("ranks", 6),
+        right("hosts", 6),
+        left("plan", PLAN_WIDTH),
+        right("time us", 14),
+        right("alg GB/s", 10),
+    ];
     let table = TextTable::new(&columns);
     let mut text = format!(
         "{} of {} on hosts of 8 ranks, with the plan selected for each world\n{}\n",

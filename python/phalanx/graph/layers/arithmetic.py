@@ -85,6 +85,9 @@ def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5, name: str
 
 def gelu(x: Variable, approximate: bool = False, name: str | None = None) -> Variable:
     """``x`` times the normal distribution of it; ``approximate`` computes that by ``tanh``."""
+    if isinstance(approximate, str):
+        # The name was the second argument before.
+        approximate, name = False, approximate
     if not approximate:
         return append("Unary", "Gelu", [x], "gelu", name)
     bent = tanh(scale(x + scale(x * x * x, 0.044715), math.sqrt(2.0 / math.pi)))
@@ -257,9 +260,9 @@ def _power(x: Variable, y: Variable, name: str | None) -> Variable:
 
 def _comparison(name: str, op: str) -> Callable[..., Variable]:
     def function(x: Variable, y: Variable, cond: Any = None, force_cpu: bool | None = None) -> Variable:
-        if isinstance(cond, bool):
-            # The place of ``force_cpu`` in ``less_than``.
-            cond = None
+        if isinstance(cond, bool) or not (force_cpu is None or isinstance(force_cpu, bool)):
+            # Paddle's ``less_than`` has them the other way round.
+            cond, force_cpu = force_cpu, cond
         refuse(name, IN_PLACE, cond=cond)
         check_compared(name, x, y)
         x = widened(x, y)

@@ -83,6 +83,8 @@ def conv2d_transpose(
     if not _is_even(sides):
         begins = [sides[0] - pads[0], sides[2] - pads[1]]
         ends = [out[0] - (sides[1] - pads[0]), out[1] - (sides[3] - pads[1])]
+        if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
+            raise ProgramError(f"{op}: padding {sides} leaves nothing of a result of {out}", op=op, var=input.name)
         made = shaping.slice(made, [2, 3], begins, ends)
     if bias_attr is not False:
         begin = Constant(0.0)._form()

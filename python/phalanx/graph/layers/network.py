@@ -123,12 +123,12 @@ def _sides(padding: Any, data_format: str) -> Any:
     if isinstance(padding, (int, str)):
         return padding.upper() if isinstance(padding, str) else padding
     flat = list(padding)
-    if flat and not isinstance(flat[0], int):
+    if flat and hasattr(flat[0], "__iter__"):
         # A pair for each dimension.
         outer = (flat[:2], flat[2:]) if data_format == "NCHW" else ([flat[0], flat[3]], flat[1:3])
         if len(flat) != 4 or any(list(pair) != [0, 0] for pair in outer[0]):
             raise ProgramError(f"padding={padding!r}: four pairs, of which only those of height and width are not 0")
-        flat = [int(side) for pair in outer[1] for side in pair]
+        flat = [side for pair in outer[1] for side in pair]
     if len(flat) not in (1, 2, 4):
         raise ProgramError(f"padding={padding!r}; it must be one number, two, four, 'SAME' or 'VALID'")
     return flat[0] if len(flat) == 1 else flat
@@ -141,19 +141,20 @@ def _around(x: Variable, padding: Any, reach: list[int], stride: list[int], op: 
     if padding == "SAME":
         if len(x.shape) != 4 or any(d < 0 for d in x.shape[2:]):
             raise ProgramError(f"{op}: padding='SAME' needs images of a known size, got {x!r}", op=op, var=x.name)
+        x.program._measured.add(x.name)
         sides = []
         for n, k, s in zip(x.shape[2:], reach, stride, strict=True):
             if k < 1 or s < 1:
                 raise ProgramError(f"{op}: windows of {reach} and strides of {stride} must be from 1", op=op)
-            whole = max((-(-n // s) - 1) * s + k - n, 0)
-            sides += [whole // 2, whole - whole // 2]
+            both = max((-(-n // s) - 1) * s + k - n, 0)
+            sides += [both // 2, both - both // 2]
         return sides
     if isinstance(padding, str):
         raise ProgramError(f"{op}: padding={padding!r}; the words are 'SAME' and 'VALID'", op=op, got=padding)
     if isinstance(padding, list) and len(padding) == 4:
-        return [int(p) for p in padding]
-    both = _pair(padding)
-    return [both[0], both[0], both[1], both[1]]
+        return wholes(op, "padding", padding)
+    height, width = _pair(padding)
+    return [height, height, width, width]
 
 
 def _is_even(sides: list[int]) -> bool:
