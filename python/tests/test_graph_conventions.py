@@ -95,6 +95,7 @@ def _sized(rows: int | None) -> tuple[fluid.Program, fluid.Program, Any]:
 # The last one has as many rows as there are classes.
 @pytest.mark.parametrize("rows", [6, 4])
 def test_fixed_sizes_are_not_checked(world: World, rows: int) -> None:
+    """The same bits as a program whose batch is open, also where there are as many classes as rows (REFIT-1)."""
     random = np.random.default_rng(3)
     sizes = [rows, 3, rows, 7, 3, 1]
     feeds = [
@@ -115,6 +116,7 @@ def test_fixed_sizes_are_not_checked(world: World, rows: int) -> None:
 
 
 def test_what_does_not_fit_other_sizes_says_so(world: World) -> None:
+    """Constants stay (REFIT-1)."""
     x = layers.data("x", [4, 3], append_batch_size=False)
     whole = x + layers.fill_constant([4, 3], "float32", 1.0)
     checked = fluid.data("checked", [4, 3]) * 2.0
@@ -131,6 +133,18 @@ def test_what_does_not_fit_other_sizes_says_so(world: World) -> None:
     parallel = fluid.ParallelExecutor(main_program=world.main, devices=2)
     with pytest.raises(fluid.FeedError, match="declare the batch as None"):
         parallel.run([whole], feed={**fed, "x": np.ones([5, 3], "float32")})
+
+
+def test_parameters_keep_their_shapes(world: World) -> None:
+    """A program that needs a parameter of another shape is refused (REFIT-2)."""
+    x = layers.data("x", [4, 3], append_batch_size=False)
+    y = layers.fc(layers.transpose(x, [1, 0]), 2, param_attr="w", bias_attr=False)
+    begin(world)
+    exe = fluid.Executor()
+    assert exe.run(feed={"x": np.ones([4, 5], "float32")}, fetch_list=[y])[0].shape == (5, 2)
+    with pytest.raises(fluid.FeedError, match="does not fit"):
+        exe.run(feed={"x": np.ones([6, 3], "float32")}, fetch_list=[y])
+    assert world.scope["w"].shape == (4, 2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
