@@ -225,7 +225,7 @@ def divided(x: Variable, y: Any) -> Variable:
     return one if n == 1 else scaled(one, n, 0.0)
 
 
-def product(x: Any, y: Any) -> Any:
+def product(x: Any, y: Any) -> Variable:
     """``x @ y``."""
     for each in (x, y):
         if not isinstance(each, program.Variable):

@@ -191,15 +191,15 @@ class Executor:
             try:
                 known[key] = _refitted(program, others)
             except ProgramError as why:
-                name, shape = others[0]
+                name, fed = others[0]
                 declared = program.var(name)
                 raise FeedError(
-                    f"`{name}` is {declared!r} (declared at {declared.site}) and is fed {shape}, which the program does "
+                    f"`{name}` is {declared!r} (declared at {declared.site}) and is fed {fed}, which the program does "
                     f"not fit: {why}",
                     var=name,
                     site=declared.site,
                     wanted=f"{declared.dtype}{list(declared.shape)}",
-                    got=f"{declared.dtype}{shape}",
+                    got=f"{declared.dtype}{fed}",
                 ) from None
             self._fitted[program] = program._graph.version, known
         known[key].random_seed = program.random_seed

@@ -209,7 +209,8 @@ class _Measures:
 
     def of(self, batch: Any) -> dict[str, float]:
         """Means of a batch."""
-        out = self._exe.run(self._program, self._feeds.of(batch), list(self._measured.values()), self._scope)
+        fetched = list(self._measured.values())
+        out = self._exe.run(self._program, self._feeds.of(batch), fetched, scope=self._scope)
         return {name: float(np.mean(value, dtype=np.float64)) for name, value in zip(self._measured, out, strict=True)}
 
 

@@ -188,8 +188,8 @@ class Variable:
     def __matmul__(self, other: Variable) -> Variable:
         return _operators.product(self, other)
 
-    def __rmatmul__(self, other: Any) -> NoReturn:
-        _operators.product(other, self)
+    def __rmatmul__(self, other: Any) -> Variable:
+        return _operators.product(other, self)
 
     def __neg__(self) -> Variable:
         return self * -1 if self.dtype in _operators.WHOLE else _operators.scaled(self, -1.0, 0.0)

@@ -26,7 +26,7 @@ from phalanx.graph.program import Variable
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:
-    both = list(value) if isinstance(value, (list, tuple)) else [value, value]
+    both: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value, value]
     if len(both) != 2 or any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) for v in both):
         raise ProgramError(f"a size, stride, padding or dilation is one whole number or two, got {value!r}")
     return [int(v) for v in both]

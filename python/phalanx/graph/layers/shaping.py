@@ -87,7 +87,7 @@ def create_global_var(
     """A variable in the scope that is not trainable; it can be set there, and fed. All variables are on the CPU."""
     if isinstance(force_cpu, str):
         # The name was the fifth argument before.
-        force_cpu, name = False, force_cpu
+        name, force_cpu = force_cpu, False
     shape = wholes("create_global_var", "shape", shape)
     if not persistable:
         return fill_constant(shape, dtype, value, name=name)
