@@ -135,6 +135,38 @@ def test_what_does_not_fit_other_sizes_says_so(world: World) -> None:
         parallel.run([whole], feed={**fed, "x": np.ones([5, 3], "float32")})
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda x: layers.split(x, 2, dim=0)[0],
+        lambda x: x[1:],
+        lambda x: layers.slice(x, [0], [1], [1000]),
+        lambda x: layers.reshape(x, [2, -1, 1, 6, 6]),
+        layers.shape,
+        lambda x: layers.expand_as(layers.fill_constant([1, 1, 6, 6], "float32", 1.0), x),
+    ],
+)
+def test_a_size_that_became_a_number_is_refused(world: World, layer: Any) -> None:
+    """What a layer made of the declared size would be wrong for another one (REFIT-1)."""
+    x = layers.data("x", [4, 1, 6, 6], append_batch_size=False)
+    made = layer(x)
+    exe = fluid.Executor()
+    exe.run(feed={"x": np.ones([4, 1, 6, 6], "float32")}, fetch_list=[made])
+    with pytest.raises(fluid.FeedError, match="which the program does not fit"):
+        exe.run(feed={"x": np.ones([8, 1, 6, 6], "float32")}, fetch_list=[made])
+
+
+def test_same_padding_fits_other_batches_and_no_other_images(world: World) -> None:
+    """The padding of an image was computed from its size (REFIT-1)."""
+    x = layers.data("x", [4, 1, 5, 5], append_batch_size=False)
+    made = layers.conv2d(x, 2, 3, stride=2, padding="SAME")
+    begin(world)
+    exe = fluid.Executor()
+    assert exe.run(feed={"x": np.ones([7, 1, 5, 5], "float32")}, fetch_list=[made])[0].shape == (7, 2, 3, 3)
+    with pytest.raises(fluid.FeedError, match="took the size of `x` for a number"):
+        exe.run(feed={"x": np.ones([4, 1, 6, 6], "float32")}, fetch_list=[made])
+
+
 def test_parameters_keep_their_shapes(world: World) -> None:
     """A program that needs a parameter of another shape is refused (REFIT-2)."""
     x = layers.data("x", [4, 3], append_batch_size=False)

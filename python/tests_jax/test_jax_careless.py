@@ -165,6 +165,11 @@ def failed() -> None:
         jax.jit(lambda x: hvd.allgather(x))(jnp.ones((2, 2 + r)))
     with pytest.raises(jax.errors.JaxRuntimeError, match="pad the arrays"):
         jax.jit(hvd.allgather)(jnp.ones((2 + r, 2))).block_until_ready()
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="pad the arrays"), hvd.errors():
+            jax.jit(lambda x: heavy(hvd.allgather(x)[:, 0]))(jnp.ones((2 + r, 2)))
+        # Nor by one that is JAX's own.
+        assert hvd.allreduce(jnp.ones(1)).tolist() == [1.0]
 
 
 def test_a_mismatch_fails_only_the_call_that_has_it() -> None:

@@ -68,9 +68,9 @@ def begin(scope: Scope, startup: Program, kept: Mapping[str, Any]) -> None:
 def _refitted(program: Program, feeds: list[tuple[str, list[int]]]) -> Program:
     """The program for feeds of other sizes, if no layer made a number of a size that is another one now."""
     fitted = program._with(program._graph.refit(feeds))
-    for name in sorted(program._measured):
+    for name, axis in sorted(program._measured):
         before, now = program._graph.var(name), fitted._graph.var(name)
-        if before is not None and now is not None and list(before[1]) != list(now[1]):
+        if before is not None and now is not None and before[1][axis] != now[1][axis]:
             raise ProgramError(
                 f"a layer took the size of `{name}` for a number when it was added: it was {list(before[1])} and would be "
                 f"{list(now[1])}; declare the feed with the size that is fed",

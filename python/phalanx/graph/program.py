@@ -108,8 +108,8 @@ class Program:
         self._alike: set[tuple[str, str]] = set()
         # Feeds of fixed sizes that an executor does not check.
         self._unchecked: set[str] = set()
-        #: Variables whose sizes became numbers in layers (``shape``, ``expand_as``, ``padding="SAME"``).
-        self._measured: set[str] = set()
+        #: Variables and axes whose sizes became numbers in layers (``shape``, ``expand_as``, ``padding="SAME"``).
+        self._measured: set[tuple[str, int]] = set()
         # Variables of the bodies of loops and branches, and whose they are.
         self._inside: dict[str, str] = {}
         # The program that this one is a copy of, and what for.

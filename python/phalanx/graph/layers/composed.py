@@ -63,7 +63,7 @@ def shape(input: Variable) -> Variable:
             op="shape",
             var=input.name,
         )
-    input.program._measured.add(input.name)
+    input.program._measured.update((input.name, axis) for axis in range(len(input.shape)))
     parts = [shaping.fill_constant([1], "int32", d) for d in input.shape]
     return shaping.concat(parts) if len(parts) != 1 else parts[0]
 
@@ -99,7 +99,8 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
     pairs = list(zip(x.shape, target_tensor.shape, strict=True))
     if any(d == 0 or (d != t and (t < 0 or d < 0 or t % d)) for d, t in pairs):
         raise ProgramError(f"expand_as: {x!r} cannot be repeated to {target_tensor!r}", op="expand_as", var=x.name)
-    x.program._measured.update((x.name, target_tensor.name))
+    counted = [axis for axis, (d, t) in enumerate(pairs) if d != t or d == 1]
+    x.program._measured.update((of.name, axis) for of in (x, target_tensor) for axis in counted)
     return expand(x, [1 if d == t else t // d for d, t in pairs], name)
 
 

@@ -141,7 +141,7 @@ def _around(x: Variable, padding: Any, reach: list[int], stride: list[int], op: 
     if padding == "SAME":
         if len(x.shape) != 4 or any(d < 0 for d in x.shape[2:]):
             raise ProgramError(f"{op}: padding='SAME' needs images of a known size, got {x!r}", op=op, var=x.name)
-        x.program._measured.add(x.name)
+        x.program._measured.update([(x.name, 2), (x.name, 3)])
         sides = []
         for n, k, s in zip(x.shape[2:], reach, stride, strict=True):
             if k < 1 or s < 1:
