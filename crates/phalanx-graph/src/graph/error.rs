@@ -1,7 +1,7 @@
 //! The errors of a graph, before anything runs.
 
 use super::{serve::Unserved, strategy::Conflicts};
-use crate::ir::{GraphError, Site};
+use crate::ir::{Dim, GraphError, Site};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BuildError {
@@ -34,9 +34,9 @@ pub enum BuildError {
     )]
     TwoWriters { var: String },
     #[error(
-        "the sparse gradient `{var}` ({site}) has rows that do not depend on the batch; make it dense with `rows_to_dense`"
+        "the sparse gradient `{var}` ({site}) has {rows} rows, which are not a multiple of the batch; put its table on servers, or make it dense with `rows_to_dense`"
     )]
-    FixedRows { var: String, site: Site },
+    FixedRows { var: String, rows: Dim, site: Site },
     #[error("`{var}` cannot be on servers: {why}")]
     Unserved { var: String, why: Unserved },
     #[error(

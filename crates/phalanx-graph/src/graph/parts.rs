@@ -7,7 +7,7 @@ use super::{
     strategy::Effective,
 };
 use crate::{
-    ir::{OpId, Program, Role, VarId, VarKind},
+    ir::{Dim, OpId, Program, Role, VarId, VarKind},
     op::OpKind,
 };
 
@@ -151,8 +151,9 @@ impl Parts {
         };
         for &g in self.gathered.iter().filter(|&&g| !leaves(g)) {
             let var = program.var(g);
-            if !var.sig.shape.dims().first().is_some_and(|d| d.is_batch()) {
-                return Err(BuildError::FixedRows { var: var.name.clone(), site: var.site.clone() });
+            let rows = var.sig.shape.dims().first().copied().unwrap_or(Dim::Fixed(1));
+            if !rows.is_batch() {
+                return Err(BuildError::FixedRows { var: var.name.clone(), rows, site: var.site.clone() });
             }
         }
         Ok(())

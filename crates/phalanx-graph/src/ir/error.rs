@@ -59,7 +59,7 @@ pub enum GraphError {
     #[error("`{op}` at {site} writes `{var}`, which is fed")]
     FeedWritten { op: &'static str, site: Site, var: String },
     #[error(
-        "`{var}` at {site} has shape {shape}: it cannot be counted, or has more than {MAX_RANK} dimensions"
+        "`{var}` at {site} has shape {shape}: it cannot be counted, is not a multiple of the batch, or has more than {MAX_RANK} dimensions"
     )]
     Uncountable { var: String, site: Site, shape: Shape },
     #[error("`{var}` at {site} is in the store and cannot depend on the batch: {shape}")]

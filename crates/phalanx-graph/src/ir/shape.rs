@@ -12,6 +12,9 @@ pub enum Dim {
     Fixed(usize),
     /// This many times the batch: a `[n_samples, 8, 16]` flattened to two dimensions is `[8 * n_samples, 16]`.
     Batch(usize),
+    /// This many times the batch, and a fixed number more: rows of a gradient to which samples and candidates that all samples share have
+    /// contributed. Nothing else has such a dimension.
+    BatchPlus(usize, usize),
 }
 
 /// The batch itself.
@@ -23,16 +26,18 @@ impl Dim {
         match self {
             Dim::Fixed(n) => n,
             Dim::Batch(times) => times * n_samples,
+            Dim::BatchPlus(times, more) => (times * n_samples).saturating_add(more),
         }
     }
 
     pub fn fixed(self) -> Option<usize> {
         match self {
             Dim::Fixed(n) => Some(n),
-            Dim::Batch(_) => None,
+            Dim::Batch(_) | Dim::BatchPlus(..) => None,
         }
     }
 
+    /// Whether it is a multiple of the batch.
     pub fn is_batch(self) -> bool {
         matches!(self, Dim::Batch(_))
     }
@@ -44,8 +49,26 @@ impl Dim {
             (Dim::Batch(a), Dim::Fixed(b)) | (Dim::Fixed(a), Dim::Batch(b)) => {
                 a.checked_mul(b).map(Dim::Batch)
             }
-            (Dim::Batch(_), Dim::Batch(_)) => None,
+            (Dim::BatchPlus(a, more), Dim::Fixed(b)) | (Dim::Fixed(b), Dim::BatchPlus(a, more)) => {
+                Some(Dim::BatchPlus(a.checked_mul(b)?, more.checked_mul(b)?))
+            }
+            _ => None,
         }
+    }
+
+    /// The sum, unless it overflows.
+    pub fn plus(self, other: Dim) -> Option<Dim> {
+        let parts = |dim| match dim {
+            Dim::Fixed(n) => (0, n),
+            Dim::Batch(times) => (times, 0),
+            Dim::BatchPlus(times, more) => (times, more),
+        };
+        let ((a, more), (b, other)) = (parts(self), parts(other));
+        Some(match (a.checked_add(b)?, more.checked_add(other)?) {
+            (0, n) => Dim::Fixed(n),
+            (times, 0) => Dim::Batch(times),
+            (times, more) => Dim::BatchPlus(times, more),
+        })
     }
 }
 
@@ -61,6 +84,7 @@ impl fmt::Display for Dim {
             Dim::Fixed(n) => write!(f, "{n}"),
             Dim::Batch(1) => f.write_str("batch"),
             Dim::Batch(times) => write!(f, "{times}*batch"),
+            Dim::BatchPlus(times, more) => write!(f, "{}+{more}", Dim::Batch(*times)),
         }
     }
 }
@@ -94,7 +118,7 @@ impl Shape {
     }
 
     pub fn has_batch(&self) -> bool {
-        self.0.iter().any(|d| d.is_batch())
+        self.0.iter().any(|d| d.fixed().is_none())
     }
 }
 
@@ -148,5 +172,13 @@ mod tests {
         assert_eq!(Shape::from([usize::MAX, 2]).volume(), None);
         assert_eq!(shape.to_string(), "[batch, 3, 4]");
         assert_eq!(Shape::from([Dim::Batch(7)]).to_string(), "[7*batch]");
+        let rows = Dim::Batch(3).plus(Dim::Fixed(5)).and_then(|d| d.plus(BATCH)).unwrap();
+        assert_eq!((rows, rows.at(2)), (Dim::BatchPlus(4, 5), 13));
+        let shape = Shape::from([rows, Dim::Fixed(2)]);
+        assert_eq!(shape.volume().map(|v| v.at(2)), Some(26));
+        assert_eq!(shape.to_string(), "[4*batch+5, 2]");
+        assert!(shape.has_batch() && !rows.is_batch() && rows.times(BATCH).is_none());
+        assert_eq!(BATCH.plus(Dim::Fixed(0)), Some(BATCH));
+        assert_eq!(Dim::Fixed(usize::MAX).plus(Dim::Fixed(1)), None);
     }
 }

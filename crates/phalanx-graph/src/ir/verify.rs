@@ -3,7 +3,7 @@
 use super::{
     error::{GraphError, Misfit},
     program::{Op, Program, Site, VarId, VarKind},
-    shape::MAX_RANK,
+    shape::{Dim, MAX_RANK},
     sig::{MAX_OUTPUTS, Sig},
 };
 use crate::op::OpKind;
@@ -66,7 +66,9 @@ pub(super) fn countable(name: &str, sig: &Sig, site: &Site) -> Result<(), GraphE
     /// No tensor has more bytes for one sample than this: beyond it, arithmetic on sizes could overflow.
     const MOST: usize = 1 << 44;
     let volume = sig.shape.volume().map(|v| v.at(1).saturating_mul(sig.dtype.size()));
-    if sig.shape.rank() > MAX_RANK || volume.is_none_or(|v| v > MOST) {
+    let is_mixed =
+        sig.shape.dims().iter().skip(usize::from(!sig.is_dense())).any(|d| matches!(d, Dim::BatchPlus(..)));
+    if sig.shape.rank() > MAX_RANK || volume.is_none_or(|v| v > MOST) || is_mixed {
         let (var, site, shape) = (name.to_string(), site.clone(), sig.shape.clone());
         return Err(GraphError::Uncountable { var, site, shape });
     }

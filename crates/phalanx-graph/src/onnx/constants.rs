@@ -22,6 +22,7 @@ impl Int {
         match dim {
             Dim::Fixed(n) => Int::Fixed(n as i64),
             Dim::Batch(n) => Int::Batch(n as i64),
+            Dim::BatchPlus(..) => unreachable!("only gradients have it, and they are not imported"),
         }
     }
 

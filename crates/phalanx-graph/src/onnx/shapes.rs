@@ -71,7 +71,7 @@ fn quotient(a: Dim, b: Dim) -> Option<Dim> {
         (Dim::Fixed(a), Dim::Fixed(b)) => even(a, b).map(Dim::Fixed),
         (Dim::Batch(a), Dim::Fixed(b)) => even(a, b).map(Dim::Batch),
         (Dim::Batch(a), Dim::Batch(b)) => even(a, b).map(Dim::Fixed),
-        (Dim::Fixed(_), Dim::Batch(_)) => None,
+        _ => None,
     }
 }
 

@@ -18,7 +18,7 @@ impl Samples {
     pub fn of(shape: &Shape) -> Samples {
         let batch = |(axis, dim): (usize, &Dim)| match dim {
             Dim::Batch(times) => Some((axis, *times)),
-            Dim::Fixed(_) => None,
+            Dim::Fixed(_) | Dim::BatchPlus(..) => None,
         };
         Samples(shape.dims().iter().enumerate().find_map(batch))
     }

@@ -3,7 +3,7 @@
 use super::{Operator, check, layout::by_width};
 use crate::{
     grad::Grad,
-    ir::{Dim, GraphError, Misfit, Shape, Sig, Storage},
+    ir::{GraphError, Misfit, Shape, Sig, Storage},
     kernel::{Call, Float, KernelError, Pair, Real, fast, real},
 };
 use half::{bf16, f16};
@@ -234,12 +234,8 @@ impl Operator for Sum {
         for (slot, x) in inputs.iter().enumerate().skip(1) {
             let fits = x.form == first.form
                 && x.dtype == first.dtype
-                && x.shape.dims()[1..] == first.shape.dims()[1..];
-            let rows = match (all.shape.dims()[0], x.shape.dims()[0]) {
-                (Dim::Batch(a), Dim::Batch(b)) => Some(Dim::Batch(a + b)),
-                (Dim::Fixed(a), Dim::Fixed(b)) => Some(Dim::Fixed(a + b)),
-                _ => None,
-            };
+                && x.shape.dims().get(1..) == first.shape.dims().get(1..);
+            let rows = all.shape.dims().first().zip(x.shape.dims().first()).and_then(|(a, b)| a.plus(*b));
             match rows {
                 Some(rows) if fits => all.shape.0[0] = rows,
                 _ if x.form == Storage::Dense => return Err(Misfit::Dense { slot }),

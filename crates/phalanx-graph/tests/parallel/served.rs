@@ -111,6 +111,56 @@ fn programs_learn_with_servers_what_they_learn_without() {
     }
 }
 
+/// One table for words and for candidates that all samples share: its gradient has rows of the batch and a fixed number more.
+#[test]
+fn a_table_that_samples_and_candidates_share_learns_from_both() {
+    for rule in [Rule::Sgd, Rule::Adagrad { epsilon: 1e-6 }, Rule::adam()] {
+        let made = |sparse: bool| {
+            let mut b = Builder::new();
+            let a = b.feed("a", DType::I64, [BATCH, Dim::Fixed(3)]).unwrap();
+            let label = b.feed("label", DType::I64, [BATCH]).unwrap();
+            let candidates = b.feed("candidates", DType::I64, [5]).unwrap();
+            let options = EmbeddingOptions { sparse, padding: None };
+            let table = b.parameter("table", [20, 4], Init::Normal { mean: 0.0, std: 0.5 }).unwrap();
+            let x = b.lookup(table, a, options).unwrap();
+            let x = b.reduce(Reduction::Sum, x, &[1], false).unwrap();
+            let w = b.lookup(table, candidates, options).unwrap();
+            let w = b.transpose(w, &[1, 0]).unwrap();
+            let scores = b.matmul(x, w, false, false).unwrap();
+            let (losses, _) = b.softmax_with_cross_entropy(scores, label).unwrap();
+            let loss = b.mean(losses).unwrap();
+            let loss = b.named(loss, "loss").unwrap();
+            let mut program = b.finish().unwrap();
+            Optimizer::new(rule, 0.01).minimize(&mut program, loss).unwrap();
+            program
+        };
+        let table = |program: &Program, setup: Setup| {
+            let mut exe = ParallelExecutor::new(program, Some("loss"), setup).unwrap();
+            let mut store = Store::new(9);
+            for at in 0..20 {
+                step(&mut exe, &mut store, &batch(6, at));
+            }
+            store.get("table").map(|table| table.to_f64())
+        };
+        let program = made(true);
+        let rows = table(&program, on(1)).unwrap();
+        if !matches!(rule, Rule::Adam { .. }) {
+            // Adam's rule for rows is lazy: a dense gradient moves all of them.
+            assert!(close(&rows, &table(&made(false), on(1)).unwrap()), "{rule:?}");
+        }
+        let names = vec!["table".to_string()];
+        for replicas in [1, 2] {
+            let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+            let build = BuildStrategy { served: names.clone(), ..BuildStrategy::default() };
+            let setup = Setup { build, served: Some(servers.clone()), ..on(replicas) };
+            assert_eq!(table(&program, setup), None, "a served table is not in the store");
+            assert!(close(&servers.values("table", 0).unwrap(), &rows), "{rule:?} {replicas}");
+        }
+        let gathered = ParallelExecutor::new(&program, Some("loss"), on(2)).unwrap_err().to_string();
+        assert!(gathered.contains("has 3*batch+5 rows, which are not a multiple of the batch"), "{gathered}");
+    }
+}
+
 #[test]
 fn replicas_ask_together_and_push_behind_the_gate() {
     let program = words(&Optimizer::new(Rule::Sgd, 0.1));

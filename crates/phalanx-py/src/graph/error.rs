@@ -116,7 +116,7 @@ pub fn of_build(py: Python<'_>, error: &BuildError) -> PyErr {
             raise(py, "ProgramError", text, details)
         }
         E::TwoWriters { var } => raise(py, "StrategyError", text, Details::var(var)),
-        E::FixedRows { var, site } => raise(py, "ProgramError", text, Details::var(var).at(site)),
+        E::FixedRows { var, site, .. } => raise(py, "ProgramError", text, Details::var(var).at(site)),
         _ => raise(py, "ProgramError", text, Details::default()),
     }
 }

@@ -26,6 +26,8 @@ pub fn dims(shape: &Shape) -> Vec<i64> {
     let number = |d: &Dim| match *d {
         Dim::Fixed(n) => n as i64,
         Dim::Batch(times) => -(times as i64),
+        // Of gradients of tables alone, which no program declares.
+        Dim::BatchPlus(..) => -1,
     };
     shape.dims().iter().map(number).collect()
 }

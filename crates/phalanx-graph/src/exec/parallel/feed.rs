@@ -27,7 +27,7 @@ pub(super) fn share(samples: usize, n: usize, replica: usize) -> usize {
 fn batch_axis(program: &Program, var: VarId) -> Option<(usize, usize)> {
     program.sig(var).shape.dims().iter().enumerate().find_map(|(axis, d)| match d {
         Dim::Batch(times) => Some((axis, *times)),
-        Dim::Fixed(_) => None,
+        Dim::Fixed(_) | Dim::BatchPlus(..) => None,
     })
 }
 
@@ -44,6 +44,7 @@ pub(super) fn samples(program: &Program, id: VarId, value: &Tensor) -> Result<Op
                 fits &= times > 0 && got % times == 0;
                 samples = Some(got / times.max(1));
             }
+            Dim::BatchPlus(..) => fits = false,
         }
     }
     if fits {

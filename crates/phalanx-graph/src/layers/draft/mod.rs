@@ -202,7 +202,7 @@ fn output(of: DraftValue, number: usize) -> DraftValue {
 fn fixed(inputs: &[Sig], input: usize, axis: usize) -> Result<usize, LayerFault> {
     match shape(inputs, input)?.dims().get(axis) {
         Some(Dim::Fixed(n)) => Ok(*n),
-        Some(Dim::Batch(_)) => Err(LayerFault::OfBatch { input, axis }),
+        Some(Dim::Batch(_) | Dim::BatchPlus(..)) => Err(LayerFault::OfBatch { input, axis }),
         None => Err(LayerFault::NoAxis { input, axis }),
     }
 }
