@@ -8,9 +8,9 @@ use phalanx_graph::{
     Act, BATCH, Builder, Dim, Feed, Init, Optimizer, Program, Rule, Tensor, kernel::Stream,
     layers::EmbeddingOptions, op::Reduction,
 };
-use phalanx_train::parallax::{AllotmentStrategy, MeasuredRates, ParallaxConfig, ParallaxRun, parallel_run};
+use phalanx_train::parallax::{AllotmentStrategy, ParallaxConfig, ParallaxRun, measure, parallel_run};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     error::Error,
     io::Write,
     process::ExitCode,
@@ -102,6 +102,12 @@ fn ids(options: &Options, rank: usize, step: u64) -> [Vec<i64>; 2] {
     lengths.map(|(table, n)| words(Stream::new(table + rank as u64, step, 0), n, options.rows))
 }
 
+fn tensors(options: &Options, rank: usize, step: u64) -> Result<[Tensor; 2], Box<dyn Error>> {
+    let [seen, next] = ids(options, rank, step);
+    let n = options.tokens / WORDS;
+    Ok([Tensor::new(&[n, WORDS], &seen)?, Tensor::new(&[n, CANDIDATES], &next)?])
+}
+
 fn main() -> ExitCode {
     match train() {
         Ok(()) => ExitCode::SUCCESS,
@@ -120,8 +126,11 @@ fn train() -> Result<(), Box<dyn Error>> {
         "allreduce" => AllotmentStrategy::AllReduce,
         "ps" => AllotmentStrategy::Ps,
         "hybrid" => AllotmentStrategy::Hybrid,
-        // What a link of 200 Mbit/s and this memory do.
-        "auto" => AllotmentStrategy::Auto(MeasuredRates { wire: 2.5e7, memory: 5e9, rows: BTreeMap::new() }),
+        "auto" => {
+            let [seen, next] = tensors(&options, engine.rank().index(), 0)?;
+            let feeds = [("seen", Feed::Split(&seen)), ("next", Feed::Split(&next))];
+            AllotmentStrategy::Auto(measure(&program, &engine, &feeds)?)
+        }
         other => {
             return Err(format!("there is no strategy {other}; use allreduce, ps, hybrid or auto").into());
         }
@@ -166,9 +175,7 @@ fn worker(
         if !goes_on {
             break;
         }
-        let [seen, next] = ids(options, rank, n_steps);
-        let seen = Tensor::new(&[options.tokens / WORDS, WORDS], &seen)?;
-        let next = Tensor::new(&[options.tokens / WORDS, CANDIDATES], &next)?;
+        let [seen, next] = tensors(options, rank, n_steps)?;
         let start = Instant::now();
         if pause > 0 {
             // Not a wait for anything: it is the slow worker that R14 measures.

@@ -9,6 +9,7 @@ mod hogwild;
 #[path = "../examples/material/packed.rs"]
 mod packed;
 mod parallax;
+mod parallax_auto;
 mod parallax_faults;
 #[path = "../examples/material/plot.rs"]
 mod plot;

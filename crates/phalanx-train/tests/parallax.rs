@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 const ROWS: u64 = 24;
 /// Divisible by the ranks and replicas of every world here.
 const SAMPLES: usize = 24;
-const STEPS: u64 = 20;
+pub const STEPS: u64 = 20;
 
 /// A table, and a layer behind it.
-fn program(rule: Rule) -> Program {
+pub fn program(rule: Rule) -> Program {
     let mut b = Builder::new();
     let ids = b.feed("ids", DType::I64, [BATCH, Dim::Fixed(2)]).unwrap();
     let y = b.feed("y", DType::F32, [BATCH, Dim::Fixed(1)]).unwrap();
@@ -35,7 +35,7 @@ fn program(rule: Rule) -> Program {
 }
 
 /// The samples of a rank in a step: of all samples those that are its share.
-fn share(step: u64, rank: usize, n: usize) -> [Tensor; 2] {
+pub fn share(step: u64, rank: usize, n: usize) -> [Tensor; 2] {
     let dice = Stream::new(11, step, 0);
     let size = SAMPLES / n;
     let own = rank * size..(rank + 1) * size;
@@ -45,10 +45,10 @@ fn share(step: u64, rank: usize, n: usize) -> [Tensor; 2] {
     [Tensor::new(&[size, 2], &ids).unwrap(), Tensor::new(&[size, 1], &y).unwrap()]
 }
 
-const EVERY: [&str; 3] = ["table", "fc.w", "fc.b"];
+pub const EVERY: [&str; 3] = ["table", "fc.w", "fc.b"];
 
 /// One process, one replica, all samples; rows count `times` as much.
-fn serial(rule: Rule, times: usize) -> Vec<Vec<f64>> {
+pub fn serial(rule: Rule, times: usize) -> Vec<Vec<f64>> {
     let program = scale_rows(&program(rule), times as f64).unwrap();
     let setup = Setup { replicas: Some(1), ..Setup::default() };
     let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
@@ -60,7 +60,7 @@ fn serial(rule: Rule, times: usize) -> Vec<Vec<f64>> {
     EVERY.map(|name| store.get(name).unwrap().to_f64()).to_vec()
 }
 
-fn train(run: &mut ParallaxRun, steps: std::ops::Range<u64>, rank: usize, n: usize) -> f64 {
+pub fn train(run: &mut ParallaxRun, steps: std::ops::Range<u64>, rank: usize, n: usize) -> f64 {
     let mut loss = 0.0;
     for step in steps {
         let [ids, y] = share(step, rank, n);
@@ -70,11 +70,11 @@ fn train(run: &mut ParallaxRun, steps: std::ops::Range<u64>, rank: usize, n: usi
     loss
 }
 
-fn config(strategy: AllotmentStrategy) -> ParallaxConfig {
+pub fn config(strategy: AllotmentStrategy) -> ParallaxConfig {
     ParallaxConfig { strategy, seed: 3, samples_per_worker: 6, ..ParallaxConfig::default() }
 }
 
-fn difference(a: &[f64], b: &[f64]) -> f64 {
+pub fn difference(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }

@@ -3,7 +3,7 @@
 //! Gradients that are rows go to servers, dense ones are added up by allreduce; a table that is used both ways has dense gradients, so it is
 //! dense. Bytes are those in and out of a host in a step: with H hosts, G workers on each, W = HG, f = (H-1)/H, the bytes D of a dense
 //! variable, a of a worker's rows as they come, U of the different rows of a host's workers together:
-//! allreduce 4Df, allgather of rows 2(W-1)a, servers 4Df or 4Uf.
+//! allreduce 4Df, allgather of rows 2(W-1)a, servers 4Df or 4Uf; with one host, nothing.
 //! - ALLOT-1: the same arguments give the same answer; nothing is measured here.
 
 use phalanx_graph::{
@@ -21,7 +21,7 @@ pub enum AllotmentStrategy {
     Ps,
     /// Tables whose gradients are rows are on servers, everything else is reduced.
     Hybrid,
-    /// Like `Hybrid`, but a table goes to servers only where that is predicted to take less time.
+    /// Like `Hybrid`, but a table goes to servers only where that is predicted to take less time, with what `measure` has found.
     Auto(MeasuredRates),
 }
 
@@ -256,7 +256,9 @@ impl Costs {
         };
         let rows = measured.and_then(|m| m.rows.get(name)).copied().unwrap_or_else(of_shapes);
         let (a, u) = (rows.raw * row, rows.union * row);
-        let (reduced, served) = (2.0 * (w - 1.0) * a, 4.0 * u * f);
+        // All rows pass every host, unless there is but one.
+        let reduced = if cluster.hosts > 1 { 2.0 * (w - 1.0) * a } else { 0.0 };
+        let served = 4.0 * u * f;
         // Beside the wire: all rows of all workers are merged and applied by each worker; or once, by servers that also hand rows out.
         let seconds = measured.map(|m| {
             let wire = |bytes: f64| bytes / 2.0 / m.wire;
