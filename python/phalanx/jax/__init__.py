@@ -61,7 +61,7 @@ def _gradients(spec: Spec, grads: list[Any]) -> list[Any]:
     if spec.kind == "allreduce":
         if spec.op not in (Average, Sum):
             raise UnsupportedError("only allreduce with op=Average or op=Sum can be differentiated")
-        return _collective(spec, grads)
+        return list(_collective(spec, grads))
     if spec.kind == "broadcast":
         reduced = _collective(Spec("allreduce", spec.process_set, Average), grads)
         # A choice that is differentiated on all ranks: each of them takes part in the gradient of this gradient.
@@ -70,12 +70,17 @@ def _gradients(spec: Spec, grads: list[Any]) -> list[Any]:
         reduced = _collective(Spec("allreduce", spec.process_set, Average), grads)
         return [g[me * (len(g) // n) : (me + 1) * (len(g) // n)] for g in reduced]
     if spec.kind == "alltoall":
-        return _collective(spec, grads)
+        return list(_collective(spec, grads))
     factor = spec.prescale * spec.postscale * (n if spec.op == Sum else 1)
-    return _collective(Spec("allgather", spec.process_set), [g * jnp.asarray(factor, g.dtype) for g in grads])
+    return list(_collective(Spec("allgather", spec.process_set), [g * jnp.asarray(factor, g.dtype) for g in grads]))
 
 
 _collective.defvjp(_forward, _backward)
+
+
+def _name(kind: str, name: str | None) -> str:
+    """The full name. Calls without one have that of their kind: they come one after the other, and the engine knows names it had before."""
+    return f"{kind}.jax" if name is None else f"{kind}.{name}"
 
 
 def _factor(name: str, factor: Any) -> float:
@@ -101,7 +106,7 @@ def allreduce(
     name: str | None = None,
 ) -> Any:
     """Reduces the arrays of all ranks to their average, sum, minimum, maximum or product."""
-    full = "" if name is None else f"allreduce.{name}"
+    full = _name("allreduce", name)
     before, after = _factor("prescale_factor", prescale_factor), _factor("postscale_factor", postscale_factor)
     return _mapped(Spec("allreduce", checked_member(process_set), checked_op(op), before, after, 0, full), tree)
 
@@ -113,7 +118,7 @@ def grouped_allreduce(arrays: Sequence[Any], op: int = Average, process_set: Pro
 
 def allgather(tree: Any, process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Concatenates the rows of all ranks in rank order; all ranks have the same shapes."""
-    full = "" if name is None else f"allgather.{name}"
+    full = _name("allgather", name)
     return _mapped(Spec("allgather", checked_member(process_set), name=full), tree)
 
 
@@ -125,7 +130,7 @@ def broadcast(
     leaves, form = jax.tree.flatten(tree)
     done = []
     for i, leaf in enumerate(leaves):
-        full = "" if name is None else f"broadcast.{name}.{i}"
+        full = _name("broadcast", None if name is None else f"{name}.{i}")
         done += _collective(Spec("broadcast", checked_member(process_set), root=root, name=full), [jnp.asarray(leaf)])
     return jax.tree.unflatten(form, done)
 
@@ -133,7 +138,7 @@ def broadcast(
 def alltoall(array: Any, process_set: ProcessSet = global_process_set, name: str | None = None) -> Any:
     """Sends as many rows to each rank, and returns the received ones."""
     _phalanx.place()
-    full = "" if name is None else f"alltoall.{name}"
+    full = _name("alltoall", name)
     return _collective(Spec("alltoall", checked_member(process_set), name=full), [jnp.asarray(array)])[0]
 
 
@@ -143,7 +148,7 @@ def reducescatter(
     """Reduces the rows and returns to each rank its share of them."""
     if checked_op(op) not in (Average, Sum):
         raise UnsupportedError("reducescatter has op=Average and op=Sum only")
-    full = "" if name is None else f"reducescatter.{name}"
+    full = _name("reducescatter", name)
     return _mapped(Spec("reducescatter", checked_member(process_set), checked_op(op), name=full), tree)
 
 
@@ -166,9 +171,9 @@ def value_and_grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> C
         value, gradients = inner(*inputs, **named)
         if has_aux:
             (loss, aux), gradients = value, gradients
-            loss, gradients = allreduce((loss, gradients), process_set=process_set)
+            loss, gradients = allreduce((loss, gradients), process_set=process_set, name="value_and_grad")
             return (loss, aux), gradients
-        return allreduce((value, gradients), process_set=process_set)
+        return allreduce((value, gradients), process_set=process_set, name="value_and_grad")
 
     return averaged
 
@@ -182,7 +187,8 @@ def distributed(optimizer: Any, op: int = Average, process_set: ProcessSet = glo
     checked_op(op), set_id(process_set)
 
     def update(gradients: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        return optimizer.update(allreduce(gradients, op, process_set=process_set), state, *args, **kwargs)
+        reduced = allreduce(gradients, op, process_set=process_set, name="distributed")
+        return optimizer.update(reduced, state, *args, **kwargs)
 
     update._phalanx = True  # type: ignore[attr-defined]
     return type(optimizer)(optimizer.init, update)
