@@ -12,6 +12,7 @@ import pytest
 from ranks import run_ranks
 
 import phalanx.jax as hvd
+from phalanx import _world
 from phalanx.exceptions import MismatchError, NotInitializedError
 
 jax.config.update("jax_enable_x64", True)
@@ -214,6 +215,33 @@ def ordered() -> None:
 
 def test_independent_calls_have_one_order() -> None:
     run_ranks(2, ordered)
+
+
+def sequences() -> None:
+    """Calls without names have one name for each kind, whatever their shapes are; those that differ between ranks meet."""
+    r, x = hvd.rank(), jnp.ones(3)
+    step = jax.jit(lambda x: (hvd.allreduce(x), hvd.allreduce(x[:2]), hvd.allgather(x), hvd.allreduce(x[:2] * 2)))
+    for k in range(30):
+        got = step(x * (r + 1))
+        assert [g.tolist() for g in got] == [[1.5] * 3, [1.5] * 2, [1.0] * 3 + [2.0] * 3, [3.0] * 2]
+        if k % 10 == 9:
+            with pytest.raises(MismatchError, match="rank 0 has"):
+                hvd.allreduce(x[: 2 + r])
+            hvd.broadcast(x, 1)
+    # A rank that has joined took no part in the others' calls.
+    for _ in range(2 + r):
+        hvd.allreduce(x)
+    _world.join()
+    assert step(x * (r + 1))[0].tolist() == [1.5] * 3
+    odd = hvd.add_process_set([0])
+    if r == 0:
+        hvd.allreduce(x, process_set=odd)
+    hvd.remove_process_set(odd)
+    assert step(x * (r + 1))[0].tolist() == [1.5] * 3
+
+
+def test_calls_without_names() -> None:
+    run_ranks(2, sequences)
 
 
 def test_before_init() -> None:
