@@ -78,6 +78,8 @@ struct Known {
     agreed: Option<Doom>,
     /// Who was lost, in order.
     order: Vec<Rank>,
+    /// Whether the launcher's host does not answer this one.
+    is_cut_off: bool,
 }
 
 impl Known {
@@ -112,7 +114,7 @@ impl Doom {
 impl Casualties {
     pub fn new(n_ranks: u32) -> Casualties {
         let lost = vec![None; n_ranks as usize];
-        let known = Known { lost, doom: None, agreed: None, order: Vec::new() };
+        let known = Known { lost, doom: None, agreed: None, order: Vec::new(), is_cut_off: false };
         Casualties {
             any: AtomicBool::new(false),
             known: Mutex::new(known),
@@ -149,6 +151,15 @@ impl Casualties {
         self.lock().doom.get_or_insert(doom);
         self.any.store(true, Ordering::Release);
         self.news.notify_all();
+    }
+
+    /// The launcher's host does not answer: not a rank is lost, but what joins this host to others. Said before the doom that follows.
+    pub fn cut_off(&self) {
+        self.lock().is_cut_off = true;
+    }
+
+    pub fn is_cut_off(&self) -> bool {
+        self.lock().is_cut_off
     }
 
     /// Waits until something is known against this rank or the world, or so long.

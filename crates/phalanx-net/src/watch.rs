@@ -417,6 +417,9 @@ impl Watching {
                 }
             }
             HubHost::Launcher => {
+                if cause == Cause::Unreachable {
+                    self.casualties.cut_off();
+                }
                 let why = format!("the launcher is gone ({cause})");
                 self.end_world(Doom::GaveUp { rank: self.me, why });
             }
