@@ -37,7 +37,7 @@ pub enum PsError {
     #[error("a server refused: {0}")]
     Refused(String),
     #[error(
-        "{bytes} bytes for tables on this host, but it has {available} free; use fewer rows, narrower ones, or more hosts"
+        "{bytes} bytes for tables on this host, but it has {available} for them; use fewer rows, narrower ones, or more hosts"
     )]
     Memory { bytes: u64, available: u64 },
     #[error("rank 0 offered tables that cannot be read: {0}")]

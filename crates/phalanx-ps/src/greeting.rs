@@ -21,7 +21,7 @@ const NAP_NS: i64 = 20_000_000;
 
 /// One line for each thing that must be equal on all ranks.
 pub fn words(specs: &[TableSpec], placement: &Placement, terms: TableTerms) -> String {
-    let TableTerms { consistency, step, collects } = terms;
+    let TableTerms { consistency, step, collects, .. } = terms;
     let per = if collects { "host" } else { "worker" };
     let mut lines =
         vec![format!("consistency and first step\t{consistency:?}, {step}, an office for each {per}")];

@@ -51,6 +51,7 @@ pub struct TablesOffer {
     consistency: Consistency,
     step: u64,
     collects: bool,
+    most_bytes: Option<u64>,
 }
 
 impl TablesOffer {
@@ -67,8 +68,8 @@ impl TablesOffer {
             spread: spec.spread,
             raw: spec.raw,
         };
-        let TableTerms { consistency, step, collects } = terms;
-        TablesOffer { tables: specs.iter().map(offered).collect(), consistency, step, collects }
+        let TableTerms { consistency, step, collects, most_bytes } = terms;
+        TablesOffer { tables: specs.iter().map(offered).collect(), consistency, step, collects, most_bytes }
     }
 
     pub fn specs(&self) -> Vec<TableSpec> {
@@ -89,7 +90,8 @@ impl TablesOffer {
     }
 
     pub fn terms(&self) -> TableTerms {
-        TableTerms { consistency: self.consistency, step: self.step, collects: self.collects }
+        let TablesOffer { consistency, step, collects, most_bytes, .. } = *self;
+        TableTerms { consistency, step, collects, most_bytes }
     }
 
     /// Tells every rank that only serves; rank 0 does.
@@ -190,7 +192,12 @@ mod tests {
             width: 3,
             ..testing::spec("words")
         };
-        let terms = TableTerms { consistency: Consistency::Bounded(3), step: 7, collects: false };
+        let terms = TableTerms {
+            consistency: Consistency::Bounded(3),
+            step: 7,
+            collects: false,
+            most_bytes: Some(1 << 40),
+        };
         let bytes = frame::encode(&TablesOffer::of(&[spec], terms)).unwrap();
         let mut decoder = frame::Decoder::new(MOST);
         decoder.feed(&bytes);

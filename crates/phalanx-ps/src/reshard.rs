@@ -6,6 +6,8 @@
 
 use crate::{
     error::PsError,
+    memory,
+    placement::Placement,
     spec::TableSpec,
     tables::{Consistency, TableTerms, Tables},
 };
@@ -16,6 +18,12 @@ struct Moved {
     part: u8,
     ids: Vec<u64>,
     rows: Vec<u8>,
+}
+
+/// A table in this many partitions, or as many as it has rows.
+fn cut(spec: &TableSpec, partitions: u32) -> TableSpec {
+    let most = u32::try_from(spec.height).unwrap_or(u32::MAX);
+    TableSpec { partitions: partitions.clamp(1, most), ..spec.clone() }
 }
 
 impl Tables {
@@ -63,14 +71,25 @@ impl Tables {
         (0..).zip(ages).try_for_each(|(table, age)| self.set_age(table, age))
     }
 
+    /// Whether the server of this rank could have its part of tables that are cut into this many partitions. A table that is cut anew on a
+    /// rank that cannot ends the tables, so workers ask each other first.
+    pub fn admits(&self, partitions: u32) -> Result<(), PsError> {
+        let Some(server) = self.line.seats.server_at(self.line.world.rank()) else { return Ok(()) };
+        let specs: Vec<TableSpec> = self.specs().iter().map(|spec| cut(spec, partitions)).collect();
+        let load = |placement: &Placement| placement.loads()[server as usize];
+        let (has, wanted) = (
+            load(&self.line.placement),
+            load(&Placement::greedy(&specs, self.line.seats.servers().len() as u32)),
+        );
+        // What it has is given back first.
+        let most = self.terms.most_bytes.map(|most| most.saturating_sub(has));
+        memory::check(wanted.saturating_sub(has), most)
+    }
+
     /// Opens tables that have ended as the goodbyes of workers said; false if they said nothing.
     pub(crate) fn reopen(&mut self) -> Result<bool, PsError> {
         let Some((step, partitions)) = self.line.recut.take() else { return Ok(false) };
-        let cut = |spec: &TableSpec| {
-            let most = u32::try_from(spec.height).unwrap_or(u32::MAX);
-            TableSpec { partitions: partitions.clamp(1, most), ..spec.clone() }
-        };
-        let specs = self.specs().iter().map(cut).collect();
+        let specs = self.specs().iter().map(|spec| cut(spec, partitions)).collect();
         *self = Tables::open_as(&self.line.world.clone(), specs, TableTerms { step, ..self.terms })?;
         Ok(true)
     }

@@ -115,8 +115,13 @@ impl Search {
         }
     }
 
+    /// The fastest of those that were tried.
+    pub fn best(&self) -> Option<u32> {
+        self.took.iter().min_by(|a, b| a.1.total_cmp(b.1)).map(|(&n, _)| n)
+    }
+
     fn end(&self) -> Next {
-        let best = self.took.iter().min_by(|a, b| a.1.total_cmp(b.1)).map_or(self.now, |(&n, _)| n);
+        let best = self.best().unwrap_or(self.now);
         if self.took.len() < 3 {
             return Next::Use(best);
         }

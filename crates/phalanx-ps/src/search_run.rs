@@ -16,12 +16,14 @@ pub struct SearchRun {
     n_steps: u64,
     seconds: f64,
     found: Option<u32>,
+    /// Whether it has gone back to the best that was tried.
+    is_back: bool,
 }
 
 impl SearchRun {
     /// Trials of `warm` steps and then `timed` ones that count.
     pub fn new(search: Search, warm: u64, timed: u64) -> SearchRun {
-        SearchRun { search, warm, timed: timed.max(1), n_steps: 0, seconds: 0.0, found: None }
+        SearchRun { search, warm, timed: timed.max(1), n_steps: 0, seconds: 0.0, found: None, is_back: false }
     }
 
     /// The partitions to begin with.
@@ -46,9 +48,30 @@ impl SearchRun {
         (self.n_steps >= self.warm + self.timed).then_some(self.seconds)
     }
 
-    /// What all workers needed together; gives the partitions to go on with.
+    /// A step of this trial failed: its seconds count no more, whatever the other steps take.
+    pub fn crash(&mut self) {
+        self.seconds = f64::INFINITY;
+    }
+
+    /// Some rank cannot have the partitions that the search wants: as if their trial had crashed. Gives others, at last the best that were
+    /// tried; `None` if even those cannot be, so that tables stay as they are.
+    pub fn refused(&mut self) -> Option<u32> {
+        if self.found.is_none() {
+            return Some(self.end(Trial::Crashed));
+        }
+        let best = self.search.best().filter(|_| !self.is_back)?;
+        self.is_back = true;
+        self.found = Some(best);
+        Some(best)
+    }
+
+    /// What all workers needed together; gives the partitions to go on with. Seconds that are not finite are those of a trial that crashed.
     pub fn end(&mut self, trial: Trial) -> u32 {
         (self.n_steps, self.seconds) = (0, 0.0);
+        let trial = match trial {
+            Trial::Took(seconds) if !seconds.is_finite() => Trial::Crashed,
+            trial => trial,
+        };
         match self.search.next(trial) {
             Next::Try(partitions) => partitions,
             Next::Use(partitions) => {
@@ -82,5 +105,25 @@ mod tests {
         }
         assert_eq!((tried, now), (vec![4, 8, 16, 32, 64, 2], 40));
         assert_eq!(run.step(1.0), None, "it is over");
+    }
+
+    #[test]
+    fn trials_that_crash_or_are_refused_lead_to_the_best_that_went_well() {
+        let mut run = SearchRun::new(Search::new(4, 1, 64), 0, 2);
+        run.crash();
+        assert_eq!(run.step(1.0), None);
+        let crashed = run.step(1.0).expect("it has two steps");
+        assert!(crashed.is_infinite());
+        assert_eq!(run.end(Trial::Took(crashed)), 8, "the first that crashes is doubled");
+        let took = |run: &mut SearchRun, seconds: f64| {
+            assert_eq!(run.step(seconds), None);
+            run.step(seconds).map(|all| run.end(Trial::Took(all))).expect("it has two steps")
+        };
+        assert_eq!(took(&mut run, 3.0), 16);
+        assert_eq!(took(&mut run, 2.0), 32);
+        let refused = run.refused().expect("some went well");
+        assert_eq!((refused, run.found()), (16, Some(16)), "two samples: the better one");
+        assert_eq!(run.refused(), Some(16));
+        assert_eq!((run.refused(), run.found()), (None, Some(16)), "tables stay as they are");
     }
 }

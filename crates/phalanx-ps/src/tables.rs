@@ -41,11 +41,13 @@ pub struct TableTerms {
     pub step: u64,
     /// Whether the office of a host collects what its workers want and give. Otherwise each worker asks servers by itself.
     pub collects: bool,
+    /// The most bytes that a server may hold; otherwise what its machine has free.
+    pub most_bytes: Option<u64>,
 }
 
 impl Default for TableTerms {
     fn default() -> TableTerms {
-        TableTerms { consistency: Consistency::Sync, step: 0, collects: true }
+        TableTerms { consistency: Consistency::Sync, step: 0, collects: true, most_bytes: None }
     }
 }
 
@@ -77,12 +79,12 @@ impl Tables {
         consistency: Consistency,
         step: u64,
     ) -> Result<Tables, PsError> {
-        Tables::open_as(world, specs, TableTerms { consistency, step, collects: true })
+        Tables::open_as(world, specs, TableTerms { consistency, step, ..TableTerms::default() })
     }
 
     /// The same on other terms.
     pub fn open_as(world: &Arc<World>, specs: Vec<TableSpec>, terms: TableTerms) -> Result<Tables, PsError> {
-        let TableTerms { consistency, step, collects } = terms;
+        let TableTerms { consistency, step, collects, most_bytes } = terms;
         check(&specs, terms)?;
         let seats = match collects {
             true => Seats::of(world.workers(), world.servers()),
@@ -96,7 +98,8 @@ impl Tables {
         }
         let stream = world.next_tables();
         let (office, server) = (seats.office_at(me), seats.server_at(me));
-        let fits = server.map_or(Ok(()), |server| memory::check(placement.loads()[server as usize]));
+        let load = |server: u32| memory::check(placement.loads()[server as usize], most_bytes);
+        let fits = server.map_or(Ok(()), load);
         let mine = greeting::words(&specs, &placement, terms);
         // Links that a failure left open would be taken for those of the next tables.
         let failed = Undone { world, stream };

@@ -12,8 +12,8 @@ use phalanx_core::{
 };
 use phalanx_net::World;
 use phalanx_ps::{
-    Consistency, PsError, RowReduction, Search, SearchRun, Spread, TableClip, TableRule, TableSpec,
-    TableTerms, TableUpdate, Tables, TablesOffer, Trial,
+    Consistency, PsError, RowReduction, Search, SearchRun, Spread, TableClip, TableCounters, TableRule,
+    TableSpec, TableTerms, TableUpdate, Tables, TablesOffer, Trial,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
@@ -51,7 +51,7 @@ impl ServedTables {
             None => Consistency::Sync,
             Some(k) => u64::try_from(k).map_or(Consistency::Async, Consistency::Bounded),
         };
-        let terms = TableTerms { consistency, step: 0, collects };
+        let terms = TableTerms { consistency, collects, ..TableTerms::default() };
         let world: Arc<World> = state::engine(py)?.world().clone();
         let opened = gate::enter(py, "tables", move || {
             TablesOffer::of(&specs, terms).send(&world)?;
@@ -125,6 +125,11 @@ impl ServedTables {
         self.call(py, move |tables| tables.reshard(partitions))
     }
 
+    /// Why this rank could not have its part of that number of partitions, if it could not.
+    fn admits(&self, py: Python<'_>, partitions: u32) -> PyResult<Option<String>> {
+        self.call(py, move |tables| Ok(tables.admits(partitions).err().map(|why| why.to_string())))
+    }
+
     /// The step that the next push of a table is of.
     fn step(&self, py: Python<'_>, table: usize) -> PyResult<u64> {
         self.call(py, move |tables| Ok(tables.step(table)))
@@ -136,19 +141,8 @@ impl ServedTables {
     }
 
     /// Rows that workers of this host wanted and that were fetched, that they gave and that were sent; bytes out and in.
-    fn counters(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
-        self.call(py, |tables| {
-            let all = tables.counters();
-            let office = all.office;
-            Ok((
-                office.wanted_rows,
-                office.pulled_rows,
-                office.given_rows,
-                office.pushed_rows,
-                all.bytes_out,
-                all.bytes_in,
-            ))
-        })
+    fn counters(&self, py: Python<'_>) -> PyResult<Counted> {
+        self.call(py, |tables| Ok(counted(tables.counters())))
     }
 
     /// Says that this rank wants nothing more, and waits until nobody needs what it serves. Closing twice does nothing.
@@ -285,6 +279,21 @@ fn spec(described: Described) -> PyResult<TableSpec> {
     })
 }
 
+/// Counters by their names in Python.
+pub type Counted = BTreeMap<&'static str, u64>;
+
+pub fn counted(all: TableCounters) -> Counted {
+    let TableCounters { office, bytes_out, bytes_in } = all;
+    BTreeMap::from([
+        ("wanted_rows", office.wanted_rows),
+        ("pulled_rows", office.pulled_rows),
+        ("given_rows", office.given_rows),
+        ("pushed_rows", office.pushed_rows),
+        ("bytes_out", bytes_out),
+        ("bytes_in", bytes_in),
+    ])
+}
+
 /// A search for the number of partitions with which steps are fastest; it decides, Python times and cuts.
 #[derive(Debug)]
 #[pyclass(frozen, module = "phalanx._phalanx")]
@@ -319,6 +328,11 @@ impl PartitionSearch {
     /// What all workers needed; gives the partitions to go on with.
     fn end(&self, seconds: f64) -> u32 {
         self.lock().end(Trial::Took(seconds))
+    }
+
+    /// A rank has not admitted what `end` or this gave: the partitions instead, or none if tables stay as they are.
+    fn refused(&self) -> Option<u32> {
+        self.lock().refused()
     }
 }
 

@@ -11,6 +11,7 @@ mod packed;
 mod parallax;
 mod parallax_auto;
 mod parallax_faults;
+mod parallax_search;
 #[path = "../examples/material/plot.rs"]
 mod plot;
 mod processes;

@@ -1,17 +1,17 @@
 //! Programs whose variables are on servers, reduced, or both: what worlds of ranks learn, and what crosses between hosts.
 
-use crate::worlds::{engines, with_servers};
+use crate::worlds::engines;
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Feed, Fetch, Init, Optimizer, ParallelExecutor, Program, Rule, Setup, Store,
     Tensor, graph::scale_rows, kernel::Stream, layers::EmbeddingOptions, op::Reduction,
 };
 use phalanx_train::parallax::{
-    AllotmentStrategy, Lodging, ParallaxConfig, ParallaxError, ParallaxRun, parallel_run, parallel_serve,
+    AllotmentStrategy, Lodging, ParallaxConfig, ParallaxError, ParallaxRun, parallel_run,
 };
 use std::collections::BTreeMap;
 
-const ROWS: u64 = 24;
+pub const ROWS: u64 = 24;
 /// Divisible by the ranks and replicas of every world here.
 const SAMPLES: usize = 24;
 pub const STEPS: u64 = 20;
@@ -338,86 +338,6 @@ fn workers_that_ask_servers_by_themselves_learn_the_same() {
             assert!(values.iter().zip(&wanted).all(|(got, wanted)| difference(got, wanted) < 1e-6));
             assert_eq!(office.given_rows, office.pushed_rows, "nothing is merged on the way");
         }
-    }
-}
-
-#[test]
-fn a_search_begins_with_the_partitions_of_the_tables_and_small_dense_ones_do_not_end_it() {
-    let hosts = [0, 1];
-    let config = ParallaxConfig { search: Some((1, 1, 1)), ..config(AllotmentStrategy::Ps) };
-    let got = engines(&hosts, |engine| {
-        parallel_run(&program(Rule::Sgd), "loss", &engine, &config, |run, seat| {
-            let first = run.explain().unwrap();
-            train(run, 0..40, seat.worker_id, seat.num_workers);
-            (first, run.found_partitions(), run.explain().unwrap())
-        })
-        .unwrap()
-    });
-    for (first, found, last) in got {
-        assert!(first.contains("table table: 24 x 4 f32, 2 partitions"), "hosts and not the least: {first}");
-        let found = found.expect("it has ended");
-        assert!(last.contains(&format!("table table: 24 x 4 f32, {found} partitions")), "{last}");
-    }
-    let both = ParallaxConfig { partitions: Some(3), ..config };
-    engines(&[0], |engine| {
-        let refused = ParallaxRun::new(&program(Rule::Sgd), "loss", &engine, &both).unwrap_err();
-        assert!(matches!(refused, ParallaxError::SearchFrom(3)), "{refused}");
-    });
-}
-
-#[test]
-fn a_search_ends_and_training_goes_on_with_what_it_found() {
-    let hosts = [0, 1];
-    let config =
-        ParallaxConfig { search: Some((1, 2, 3)), average_sparse: true, ..config(AllotmentStrategy::Hybrid) };
-    let got = engines(&hosts, |engine| {
-        parallel_run(&program(Rule::Sgd), "loss", &engine, &config, |run, seat| {
-            // Powers of two up to 24 rows, then below: never more than this many trials of 5 steps.
-            for from in (0..60).step_by(5) {
-                train(run, from..from + 5, seat.worker_id, seat.num_workers);
-            }
-            (run.found_partitions(), run.value("table").unwrap().to_f64())
-        })
-        .unwrap()
-    });
-    let found = got[0].0.expect("it has ended");
-    assert!((1..=ROWS as u32).contains(&found));
-    assert_eq!(got[0], got[1]);
-    // The same without a search: partitions change no bit.
-    let plain = ParallaxConfig { search: None, ..config };
-    let wanted = engines(&hosts, |engine| {
-        parallel_run(&program(Rule::Sgd), "loss", &engine, &plain, |run, seat| {
-            train(run, 0..60, seat.worker_id, seat.num_workers);
-            run.value("table").unwrap().to_f64()
-        })
-        .unwrap()
-    });
-    assert_eq!(wanted[0], got[0].1, "PART-1: bits do not depend on partitions");
-}
-
-/// Ranks that only serve go on when the search cuts tables anew, to its end.
-#[test]
-fn a_search_ends_where_ranks_only_serve() {
-    let config =
-        ParallaxConfig { search: Some((1, 1, 2)), average_sparse: true, ..config(AllotmentStrategy::Hybrid) };
-    let learned = |search, servers| {
-        let config = ParallaxConfig { search, ..config.clone() };
-        let worker = |engine| {
-            parallel_run(&program(Rule::Sgd), "loss", &engine, &config, |run, seat| {
-                train(run, 0..40, seat.worker_id, seat.num_workers);
-                (run.found_partitions(), run.value("table").unwrap().bytes().to_vec())
-            })
-            .unwrap()
-        };
-        let serve = |world: &_| parallel_serve(&program(Rule::Sgd), world, &config).unwrap();
-        with_servers(&[0, 0, 1], servers, worker, serve)
-    };
-    let plain = learned(None, 0);
-    for servers in [1, 2] {
-        let got = learned(config.search, servers);
-        let found = got[0].0.expect("it has ended");
-        assert!((1..=ROWS as u32).contains(&found));
-        assert!(got.iter().all(|(other, table)| *other == Some(found) && *table == plain[0].1), "PART-1");
     }
 }
 

@@ -24,7 +24,6 @@ from phalanx.parallax.config import ParallaxConfig, _wire_name
 from phalanx.parallax.session import GLOBAL_STEP, TRAIN_OP
 
 _KEEP = 1_000_000
-_COUNTED = ("wanted_rows", "pulled_rows", "given_rows", "pushed_rows", "bytes_out", "bytes_in")
 
 
 class GraphTrained:
@@ -38,10 +37,10 @@ class GraphTrained:
         self.strategy, self._why = _strategy(plain, config, self._in_step)
         self._searches = False
         opened = self._opened(config, sync)
-        made = TablesSession if self._in_step else ApartSession
-        ckpt = config.ckpt_config
-        self._session: TablesSession | ApartSession = made(
-            opened, program, config.sess_config, ckpt.ckpt_dir, _hooks(config) if self._in_step else []
+        self._session: TablesSession | ApartSession = (
+            TablesSession(opened, program, config.sess_config, config.ckpt_config.ckpt_dir, _hooks(config))
+            if self._in_step
+            else ApartSession(opened, program, config.sess_config)
         )
         self._tables: _phalanx.GraphTables = self._session.tables
         self._on_servers = {name for name, *_ in self._tables.names()}
@@ -111,7 +110,11 @@ class GraphTrained:
             return {}
         computed = [name for name in wanted if name not in self._on_servers]
         begin = time.monotonic()
-        out = self._session.run(computed, feed_dict=feeds[0])
+        try:
+            out = self._session.run(computed, feed_dict=feeds[0])
+        except BaseException:
+            self._tables.crash_trial()
+            raise
         values = dict(zip(computed, out, strict=True))
         for name in wanted:
             if name in self._on_servers:
@@ -125,10 +128,14 @@ class GraphTrained:
         own = self._tables.timed(seconds) if self._searches else None
         if own is None:
             return
-        every = exchanged("parallax.trial", own, None, "a trial of partitions")
-        found, is_found = self._tables.end_trial(sum(every))
-        _search.tell(found, is_found)
-        self._searches = not is_found
+
+        def gather(number: float) -> list[float]:
+            return exchanged("parallax.trial", number, None, "a trial of partitions")
+
+        wanted = self._tables.end_trial(sum(gather(own)))
+        cut = _search.settle(wanted, self._tables.refused_trial, self._tables, gather)
+        self._searches = self._tables.found is None
+        _search.tell(cut, not self._searches)
 
     def call(self, fn: Callable[..., Any], feeds: list[dict[str, Any]]) -> Any:
         """A program has its step."""
@@ -145,7 +152,7 @@ class GraphTrained:
         engine = {f"allreduce_{name}": n for name, n in _world.counters().items() if name in ("operations", "bytes")}
         if not self._on_servers:
             return engine
-        return {**engine, **dict(zip(_COUNTED, self._tables.counters(), strict=True))}
+        return {**engine, **self._tables.counters()}
 
     def close(self) -> None:
         """Ends it in order; what servers have learned is in the scope then."""

@@ -24,9 +24,24 @@ Opens = Callable[[], _phalanx.GraphTables]
 class TablesExecutor(ParallelExecutor):
     """Runs a program whose tables are on servers."""
 
-    def __init__(self, tables: _phalanx.GraphTables, **arguments: Any) -> None:
+    def __init__(
+        self,
+        tables: _phalanx.GraphTables,
+        program: Program,
+        loss: Variable | str,
+        exec_strategy: ExecutionStrategy | None,
+        build_strategy: BuildStrategy | None,
+        scope: Scope,
+    ) -> None:
         self._tables = tables
-        super().__init__(**arguments)
+        super().__init__(
+            loss_name=loss,
+            main_program=program,
+            exec_strategy=exec_strategy,
+            build_strategy=build_strategy,
+            scope=scope,
+            devices=1,
+        )
 
 
 class TablesSession(DistributedSession):
@@ -52,15 +67,7 @@ class TablesSession(DistributedSession):
 
     def _executor(self, loss: Variable | str, made: Scaffold, config: ExecutionStrategy | None) -> ParallelExecutor:
         self.tables = self._opens()
-        return TablesExecutor(
-            self.tables,
-            loss_name=loss,
-            main_program=self._program,
-            exec_strategy=config,
-            build_strategy=made.build_strategy,
-            scope=self._scope,
-            devices=made.devices,
-        )
+        return TablesExecutor(self.tables, self._program, loss, config, made.build_strategy, self._scope)
 
     def _restore(self, resumes: bool) -> int:
         step = super()._restore(resumes)
@@ -86,15 +93,7 @@ class TablesSession(DistributedSession):
 class ApartSession:
     """Steps of a worker that does not wait for others: everything that it learns is on servers."""
 
-    def __init__(
-        self,
-        opens: Opens,
-        program: Program | CompiledProgram,
-        config: ExecutionStrategy | None,
-        checkpoint_dir: str | PathLike[str] | None,
-        hooks: Sequence[SessionRunHook],
-    ) -> None:
-        assert checkpoint_dir is None and not hooks, "they were refused"
+    def __init__(self, opens: Opens, program: Program | CompiledProgram, config: ExecutionStrategy | None) -> None:
         plain = program._program if isinstance(program, CompiledProgram) else program
         loss = _loss_of(plain)
         if loss is None:
@@ -102,15 +101,7 @@ class ApartSession:
         self._scope = global_scope()
         initialise(self._scope, plain, default_startup_program())
         self.tables = opens()
-        self._exe = TablesExecutor(
-            self.tables,
-            loss_name=loss,
-            main_program=plain,
-            exec_strategy=config,
-            build_strategy=_build_of(program),
-            scope=self._scope,
-            devices=1,
-        )
+        self._exe = TablesExecutor(self.tables, plain, loss, config, _build_of(program), self._scope)
         self.global_step, self._is_closed = 0, False
         place(self.tables, self._scope)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from phalanx import _phalanx, _world
 from phalanx.parallax import partitions
@@ -31,10 +32,38 @@ def is_wanted(config: ParallaxConfig, sync: bool, has_tables: bool) -> bool:
     return False
 
 
-def tell(partitions: int, is_found: bool) -> None:
+def tell(partitions: int | None, is_found: bool) -> None:
     """Worker 0 says what comes next."""
-    if _world.rank() == 0:
+    if _world.rank() == 0 and partitions is None:
+        log.warning("search_partitions ends: no number that was tried can be had; partitions stay as they are")
+    elif _world.rank() == 0:
         log.info("search_partitions: %s %d partitions", "found" if is_found else "tries", partitions)
+
+
+class Cuttable(Protocol):
+    """Tables that can be cut anew."""
+
+    def admits(self, partitions: int) -> str | None:
+        """Why this rank cannot have its part of that number of partitions, if it cannot."""
+
+    def reshard(self, partitions: int) -> None:
+        """Cuts them."""
+
+
+Gather = Callable[[float], Sequence[float]]
+
+
+def settle(wanted: int | None, refused: Callable[[], int | None], tables: Cuttable, gather: Gather) -> int | None:
+    """Cuts tables into as many partitions as a trial wants if all workers can have them, or as `refused` says; tells how many."""
+    while wanted is not None:
+        why = tables.admits(wanted)
+        if why is not None:
+            log.info("search_partitions: %d partitions are not tried: %s", wanted, why)
+        if not any(gather(0.0 if why is None else 1.0)):
+            tables.reshard(wanted)
+            return wanted
+        wanted = refused()
+    return None
 
 
 class PartitionSearch:
@@ -51,7 +80,7 @@ class PartitionSearch:
             return None
         return PartitionSearch(partitions.wanted() or 1, min(heights), _world.cross_size())
 
-    def step(self, seconds: float, gather: Callable[[float], Sequence[float]], reshard: Callable[[int], None]) -> None:
+    def step(self, seconds: float, gather: Gather, tables: Cuttable) -> None:
         """A step took this long; at the end of a trial all workers decide what comes next. A worker that has joined gives no number."""
         own = None if self._core is None else self._core.step(seconds)
         if own is None or self._core is None:
@@ -62,10 +91,9 @@ class PartitionSearch:
             if _world.rank() == 0:
                 log.warning("search_partitions ends without a number: a worker has joined; partitions stay as they are")
             return
-        wanted = self._core.end(sum(every))
-        reshard(wanted)
-        tell(wanted, self._core.found is not None)
-        if self._core.found is not None:
+        core = self._core
+        tell(settle(core.end(sum(every)), core.refused, tables, gather), core.found is not None)
+        if core.found is not None:
             self._core = None
 
 

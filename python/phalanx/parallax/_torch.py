@@ -184,7 +184,7 @@ class TorchTrained:
             made = step()
             self._step += 1
         if self._search is not None and self._tables is not None:
-            self._search.step(time.monotonic() - begin, _of_all, self._tables.reshard)
+            self._search.step(time.monotonic() - begin, _of_all, self._tables)
         return made
 
     def _trains(self, feed: dict[str, Any]) -> dict[str, Any]:

@@ -60,8 +60,7 @@ class ServedTables:
 
     def counters(self) -> dict[str, int]:
         """What ranks of this host wanted and gave, and what of it left the host. Zeros on ranks that do not collect it."""
-        keys = ["wanted_rows", "pulled_rows", "given_rows", "pushed_rows", "bytes_out", "bytes_in"]
-        return dict(zip(keys, self._core.counters(), strict=True))
+        return self._core.counters()
 
     def state_dict(self) -> dict[str, Any]:
         """The states that the rules keep on the servers (momentum, sums of squares), and the steps that each rule has counted.
@@ -102,6 +101,10 @@ class ServedTables:
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions < 1 << 32:
             raise ValueError(f"partitions must be a whole number from 1, not {partitions!r}")
         self._core.reshard(partitions)
+
+    def admits(self, partitions: int) -> str | None:
+        """Why this rank could not have its part of that number of partitions, if it could not."""
+        return self._core.admits(partitions)
 
     def close(self) -> None:
         """Ends the service; every rank calls it. :func:`shutdown` and the end of the process do, too."""

@@ -6,7 +6,10 @@ use super::{
     store::{GraphStore, lock},
     tensor::{Given, give},
 };
-use crate::{gate, state, tables::of_tables};
+use crate::{
+    gate, state,
+    tables::{Counted, counted, of_tables},
+};
 use phalanx_core::{DType, Rank};
 use phalanx_graph::{Program, RunError, Store, Tensor, exec::Served};
 use phalanx_net::World;
@@ -177,17 +180,8 @@ impl GraphTables {
     }
 
     /// Rows that workers of this host wanted and that were fetched, that they gave and that were sent; bytes out and in.
-    fn counters(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
-        let all = self.call(py, |served| served.counters())?;
-        let office = all.office;
-        Ok((
-            office.wanted_rows,
-            office.pulled_rows,
-            office.given_rows,
-            office.pushed_rows,
-            all.bytes_out,
-            all.bytes_in,
-        ))
+    fn counters(&self, py: Python<'_>) -> PyResult<Counted> {
+        self.call(py, |served| served.counters()).map(counted)
     }
 
     /// A step took this long. At the end of a trial: its seconds, which all ranks bring together for `end_trial`.
@@ -195,12 +189,35 @@ impl GraphTables {
         self.lock().timed(seconds)
     }
 
-    /// Cuts the tables for the next trial; gives the partitions, and whether they were found.
-    fn end_trial(&self, py: Python<'_>, seconds: f64) -> PyResult<(u32, bool)> {
-        self.call(py, move |served| {
-            let partitions = served.end_trial(seconds)?;
-            Ok((partitions, served.found_partitions().is_some()))
-        })
+    /// A step failed: its trial has crashed.
+    fn crash_trial(&self) {
+        self.lock().crash_trial();
+    }
+
+    /// Into how many partitions tables should be cut next, if all ranks admit it.
+    fn end_trial(&self, py: Python<'_>, seconds: f64) -> PyResult<u32> {
+        self.call(py, move |served| served.end_trial(seconds))
+    }
+
+    /// Why this rank could not have its part of that number of partitions, if it could not.
+    fn admits(&self, py: Python<'_>, partitions: u32) -> PyResult<Option<String>> {
+        self.call(py, move |served| Ok(served.admits(partitions).err().map(|why| why.to_string())))
+    }
+
+    /// A rank has not admitted what `end_trial` or this gave: the partitions instead, or none if tables stay as they are.
+    fn refused_trial(&self) -> Option<u32> {
+        self.lock().refused_trial()
+    }
+
+    /// Cuts the tables anew; every rank calls it between the same steps.
+    fn reshard(&self, py: Python<'_>, partitions: u32) -> PyResult<()> {
+        self.call(py, move |served| served.reshard(partitions))
+    }
+
+    /// The number that a search has found.
+    #[getter]
+    fn found(&self) -> Option<u32> {
+        self.lock().found_partitions()
     }
 
     /// Says that this rank wants nothing more, and waits until no rank needs what it serves. Closing twice does nothing.

@@ -102,6 +102,11 @@ impl TableClient {
         self.ask(move |tables| tables.reshard(partitions))
     }
 
+    /// Whether this process could have its part of that number of partitions.
+    pub fn admits(&self, partitions: u32) -> Result<(), PsError> {
+        self.ask(move |tables| Ok(tables.admits(partitions)))?
+    }
+
     pub fn counters(&self) -> Result<TableCounters, PsError> {
         self.ask(|tables| Ok(tables.counters()))
     }

@@ -149,7 +149,7 @@ fn mean(ranks: &Ranks, own: f64) -> Result<f64, ParallaxError> {
 }
 
 /// Waits for an exchange; the engine ends it at the latest when its time is over.
-fn exchanged(ranks: &Ranks, name: &str, offer: Offer) -> Result<Vec<Data>, CollectiveError> {
+pub(super) fn exchanged(ranks: &Ranks, name: &str, offer: Offer) -> Result<Vec<Data>, CollectiveError> {
     let (told, all) = sync_channel(1);
     let done = Box::new(move |back| {
         // Who waits below has not gone.
@@ -159,6 +159,6 @@ fn exchanged(ranks: &Ranks, name: &str, offer: Offer) -> Result<Vec<Data>, Colle
     all.recv().unwrap_or_else(|_| Err(lost()))
 }
 
-fn lost() -> CollectiveError {
+pub(super) fn lost() -> CollectiveError {
     CollectiveError::Failed { call: "an exchange of workers".into(), why: "the engine has ended".into() }
 }

@@ -2,6 +2,7 @@
 //! - PARALLAX-1: every strategy learns the same from the same samples, up to the order of sums.
 
 use super::{
+    measure::{exchanged, lost},
     place::{AllotError, Allotment, AllotmentStrategy, FirstRows, Lodging},
     served::{Prepared, ServedProgram, prepared},
 };
@@ -15,11 +16,7 @@ use phalanx_graph::{
 };
 use phalanx_net::World;
 use phalanx_ps::{PsError, TableCounters, Tables};
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, mpsc::sync_channel},
-    time::Instant,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 /// How a program is trained.
 #[derive(Clone, Debug)]
@@ -40,6 +37,8 @@ pub struct ParallaxConfig {
     /// Looks for the best number of partitions while it trains, from this number on: the steps of a trial that warm up, and
     /// those that count.
     pub search: Option<(u32, u64, u64)>,
+    /// The most bytes that a server may hold; otherwise what its machine has free.
+    pub server_bytes: Option<u64>,
     /// One of a host's workers collects what all of them want and give; otherwise each asks servers by itself.
     pub local_aggregation: bool,
     /// A row that a worker touches several times in a step travels once; otherwise as often, and servers add it up.
@@ -64,6 +63,7 @@ impl Default for ParallaxConfig {
             wire: None,
             partitions: None,
             search: None,
+            server_bytes: None,
             local_aggregation: true,
             merge_rows: true,
             replicas: 1,
@@ -182,7 +182,9 @@ impl ParallaxRun {
         fetch: &[Fetch<'_>],
     ) -> Result<Vec<Fetched>, ParallaxError> {
         let begin = Instant::now();
-        let fetched = self.executor.run(&mut self.store, feeds, fetch)?;
+        let ran = self.executor.run(&mut self.store, feeds, fetch);
+        // A step that fails does so on all workers.
+        let fetched = ran.inspect_err(|_| self.tables.crash_trial())?;
         self.tune(begin.elapsed().as_secs_f64())?;
         Ok(fetched)
     }
@@ -199,16 +201,23 @@ impl ParallaxRun {
 
     fn tune(&mut self, seconds: f64) -> Result<(), ParallaxError> {
         let Some(own) = self.tables.timed(seconds) else { return Ok(()) };
-        let (told, all) = sync_channel(1);
-        let done = Box::new(move |back| {
-            // Who waits below has not gone.
-            let _ = told.send(back);
-        });
-        self.ranks.start("parallax: seconds of a trial", Offer::Sum(Data::F64(vec![own])), done);
-        let lost = || CollectiveError::Failed { call: "a trial".into(), why: "the engine has ended".into() };
-        let sums = all.recv().unwrap_or_else(|_| Err(lost()))?;
+        let offer = Offer::Sum(Data::F64(vec![own]));
+        let sums = exchanged(&self.ranks, "parallax: seconds of a trial", offer)?;
         let [Data::F64(seconds)] = &sums[..] else { return Err(lost().into()) };
-        self.tables.end_trial(seconds[0]).map(drop)
+        let mut wanted = Some(self.tables.end_trial(seconds[0])?);
+        while let Some(partitions) = wanted {
+            let admitted = self.tables.admits(partitions);
+            if let Err(why) = &admitted {
+                tracing::info!(partitions, %why, "a number of partitions is not tried");
+            }
+            let offer = Offer::Sum(Data::F64(vec![f64::from(u8::from(admitted.is_err()))]));
+            let sums = exchanged(&self.ranks, "parallax: whether partitions are admitted", offer)?;
+            if sums == [Data::F64(vec![0.0])] {
+                return self.reshard(partitions);
+            }
+            wanted = self.tables.refused_trial();
+        }
+        Ok(())
     }
 
     /// How many steps the rule of a variable on servers has counted.

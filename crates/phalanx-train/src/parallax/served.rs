@@ -104,12 +104,30 @@ impl ServedProgram {
         self.search.as_mut().and_then(|search| search.step(seconds))
     }
 
-    /// What all workers needed for a trial: cuts the tables for the next one, and says into how many partitions.
+    /// A step failed, and nobody has learned from it: the trial that it was part of has crashed.
+    pub fn crash_trial(&mut self) {
+        if let Some(search) = &mut self.search {
+            search.crash();
+        }
+    }
+
+    /// What all workers needed for a trial: into how many partitions the tables should be cut next, if all workers admit that. Seconds that
+    /// are not finite are those of a trial that crashed.
     pub fn end_trial(&mut self, seconds: f64) -> Result<u32, ParallaxError> {
-        let search = self.search.as_mut().ok_or(ParallaxError::Search)?;
-        let partitions = search.end(Trial::Took(seconds));
-        self.reshard(partitions)?;
-        Ok(partitions)
+        Ok(self.search.as_mut().ok_or(ParallaxError::Search)?.end(Trial::Took(seconds)))
+    }
+
+    /// Whether this process could have its part of that number of partitions. Before tables are cut, workers ask each other.
+    pub fn admits(&self, partitions: u32) -> Result<(), ParallaxError> {
+        match &self.client {
+            Some(client) => Ok(client.admits(partitions)?),
+            None => Ok(()),
+        }
+    }
+
+    /// A worker has not admitted what a trial wanted: how many partitions instead, or none if tables stay as they are.
+    pub fn refused_trial(&mut self) -> Option<u32> {
+        self.search.as_mut()?.refused()
     }
 
     /// The number of partitions that a search has found, once it has.
@@ -234,7 +252,12 @@ pub(super) fn prepared(
         ..spec_of(var, config.seed, partitions, config.wire)
     };
     let specs = allotment.served().map(spec).collect();
-    let terms = TableTerms { consistency, step: 0, collects: config.local_aggregation };
+    let terms = TableTerms {
+        consistency,
+        step: 0,
+        collects: config.local_aggregation,
+        most_bytes: config.server_bytes,
+    };
     Ok(Prepared { allotment, specs, terms, search })
 }
 
