@@ -31,13 +31,13 @@ class RankError(AssertionError):
 class Ranks:
     """Processes that wait for functions to run."""
 
-    def __init__(self, n: int, env: dict[str, str] | None = None) -> None:
+    def __init__(self, n: int, env: dict[str, str] | None = None, hosts: str | None = None) -> None:
         self.n = n
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-test-")
         address = os.path.join(self._folder.name, "s")
         listener = Listener(address, "AF_UNIX", backlog=n)
         listener._listener._socket.settimeout(DEADLINE_S)  # type: ignore[attr-defined]
-        self.launcher = launch(n, [sys.executable, str(WORKER), address], env=env or {})
+        self.launcher = launch(n, [sys.executable, str(WORKER), address], env=env or {}, hosts=hosts)
         connections = [listener.accept() for _ in range(n)]
         listener.close()
         by_rank = {connection.recv(): connection for connection in connections}
@@ -90,11 +90,13 @@ class Ranks:
 
 
 def launch(n: int, command: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """The launcher, running this command on this number of ranks."""
+    """The launcher, running this command on this number of ranks; ``hosts`` are names with slots, all of this machine."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PHALANX_", "HOROVOD_"))}
     env["OMP_NUM_THREADS"] = "1"
     env.update(options.pop("env", {}))
-    words = [sys.executable, "-m", "phalanx", "run", "-np", str(n), "--", *command]
+    hosts = options.pop("hosts", None)
+    where = [] if hosts is None else ["-H", hosts, "--rsh", "env PHALANX_HOST_ID={host}"]
+    words = [sys.executable, "-m", "phalanx", "run", "-np", str(n), *where, "--", *command]
     return subprocess.Popen(words, env=env, **options)
 
 
@@ -107,14 +109,16 @@ def run_ranks(
     *args: Any,
     fresh: bool = False,
     env: dict[str, str] | None = None,
+    hosts: str | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> list[Any]:
     """What the function gives on each of `n` ranks. It stands in a test's file, outside of any other function.
 
-    `env` is for fresh ranks only.
+    `env` is for fresh ranks only. `hosts` makes ranks fresh: with `a:3,b:1` three share a host, and one has another.
     """
+    fresh = fresh or hosts is not None
     assert fresh or env is None
-    ranks = Ranks(n, env) if fresh else _pools.pop(n, None) or Ranks(n)
+    ranks = Ranks(n, env, hosts) if fresh else _pools.pop(n, None) or Ranks(n)
     try:
         results = ranks.call(function, args, deadline_s)
     except RankError:

@@ -108,9 +108,9 @@ def trained(rules: list[str]) -> list[tuple[str, str, bool, Values, str, dict[st
     return found
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_every_strategy_of_a_program_ends_where_one_process_ends(n: int) -> None:
-    for results in run_ranks(n, trained, ["sgd", "adagrad"]):
+@pytest.mark.parametrize(("n", "hosts"), [(1, None), (2, None), (4, None), (4, "a:3,b:1")])
+def test_every_strategy_of_a_program_ends_where_one_process_ends(n: int, hosts: str | None) -> None:
+    for results in run_ranks(n, trained, ["sgd", "adagrad"], hosts=hosts):
         for rule, option, average, values, told, counted in results:
             case = f"{rule} {option} average={average} on {n} ranks"
             wanted = serial(first_values(), rule, n, average)
@@ -122,6 +122,58 @@ def test_every_strategy_of_a_program_ends_where_one_process_ends(n: int) -> None
                 assert (f"{name} -> allreduce" in told) == (name not in on_servers), (case, told)
             assert ("pushed_rows" in counted) == bool(on_servers), case
             assert told.startswith(f"{'HYBRID' if option == 'None' else option}: "), told
+
+
+CANDIDATES = 5
+
+
+def shared(option: str) -> tuple[Values, str]:
+    """One table for the words of the samples and for candidates that all samples share."""
+    main, startup = graph.Program(), graph.Program()
+    with graph.unique_name.guard(), graph.program_guard(main, startup), graph.scope_guard(graph.Scope()):
+        x = graph.data("x", [None, 2], dtype="int64")
+        label = graph.data("label", [None, 1], dtype="int64")
+        candidates = graph.data("candidates", [CANDIDATES], dtype="int64")
+        attr = graph.ParamAttr(name="words")
+        seen = graph.layers.embedding(x, size=[WORDS, WIDTH], is_sparse=True, param_attr=attr)
+        other = graph.layers.embedding(candidates, size=[WORDS, WIDTH], is_sparse=True, param_attr=attr)
+        scores = graph.layers.matmul(graph.layers.reduce_sum(seen, dim=1), other, transpose_y=True)
+        loss = graph.layers.mean(graph.layers.softmax_with_cross_entropy(scores, label))
+        graph.optimizer.Adagrad(learning_rate=RATE, epsilon=1e-10).minimize(loss)
+        graph.Executor().run(startup)
+        scope = graph.global_scope()
+        scope["words"] = first_values()["words"]
+        config = parallax.Config(run_option=option, average_sparse=True)
+        session, n, worker, _ = parallax.parallel_run(main, parallax_config=config)
+        for step in range(STEPS):
+            words, labels, others = sampled(step)
+            feed = {"x": [words[worker::n]], "label": [labels[worker::n, None]], "candidates": [others]}
+            session.run("train_op", feed_dict=feed)
+        told = session.explain()
+        session.close()
+        return {"words": scope["words"]}, told
+
+
+def sampled(step: int) -> tuple[Any, Any, Any]:
+    dice = np.random.default_rng(step)
+    rows = dice.integers(0, WORDS, (SAMPLES, 2)), dice.integers(0, CANDIDATES, SAMPLES)
+    return *rows, dice.integers(0, WORDS, CANDIDATES)
+
+
+def test_a_table_of_words_and_candidates_learns_what_torch_learns() -> None:
+    torch = pytest.importorskip("torch")
+    words = torch.nn.Parameter(torch.from_numpy(first_values()["words"].astype("float64")))
+    optimizer = torch.optim.Adagrad([words], lr=RATE)
+    for step in range(STEPS):
+        seen, label, others = map(torch.from_numpy, sampled(step))
+        optimizer.zero_grad()
+        scores = words[seen].sum(1) @ words[others].T
+        torch.nn.functional.cross_entropy(scores, label).backward()
+        optimizer.step()
+    for n, option in ((1, "MPI"), (1, "HYBRID"), (2, "HYBRID"), (2, "PS")):
+        for values, told in run_ranks(n, shared, option):
+            assert np.abs(values["words"] - words.detach().numpy()).max() < 1e-6, (n, option)
+            assert ("words -> servers" in told) == (option != "MPI"), told
 
 
 def scopes() -> list[str]:
@@ -235,6 +287,37 @@ def test_a_search_for_partitions_of_a_program_changes_no_bit() -> None:
         assert all(np.array_equal(wanted[name], values[name]) for name in wanted)
         assert all(text.startswith("search_partitions: ") for text in said)
     assert any("found" in text for text in found[0][1]), found[0][1]
+
+
+def stumbled() -> tuple[Values, str]:
+    """A step of the first trial fails on both ranks; the search and the training go on."""
+    was, _search.TRIAL = _search.TRIAL, (1, 2)
+    try:
+        main, startup, _ = build("sgd")
+        with graph.program_guard(main, startup), graph.scope_guard(graph.Scope()):
+            scope = begun(main, startup)
+            config = parallax.Config(run_option="HYBRID", average_sparse=True, search_partitions=True)
+            session, n, worker, _ = parallax.parallel_run(main, parallax_config=config)
+            for step in range(40):
+                if step == 1:
+                    wrong = share(step, worker, n)
+                    wrong["x"] = [np.full_like(wrong["x"][0], WORDS if worker == 1 else 0)]
+                    assert str(WORDS) in says(lambda feed=wrong: session.run("train_op", feed_dict=feed))
+                session.run("train_op", feed_dict=share(step, worker, n))
+            assert session._trained._tables.found is not None
+            told = session.explain()
+            session.close()
+            return {name: scope[name] for name in ("words", "w")}, told
+    finally:
+        _search.TRIAL = was
+
+
+def test_a_step_that_fails_in_a_trial_ends_neither_the_search_nor_the_training() -> None:
+    plain = run_ranks(2, searched, (0, 0))
+    for (wanted, _, _), (values, told) in zip(plain, run_ranks(2, stumbled), strict=True):
+        assert all(np.array_equal(wanted[name], values[name]) for name in wanted)
+        # The first trial was of one partition.
+        assert "f32, 1 partitions" not in told, told
 
 
 def says(call: Callable[[], Any]) -> str:
