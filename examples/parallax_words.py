@@ -2,7 +2,10 @@
 
 python examples/parallax_words.py                                  # alone
 phalanx run -np 2 python examples/parallax_words.py                # two workers
+phalanx run -np 2 python examples/parallax_words.py --graph        # a static program instead of a model of torch
 python examples/parallax_words.py --resource-info hosts.txt        # starts itself on the hosts of a file
+
+Without servers the same models are torch_sparse_embedding.py and graph_words.py.
 """
 
 from __future__ import annotations
@@ -14,43 +17,136 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 
-import phalanx.torch as hvd
+import phalanx
 from phalanx import parallax
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "kjv.txt.gz"
 RARE = 0
 
 
-def read(path: Path, n_words: int) -> tuple[torch.Tensor, int]:
+def read(path: Path, n_words: int) -> tuple[np.ndarray, int]:
     """The text as numbers of its most frequent words; all others are one word."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         words = re.findall(r"[a-z']+", file.read().lower())
     number = {word: i + 1 for i, (word, _) in enumerate(Counter(words).most_common(n_words - 1))}
-    return torch.tensor([number.get(word, RARE) for word in words]), len(number) + 1
+    return np.array([number.get(word, RARE) for word in words]), len(number) + 1
 
 
-class Words(torch.nn.Module):
-    """Guesses a word from the few before it; what it returns can be fetched."""
+class Text:
+    """What is learned, what is unseen, and samples of both: a few words and the one that follows."""
 
-    def __init__(self, n_words: int, context: int, width: int) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(n_words, width, sparse=True)
-        self.hidden = torch.nn.Linear(context * width, width)
-        self.output = torch.nn.Linear(width, n_words)
+    def __init__(self, args: argparse.Namespace) -> None:
+        text, self.n_words = read(args.data, args.words)
+        held_out = len(text) // 50
+        self.context = args.context
+        self.train, self.unseen = text[:-held_out], text[-held_out:]
 
-    def forward(self, words: torch.Tensor, following: torch.Tensor) -> dict[str, torch.Tensor]:
-        scores = self.output(torch.tanh(self.hidden(self.embedding(words).flatten(1))))
-        return {"loss": F.cross_entropy(scores, following), "sum": F.cross_entropy(scores, following, reduction="sum")}
+    def samples(self, of: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return of[at[:, None] + np.arange(self.context)], of[at + self.context]
+
+
+def train(session: Any, n_steps: int, feed: Callable[[int], dict[str, Any]], loss: str) -> None:
+    """The steps of one worker."""
+    if phalanx.rank() == 0:
+        print(session.explain(), file=sys.stderr)
+    for step in range(1, n_steps + 1):
+        (now,), _ = session.run([loss, "train_op"], feed_dict=feed(step))
+        if phalanx.rank() == 0 and (step % 50 == 0 or step == n_steps):
+            print(f"step {step}: loss {now.item():.3f}", file=sys.stderr, flush=True)
+
+
+def with_torch(args: argparse.Namespace, text: Text, config: parallax.Config) -> float:
+    """Trains a module; gives the loss on unseen text."""
+    import torch
+    import torch.nn.functional as F
+
+    import phalanx.torch as hvd
+
+    class Words(torch.nn.Module):
+        """Guesses a word from the few before it; what it returns can be fetched."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(text.n_words, args.width, sparse=True)
+            self.hidden = torch.nn.Linear(args.context * args.width, args.width)
+            self.output = torch.nn.Linear(args.width, text.n_words)
+
+        def forward(self, words: torch.Tensor, following: torch.Tensor) -> dict[str, torch.Tensor]:
+            scores = self.output(torch.tanh(self.hidden(self.embedding(words).flatten(1))))
+            total = F.cross_entropy(scores, following, reduction="sum")
+            return {"loss": total / len(following), "sum": total}
+
+    def feed(of: np.ndarray, at: np.ndarray) -> dict[str, list[torch.Tensor]]:
+        words, following = text.samples(of, at)
+        return {"words": [torch.from_numpy(words)], "following": [torch.from_numpy(following)]}
+
+    def run(session: Any, n_steps: int, names: Any, n_workers: int, worker: int, n_replicas: int) -> float:
+        order = torch.Generator().manual_seed(2)
+
+        def batch(_: int) -> dict[str, list[torch.Tensor]]:
+            at = torch.randint(len(text.train) - args.context, (args.batch_size,), generator=order)
+            return feed(text.train, at.numpy()[worker::n_workers])
+
+        assert n_replicas == 1 and names["loss"] == ["replica_0/loss"]
+        train(session, n_steps, batch, "loss")
+        n = len(text.unseen) - args.context
+        at = torch.arange(n)[worker::n_workers]
+        total = sum(
+            session.run("sum", feed_dict=feed(text.unseen, some.numpy()))[0].double() for some in at.split(1024)
+        )
+        return hvd.allreduce(torch.as_tensor(total, dtype=torch.float64), op=hvd.Sum).item() / n
+
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    model = Words()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=args.lr)
+    loss: float = parallax.parallel_run((model, optimizer), run, args.resource_info, args.steps, parallax_config=config)
+    return loss
+
+
+def with_graph(args: argparse.Namespace, text: Text, config: parallax.Config) -> float:
+    """Trains a static program; gives the loss on some unseen text."""
+    from phalanx import graph
+
+    words = graph.data("words", [None, args.context], dtype="int64")
+    following = graph.data("following", [None, 1], dtype="int64")
+    x = graph.layers.embedding(words, size=[text.n_words, args.width], is_sparse=True, name="table")
+    x = graph.layers.fc(x, args.width, act="tanh")
+    scores = graph.layers.fc(x, text.n_words)
+    loss = graph.layers.mean(graph.layers.softmax_with_cross_entropy(scores, following))
+    program = graph.default_main_program()
+    test = program.clone(for_test=True)
+    graph.optimizer.Adagrad(args.lr).minimize(loss)
+    order = np.random.default_rng(2)
+
+    def fed(of: np.ndarray, at: np.ndarray) -> dict[str, np.ndarray]:
+        seen, next_word = text.samples(of, at)
+        return {"words": seen, "following": next_word[:, None]}
+
+    check = fed(text.unseen, order.integers(len(text.unseen) - args.context, size=1024))
+
+    def run(session: Any, n_steps: int, names: Any, n_workers: int, worker: int, n_replicas: int) -> None:
+        def batch(_: int) -> dict[str, list[np.ndarray]]:
+            at = order.integers(len(text.train) - args.context, size=args.batch_size)[worker::n_workers]
+            return {name: [value] for name, value in fed(text.train, at).items()}
+
+        assert n_replicas == 1 and len(names[loss.name]) == 1
+        train(session, n_steps, batch, loss.name)
+
+    parallax.parallel_run(program, run, args.resource_info, args.steps, parallax_config=config)
+    # The session is closed, and this worker has the whole table again.
+    return graph.Executor().run(test, feed=check, fetch_list=[loss.name])[0].item()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Trains a language model whose table is on servers.")
+    parser.add_argument("--graph", action="store_true", help="a static program instead of a model of torch")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=256, help="of all workers together")
     parser.add_argument("--words", type=int, default=12_000, help="size of the vocabulary")
@@ -63,45 +159,22 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
 
-    torch.manual_seed(1)
-    torch.set_num_threads(1)
-    text, n_words = read(args.data, args.words)
-    held_out = len(text) // 50
-    train, test = text[:-held_out], text[-held_out:]
-    windows = torch.arange(args.context)
-
-    def samples(of: torch.Tensor, at: torch.Tensor) -> dict[str, list[torch.Tensor]]:
-        return {"words": [of[at[:, None] + windows]], "following": [of[at + args.context]]}
-
-    model = Words(n_words, args.context, args.width)
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=args.lr)
+    text = Text(args)
     config = parallax.Config()
     config.run_option = args.run_option
     # As the other examples: each worker has its part of one batch.
     config.average_sparse = True
     if args.ckpt_dir is not None:
         config.ckpt_config = parallax.CheckPointConfig(args.ckpt_dir, save_ckpt_steps=100)
-
-    def run(session: Any, n_steps: int, names: Any, n_workers: int, worker: int, n_replicas: int) -> None:
-        began = time.monotonic()
-        order = torch.Generator().manual_seed(2)
-        if worker == 0:
-            print(session.explain(), file=sys.stderr)
-        for step in range(1, n_steps + 1):
-            batch = torch.randint(len(train) - args.context, (args.batch_size,), generator=order)[worker::n_workers]
-            assert n_replicas == 1 and names["loss"] == ["replica_0/loss"]
-            (loss,), _ = session.run(["loss", "train_op"], feed_dict=samples(train, batch))
-            if worker == 0 and (step % 50 == 0 or step == n_steps):
-                print(f"step {step}: loss {loss.item():.3f}", file=sys.stderr, flush=True)
-        at = torch.arange(len(test) - args.context)[worker::n_workers]
-        total = sum(session.run("sum", feed_dict=samples(test, some))[0].double() for some in at.split(1024))
-        total = hvd.allreduce(torch.as_tensor(total, dtype=torch.float64), op=hvd.Sum).item()
-        if worker == 0:
-            perplexity = math.exp(total / (len(test) - args.context))
-            seconds = time.monotonic() - began
-            print(f"perplexity {perplexity:.0f} of {n_words} words on unseen text; {n_workers} workers, {seconds:.1f} s", flush=True)
-
-    parallax.parallel_run((model, optimizer), run, args.resource_info, args.steps, parallax_config=config)
+    began = time.monotonic()
+    loss = (with_graph if args.graph else with_torch)(args, text, config)
+    if phalanx.rank() == 0:
+        seconds = time.monotonic() - began
+        print(
+            f"perplexity {math.exp(loss):.0f} of {text.n_words} words on unseen text; "
+            f"{phalanx.size()} workers, {seconds:.1f} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -4,20 +4,24 @@ use crate::{
     process::{Output, Shell},
     profile::Profile,
 };
-use std::{fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 const WORLDS: [u32; 2] = [1, 3];
 /// Packages whose examples are ranks.
 const COMMUNICATING: [&str; 2] = ["phalanx", "phalanx-train"];
 /// Examples that would train for long, and what makes them short.
-const SHORT: [(&str, &[&str]); 5] = [
+const SHORT: [(&str, &[&str]); 6] = [
     ("checkpoint_bench", &["-", "8", "1"]),
     ("lenet", &["--epochs", "1", "--batch", "48"]),
+    ("parallax_words", &["--steps", "60", "--words", "500"]),
     ("reduce_bench", &["1"]),
     ("session_bench", &["-", "2"]),
-    ("words", &["--steps", "20", "--words", "500"]),
+    ("words", &["--steps", "60", "--words", "500"]),
 ];
+
+/// Examples that train the same model, the second one as it was before the first: both end with the same perplexity.
+const TWINS: (&str, &str) = ("parallax_words", "words");
 
 /// Trained by two ranks, with an evaluator beside them.
 const EVALUATED: &str = "session_digits";
@@ -28,6 +32,7 @@ const ACCURACY: f64 = 97.0;
 /// Runs each example as this profile built it; output is shown only for those that fail. Returns how many did well and the names of those that did not.
 pub fn run(shell: &Shell, profile: Profile) -> Result<(u64, Vec<String>), String> {
     let (mut n_passed, mut failed) = (0, Vec::new());
+    let mut texts: BTreeMap<(String, u32), String> = BTreeMap::new();
     for (package, name) in list(&shell.root)? {
         if name == EVALUATED {
             let outcome = run_evaluated(shell, profile);
@@ -43,7 +48,15 @@ pub fn run(shell: &Shell, profile: Profile) -> Result<(u64, Vec<String>), String
                 0 => name.clone(),
                 n => format!("{name} (np={n})"),
             };
-            tell(&what, run_one(shell, profile, &name, n_ranks), &mut n_passed, &mut failed);
+            let outcome = run_one(shell, profile, &name, n_ranks).and_then(|text| {
+                texts.insert((name.clone(), n_ranks), text);
+                let of = |name: &str| texts.get(&(name.to_string(), n_ranks));
+                match (name == TWINS.1).then(|| of(TWINS.0).zip(of(TWINS.1))).flatten() {
+                    Some((new, old)) => check_twins(new, old),
+                    None => Ok(()),
+                }
+            });
+            tell(&what, outcome, &mut n_passed, &mut failed);
         }
     }
     Ok((n_passed, failed))
@@ -94,7 +107,20 @@ fn result(line: &str) -> Option<(u64, f64)> {
     Some((step.parse().ok()?, rest.split_once('%')?.0.parse().ok()?))
 }
 
-fn run_one(shell: &Shell, profile: Profile, name: &str, n_ranks: u32) -> Result<(), String> {
+/// The order of sums differs, nothing else.
+fn check_twins(new: &str, old: &str) -> Result<(), String> {
+    match (perplexity(new), perplexity(old)) {
+        (Some(a), Some(b)) if (a - b).abs() <= 0.01 * b => Ok(()),
+        (a, b) => Err(format!("{} ends with the perplexity {a:?}, {} with {b:?}", TWINS.0, TWINS.1)),
+    }
+}
+
+/// The last one that a text tells.
+fn perplexity(text: &str) -> Option<f64> {
+    text.rsplit_once("perplexity ")?.1.split_whitespace().next()?.parse().ok()
+}
+
+fn run_one(shell: &Shell, profile: Profile, name: &str, n_ranks: u32) -> Result<String, String> {
     let example = shell.built(profile, "examples").join(name);
     let mut command = match n_ranks {
         0 => shell.command(example),
@@ -107,7 +133,7 @@ fn run_one(shell: &Shell, profile: Profile, name: &str, n_ranks: u32) -> Result<
     if let Some((_, args)) = SHORT.iter().find(|(short, _)| *short == name) {
         command.args(*args);
     }
-    shell.must(&mut command, Output::Kept, RUN_LIMIT).map(drop)
+    shell.must(&mut command, Output::Kept, RUN_LIMIT).map(|done| done.text)
 }
 
 /// Package and name of every example, in order.
@@ -151,5 +177,17 @@ mod tests {
         let low: Vec<(u64, f64)> = SAVED.map(|step| (step, 97.0)).into();
         assert!(check_results(&text(&low)).unwrap_err().contains("more than 97"));
         assert!(check_results("").is_err());
+    }
+
+    #[test]
+    fn twins_that_learn_differently_are_told() {
+        let text = |n: u32| {
+            format!("step 50: perplexity 900 of\nstep 60: perplexity {n} of 500 words on unseen text, 1 s\n")
+        };
+        assert_eq!(check_twins(&text(201), &text(200)), Ok(()));
+        assert!(
+            check_twins(&text(240), &text(200)).unwrap_err().contains("Some(240.0), words with Some(200.0)")
+        );
+        assert!(check_twins("", &text(200)).is_err());
     }
 }
