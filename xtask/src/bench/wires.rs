@@ -2,6 +2,7 @@
 //! goes with the value.
 
 use crate::process::{Output, Shell};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::OsStr,
     fs,
@@ -140,6 +141,20 @@ impl<'a> Wires<'a> {
         command.args(["unshare", "--uts", "sh", "-c", "hostname \"$0\"; exec \"$@\"", name]).arg(program);
         command.env("HOME", &self.home).env("TMPDIR", &self.home);
         command
+    }
+
+    /// Ends what still runs on the hosts, and says how many processes that were.
+    pub fn clear(&self) -> Result<usize, String> {
+        let mut n_ended = 0;
+        for host in &self.hosts {
+            let mut command = self.shell.command("ip");
+            let pids = self.shell.must(command.args(["netns", "pids", host]), Output::Kept, SHORT)?.stdout;
+            for pid in pids.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)) {
+                // One that has ended by itself is gone, too.
+                n_ended += usize::from(kill_process(pid, Signal::KILL).is_ok());
+            }
+        }
+        Ok(n_ended)
     }
 
     /// What the interfaces of the hosts have sent so far.
