@@ -1,7 +1,8 @@
 //! Convolutions of images, as matrix products: with the image itself, moved (`taps`), or with its windows, unrolled
-//! (`windows`, `runs`). Filters that see one channel each have loops of their own (`depthwise`).
+//! (`windows`, `runs`). Filters that see one channel each have loops of their own (`depthwise`, `lanes`).
 
 mod depthwise;
+mod lanes;
 mod runs;
 mod taps;
 mod windows;
@@ -13,6 +14,7 @@ use crate::{
     kernel::{Call, Gemm, KernelError, Size, real},
 };
 use depthwise::Depthwise;
+use lanes::Lanes;
 use serde::{Deserialize, Serialize};
 use taps::Moved;
 use windows::Windows;
@@ -127,6 +129,7 @@ impl Operator for Conv2d {
         let geo = self.geometry(dims[0], dims[1]);
         in_bytes(element, |e| match Way::of(geo) {
             Way::Depthwise(each) => each.scratch(),
+            Way::Lanes(lanes) => lanes.scratch(),
             Way::Moved(moved) => moved.scratch(e),
             Way::Windows => Windows(geo).scratch(e),
         })
@@ -139,6 +142,7 @@ impl Operator for Conv2d {
             let scratch = call.workspace::<T>();
             match Way::of(geo) {
                 Way::Depthwise(each) => each.forward(x, f, y, scratch),
+                Way::Lanes(lanes) => lanes.forward(x, f, y, scratch),
                 Way::Moved(moved) => moved.forward(x, f, y, scratch),
                 Way::Windows => Windows(geo).forward(x, f, y, scratch),
             }
@@ -178,6 +182,7 @@ impl Operator for Conv2dInputGrad {
         let geo = Geometry { images: dims[1][0], ..self.conv.geometry(&self.shape.at(1), dims[0]) };
         in_bytes(element, |e| match Way::back(geo) {
             Way::Depthwise(each) => each.scratch(),
+            Way::Lanes(lanes) => lanes.scratch(),
             Way::Moved(moved) => moved.turned_scratch(e),
             Way::Windows => Windows(geo).scratch(e),
         })
@@ -190,6 +195,7 @@ impl Operator for Conv2dInputGrad {
             let scratch = call.workspace::<T>();
             match Way::back(geo) {
                 Way::Depthwise(each) => each.turned(dy, f, dx, scratch),
+                Way::Lanes(lanes) => lanes.input_grad(f, dy, dx, scratch),
                 Way::Moved(moved) => moved.turned(dy, f, dx, scratch),
                 Way::Windows => Windows(geo).input_grad(f, dy, dx, scratch),
             }
@@ -230,6 +236,7 @@ impl Operator for Conv2dFilterGrad {
         let geo = self.conv.geometry(dims[0], &self.shape.at(1));
         in_bytes(element, |e| match Way::of(geo) {
             Way::Depthwise(each) => each.scratch(),
+            Way::Lanes(lanes) => lanes.scratch(),
             Way::Moved(moved) => moved.filter_scratch(e),
             Way::Windows => Windows(geo).scratch(e),
         })
@@ -242,6 +249,7 @@ impl Operator for Conv2dFilterGrad {
             let scratch = call.workspace::<T>();
             match Way::of(geo) {
                 Way::Depthwise(each) => each.filter_grad(x, dy, df, scratch),
+                Way::Lanes(lanes) => lanes.filter_grad(x, dy, df, scratch),
                 Way::Moved(moved) => moved.filter_grad(x, dy, df, scratch),
                 Way::Windows => Windows(geo).filter_grad(x, dy, df, scratch),
             }
@@ -254,6 +262,7 @@ impl Operator for Conv2dFilterGrad {
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Depthwise(Depthwise),
+    Lanes(Lanes),
     Moved(Moved),
     Windows,
 }
@@ -270,11 +279,14 @@ impl Way {
     }
 
     fn new(moved: Option<Moved>, geo: &Geometry) -> Way {
-        match moved {
-            Some(moved) if !Windows::are_worth(geo) => {
-                Depthwise::new(moved).map_or(Way::Moved(moved), Way::Depthwise)
-            }
-            _ => Way::Windows,
+        let moved = moved.filter(|_| !Windows::are_worth(geo));
+        if let Some(each) = moved.and_then(Depthwise::new) {
+            return Way::Depthwise(each);
+        }
+        match (Lanes::new(geo), moved) {
+            (Some(lanes), _) => Way::Lanes(lanes),
+            (None, Some(moved)) => Way::Moved(moved),
+            (None, None) => Way::Windows,
         }
     }
 }

@@ -55,6 +55,17 @@ fn check([images, c, o]: [usize; 3], image: [usize; 2], kernel: [usize; 2], conv
     let (mut scratch, mut got) = dirty(windows.scratch(wanted), f.len());
     windows.filter_grad(&x, &dy, &mut got, &mut scratch);
     close(&format!("{name}: windows' filter gradient"), &got, &df);
+    if let Some(lanes) = Lanes::new(&geo) {
+        let (mut scratch, mut got) = dirty(lanes.scratch(), y.len());
+        lanes.forward(&x, &f, &mut got, &mut scratch);
+        close(&format!("{name}: lanes"), &got, &y);
+        let (mut scratch, mut got) = dirty(lanes.scratch(), x.len());
+        lanes.input_grad(&f, &dy, &mut got, &mut scratch);
+        close(&format!("{name}: lanes' input gradient"), &got, &dx);
+        let (mut scratch, mut got) = dirty(lanes.scratch(), f.len());
+        lanes.filter_grad(&x, &dy, &mut got, &mut scratch);
+        close(&format!("{name}: lanes' filter gradient"), &got, &df);
+    }
     if conv.stride != [1, 1] {
         assert!(Moved::new(geo).is_none() && Moved::backwards(geo).is_none(), "{name}: strides are no moves");
         return;
@@ -144,6 +155,36 @@ fn both_ways_are_the_sums_they_stand_for() {
     check([7, 3, 5], [4, 4], [3, 3], Conv2d { padding: [1, 1], ..plain });
     check([20, 4, 6], [4, 4], [3, 3], Conv2d { padding: [1, 1], groups: 2, ..plain });
     check([9, 2, 3], [8, 9], [3, 3], Conv2d { stride: [2, 2], padding: [1, 1], ..plain });
+}
+
+#[test]
+fn channels_side_by_side_are_the_sums_they_stand_for() {
+    let each = |n| Conv2d { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: n };
+    check([3, 16, 16], [7, 7], [3, 3], Conv2d { padding: [1, 1], ..each(16) });
+    check([2, 13, 13], [9, 12], [3, 3], Conv2d { stride: [2, 2], padding: [1, 1], ..each(13) });
+    check([1, 4, 4], [11, 9], [5, 5], Conv2d { stride: [2, 3], padding: [2, 0], ..each(4) });
+    check([2, 9, 9], [8, 3], [2, 3], Conv2d { stride: [3, 1], dilation: [2, 1], ..each(9) });
+    check([1, 8, 8], [10, 12], [7, 1], Conv2d { padding: [3, 2], dilation: [1, 2], ..each(8) });
+    // Sums of a filter's gradient that begin anew.
+    check([1, 8, 8], [40, 30], [3, 3], Conv2d { padding: [1, 1], ..each(8) });
+    assert!(Lanes::new(&each(3).geometry(&[1, 3, 8, 8], &[3, 1, 3, 3])).is_none(), "too few channels");
+    assert!(Lanes::new(&each(4).geometry(&[1, 8, 8, 8], &[8, 2, 3, 3])).is_none(), "filters of two channels");
+}
+
+/// An image gives the same bits alone and among others.
+#[test]
+fn channels_side_by_side_do_not_depend_on_the_batch() {
+    let conv = Conv2d { stride: [2, 2], padding: [1, 1], dilation: [1, 1], groups: 10 };
+    let sized = |n| conv.geometry(&[n, 10, 9, 9], &[10, 1, 3, 3]);
+    let narrow = |n: usize, salt: u64| numbers(n, salt).into_iter().map(|v| v as f32).collect::<Vec<f32>>();
+    let (x, f) = (narrow(3 * 810, 1), narrow(90, 2));
+    let run = |n: usize, x: &[f32]| {
+        let lanes = Lanes::new(&sized(n)).unwrap();
+        let mut y = vec![f32::NAN; n * 250];
+        lanes.forward(x, &f, &mut y, &mut vec![f32::NAN; lanes.scratch()]);
+        y.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+    };
+    assert_eq!(run(3, &x)[250..500], run(1, &x[810..1620]));
 }
 
 #[test]
