@@ -203,5 +203,5 @@ def test_a_host_whose_link_is_cut_is_named_with_what_it_served(tmp_path: Path) -
     for who in ("told 0", "told 1"):
         assert any(who in line and "rank 2, which serves partitions of words, is lost" in line for line in told), said
     # The rank that is cut off has lost its launcher as well, and the other server.
-    cut_off = "rank 0, which serves partitions of words, is lost: this host, of rank 2, is cut off from it"
+    cut_off = "rank 0, which serves partitions of words, is lost: this host, of rank 2, does not reach the launcher any more"
     assert any("told 2" in line and cut_off in line for line in told), said

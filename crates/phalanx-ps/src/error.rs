@@ -37,9 +37,13 @@ pub enum PsError {
     #[error("a server refused: {0}")]
     Refused(String),
     #[error(
-        "{bytes} bytes for tables on this host, but it has {available} for them; use fewer rows, narrower ones, or more hosts"
+        "rank {rank}, which serves {serves}, needs {bytes} bytes for them and has {available}; use fewer rows, narrower ones, or more hosts"
     )]
-    Memory { bytes: u64, available: u64 },
+    Memory { rank: Rank, serves: String, bytes: u64, available: u64 },
+    #[error("the tables were not opened: {0}")]
+    Unopened(String),
+    #[error("the tables stay cut as they were: {0}")]
+    Uncut(String),
     #[error("rank 0 offered tables that cannot be read: {0}")]
     Offer(FrameError),
     #[error("the tables are closed")]

@@ -1,10 +1,14 @@
 //! The first letters on every connection: both sides say which tables they have opened, and how.
+//!
+//! - GREETING-1: either every rank has the tables, or every rank is told what hinders one of them. Offices tell servers, servers tell all
+//!   offices, and offices their workers, so nobody begins with tables that others do not have.
 
 use crate::{
     error::PsError,
     letter::{LetterKind, RowLetter},
     mail::RowWire,
     placement::Placement,
+    seats::Seats,
     spec::TableSpec,
     tables::TableTerms,
 };
@@ -39,69 +43,116 @@ pub fn words(specs: &[TableSpec], placement: &Placement, terms: TableTerms) -> S
     lines.join("\n")
 }
 
-/// Exchanges greetings on every wire; the first difference is an error on both sides, and what hinders this rank (`fits`) one on all that
-/// wait for it. Nothing is compared before everything was said, so that a rank that leaves because of it has told its own.
+/// Exchanges greetings on every wire. The first difference is an error on both sides; that, and what hinders this rank (`fits`), is one
+/// on all ranks. Nothing is compared before everything was said, so that a rank that leaves because of it has told its own.
 pub fn exchange(
     world: &World,
     wires: &mut BTreeMap<Rank, RowWire>,
+    seats: &Seats,
     specs: &[TableSpec],
     mine: &str,
     fits: Result<(), PsError>,
 ) -> Result<(), PsError> {
-    let start = Instant::now();
-    let until = start + world.config().timeout;
-    for wire in wires.values_mut() {
-        wire.send(match &fits {
-            Ok(()) => RowLetter::words(LetterKind::Hello, 0, mine),
-            Err(why) => RowLetter::words(LetterKind::Refused, 0, &why.to_string()),
-        });
+    let me = world.rank();
+    let (is_office, is_server) =
+        (|rank: Rank| seats.office_at(rank).is_some(), |rank: Rank| seats.server_at(rank).is_some());
+    let among = |are_asked: bool, which: &dyn Fn(Rank) -> bool| -> Vec<Rank> {
+        wires.keys().copied().filter(|&peer| are_asked && which(peer)).collect()
+    };
+    let everybody = among(true, &|_| true);
+    let servers = among(is_office(me), &is_server);
+    let offices = among(is_server(me), &is_office);
+    let workers = among(is_office(me), &|peer| !is_office(peer) && !is_server(peer));
+    let office = among(!is_office(me) && !is_server(me), &|_| true);
+    let mut round = Round { world, wires, specs, start: Instant::now() };
+    let letter_of = |verdict: &Option<(u64, String)>, else_: &str| match verdict {
+        None => RowLetter::words(LetterKind::Hello, 0, else_),
+        Some((rank, why)) => RowLetter::words(LetterKind::Refused, *rank, why),
+    };
+    // Of several ranks that something hinders, the first is the one that is named.
+    let first_of = |verdict: Option<(u64, String)>, heard: &BTreeMap<Rank, RowLetter>| {
+        let refused = heard.values().filter(|letter| letter.kind == LetterKind::Refused);
+        verdict.into_iter().chain(refused.map(|letter| (letter.ticket, letter.text()))).min()
+    };
+    let hindered =
+        |own: &Result<(), PsError>| own.as_ref().err().map(|why| (u64::from(me.0), why.to_string()));
+    let said = round.swap(&everybody, || letter_of(&hindered(&fits), mine), &everybody)?;
+    let mut greeted = said.iter().filter(|(_, letter)| letter.kind == LetterKind::Hello);
+    let own =
+        fits.and_then(|()| greeted.try_for_each(|(&peer, letter)| compare(me, mine, peer, &letter.text())));
+    let mut verdict = first_of(hindered(&own), &said);
+    for (to, from) in [(&servers, &offices), (&offices, &servers), (&workers, &office)] {
+        let heard = round.swap(to, || letter_of(&verdict, ""), from)?;
+        verdict = first_of(verdict, &heard);
     }
-    let mut said: BTreeMap<Rank, RowLetter> = BTreeMap::new();
-    let mut silent: BTreeSet<Rank> = wires.keys().copied().collect();
-    while !silent.is_empty() || wires.values().any(RowWire::is_leaving) {
-        for (&peer, wire) in wires.iter_mut() {
-            let lost = |why: String| PsError::ServerLost {
-                rank: peer,
-                serves: "tables that were being opened".into(),
-                why,
-            };
-            wire.flush().map_err(|e| lost(e.to_string()))?;
-            if !silent.contains(&peer) {
-                continue;
+    own?;
+    verdict.map_or(Ok(()), |(_, why)| Err(PsError::Unopened(why)))
+}
+
+/// Letters that go and come before tables are open.
+struct Round<'a> {
+    world: &'a World,
+    wires: &'a mut BTreeMap<Rank, RowWire>,
+    specs: &'a [TableSpec],
+    start: Instant,
+}
+
+impl Round<'_> {
+    /// Sends a letter to some, and gives the next one of others.
+    fn swap(
+        &mut self,
+        to: &[Rank],
+        letter: impl Fn() -> RowLetter,
+        from: &[Rank],
+    ) -> Result<BTreeMap<Rank, RowLetter>, PsError> {
+        let until = self.start + self.world.config().timeout;
+        for peer in to {
+            self.wires.get_mut(peer).expect("peers have wires").send(letter());
+        }
+        let mut said: BTreeMap<Rank, RowLetter> = BTreeMap::new();
+        let mut silent: BTreeSet<Rank> = from.iter().copied().collect();
+        while !silent.is_empty() || self.wires.values().any(RowWire::is_leaving) {
+            for (&peer, wire) in self.wires.iter_mut() {
+                let lost = |why: String| PsError::ServerLost {
+                    rank: peer,
+                    serves: "tables that were being opened".into(),
+                    why,
+                };
+                wire.flush().map_err(|e| lost(e.to_string()))?;
+                if !silent.contains(&peer) {
+                    continue;
+                }
+                if let Some(letter) = wire.receive(self.specs).map_err(|e| lost(e.to_string()))? {
+                    said.insert(peer, letter);
+                    silent.remove(&peer);
+                }
             }
-            if let Some(letter) = wire.receive(specs).map_err(|e| lost(e.to_string()))? {
-                said.insert(peer, letter);
-                silent.remove(&peer);
+            let verdict = silent.iter().find_map(|peer| self.world.casualties().verdict(*peer));
+            if let Some(doom) = verdict {
+                return Err(doom.into());
+            }
+            if Instant::now() >= until {
+                let missing = silent.iter().map(|r| format!("rank {r} has not opened them"));
+                let missing = missing.collect::<Vec<_>>().join(", ");
+                let waited_s = self.start.elapsed().as_secs_f64();
+                return Err(PsError::Late { table: self.specs[0].name.clone(), step: 0, waited_s, missing });
+            }
+            let mut fds: Vec<PollFd<'_>> = Vec::new();
+            for (peer, wire) in self.wires.iter() {
+                let mut wanted = PollFlags::empty();
+                wanted.set(PollFlags::IN, silent.contains(peer));
+                wanted.set(PollFlags::OUT, wire.is_leaving());
+                if !wanted.is_empty() {
+                    fds.push(PollFd::new(&wire.link, wanted));
+                }
+            }
+            if !fds.is_empty() {
+                // An interrupted wait is a short one.
+                let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: NAP_NS }));
             }
         }
-        let verdict = silent.iter().find_map(|peer| world.casualties().verdict(*peer));
-        if let Some(doom) = verdict {
-            return Err(doom.into());
-        }
-        if Instant::now() >= until {
-            let missing =
-                silent.iter().map(|r| format!("rank {r} has not opened them")).collect::<Vec<_>>().join(", ");
-            let waited_s = start.elapsed().as_secs_f64();
-            return Err(PsError::Late { table: specs[0].name.clone(), step: 0, waited_s, missing });
-        }
-        let mut fds: Vec<PollFd<'_>> = Vec::new();
-        for (peer, wire) in wires.iter() {
-            let mut wanted = PollFlags::empty();
-            wanted.set(PollFlags::IN, silent.contains(peer));
-            wanted.set(PollFlags::OUT, wire.is_leaving());
-            fds.push(PollFd::new(&wire.link, wanted));
-        }
-        // An interrupted wait is a short one.
-        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: NAP_NS }));
+        Ok(said)
     }
-    fits?;
-    for (peer, letter) in said {
-        if letter.kind == LetterKind::Refused {
-            return Err(PsError::Refused(format!("rank {peer}: {}", letter.text())));
-        }
-        compare(world.rank(), mine, peer, &letter.text())?;
-    }
-    Ok(())
 }
 
 fn compare(rank: Rank, mine: &str, other: Rank, theirs: &str) -> Result<(), PsError> {

@@ -193,12 +193,14 @@ impl Line {
     fn named(&self, doom: Doom) -> PsError {
         let here = self.world.topology();
         let is_far = |rank: &&Rank| here.host_of(**rank) != here.host_of(self.world.rank());
-        if self.world.casualties().is_cut_off()
+        let gave_up = matches!(&doom, Doom::GaveUp { rank, .. } if *rank == self.world.rank());
+        if gave_up
+            && self.world.casualties().is_cut_off()
             && let Some(&rank) = self.seats.servers().iter().find(is_far)
             && let Some(server) = self.seats.server_at(rank)
         {
             let why =
-                format!("this host, of rank {}, is cut off from it and from the launcher", self.world.rank());
+                format!("this host, of rank {}, does not reach the launcher any more", self.world.rank());
             return PsError::ServerLost {
                 rank,
                 serves: Shard::serves(&self.specs, &self.placement, server),

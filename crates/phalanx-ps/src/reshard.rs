@@ -3,14 +3,24 @@
 //! Every worker takes an equal part of all rows and states, the tables are closed and opened anew at the same step, and every worker writes
 //! its part back. So for a moment every row is there twice, but on no rank more than its part.
 //! - RESHARD-1: rows, states and steps have the same bits before and after.
+//! - RESHARD-2: where a server has no room for its new part, every rank opens the old partitions again and is told why.
 
 use crate::{
     error::PsError,
     memory,
     placement::Placement,
     spec::TableSpec,
-    tables::{Consistency, TableTerms, Tables},
+    tables::{Consistency, TableTerms, Tables, has_room},
 };
+
+/// How tables that have ended go on.
+pub(crate) enum Reopened {
+    /// Nobody asked for it.
+    No,
+    Cut,
+    /// A server has no room for what was asked for, in these words.
+    AsBefore(String),
+}
 
 /// Rows of one part of a table that a worker holds while partitions move.
 struct Moved {
@@ -28,7 +38,7 @@ fn cut(spec: &TableSpec, partitions: u32) -> TableSpec {
 
 impl Tables {
     /// Cuts every table into this many partitions, or as many as it has rows. All workers call it between the same two steps; they see the
-    /// same rows afterwards. Tables cannot be used any more if it fails.
+    /// same rows afterwards. After [`PsError::Uncut`] they are cut as before; after any other error tables cannot be used any more.
     pub fn reshard(&mut self, partitions: u32) -> Result<(), PsError> {
         let world = self.line.world.clone();
         let refused = |why: &str| Err(PsError::Spec { table: "of all names".into(), why: why.to_string() });
@@ -60,7 +70,7 @@ impl Tables {
         // for all of them.
         self.line.end_recut(step - 1, partitions, world.config().timeout)?;
         self.line.recut = Some((step - 1, partitions));
-        self.reopen()?;
+        let reopened = self.reopen()?;
         for Moved { table, part, ids, rows } in moved {
             self.write(table, part, &ids, &rows)?;
         }
@@ -68,30 +78,57 @@ impl Tables {
             self.push(table, step - 1, &[], &[], 0.0)?;
         }
         self.release(step - 1, 1.0)?;
-        (0..).zip(ages).try_for_each(|(table, age)| self.set_age(table, age))
+        (0..).zip(ages).try_for_each(|(table, age)| self.set_age(table, age))?;
+        match reopened {
+            Reopened::AsBefore(why) => Err(PsError::Uncut(why)),
+            Reopened::No | Reopened::Cut => Ok(()),
+        }
     }
 
-    /// Whether the server of this rank could have its part of tables that are cut into this many partitions. A table that is cut anew on a
-    /// rank that cannot ends the tables, so workers ask each other first.
+    /// Whether servers could have their parts of tables that are cut into this many partitions, as far as this rank can tell: it knows
+    /// what servers may hold, and the memory of its own. Workers ask each other before they move any row.
     pub fn admits(&self, partitions: u32) -> Result<(), PsError> {
-        let Some(server) = self.line.seats.server_at(self.line.world.rank()) else { return Ok(()) };
         let specs: Vec<TableSpec> = self.specs().iter().map(|spec| cut(spec, partitions)).collect();
-        let load = |placement: &Placement| placement.loads()[server as usize];
-        let (has, wanted) = (
-            load(&self.line.placement),
-            load(&Placement::greedy(&specs, self.line.seats.servers().len() as u32)),
-        );
-        // What it has is given back first.
-        let most = self.terms.most_bytes.map(|most| most.saturating_sub(has));
-        memory::check(wanted.saturating_sub(has), most)
+        let (seats, world) = (&self.line.seats, &self.line.world);
+        let wanted = Placement::greedy(&specs, seats.servers().len() as u32);
+        let all = seats.servers().iter().copied().zip(0..);
+        for ((rank, server), &bytes) in all.zip(wanted.loads()) {
+            has_room(&specs, &wanted, (rank, server), bytes, self.terms.most_bytes)?;
+        }
+        let Some(server) = seats.server_at(world.rank()) else { return Ok(()) };
+        // What it has is given back first; meanwhile workers hold their parts of all rows, those of its host here.
+        let here = seats.office_at(world.rank()).map_or(0, |office| seats.offices()[office as usize].1.len());
+        let total: u64 = wanted.loads().iter().sum();
+        let moved = total.div_ceil(u64::from(world.n_workers())) * here as u64;
+        let has = self.line.placement.loads()[server as usize];
+        let needs = wanted.loads()[server as usize].max(has) + moved;
+        let room = memory::free().map(|free| free + has);
+        has_room(&specs, &wanted, (world.rank(), server), needs, room)
     }
 
-    /// Opens tables that have ended as the goodbyes of workers said; false if they said nothing.
-    pub(crate) fn reopen(&mut self) -> Result<bool, PsError> {
-        let Some((step, partitions)) = self.line.recut.take() else { return Ok(false) };
-        let specs = self.specs().iter().map(|spec| cut(spec, partitions)).collect();
-        *self = Tables::open_as(&self.line.world.clone(), specs, TableTerms { step, ..self.terms })?;
-        Ok(true)
+    /// Opens tables that have ended as the goodbyes of workers said, if they said something.
+    pub(crate) fn reopen(&mut self) -> Result<Reopened, PsError> {
+        let Some((step, partitions)) = self.line.recut.take() else { return Ok(Reopened::No) };
+        let (world, terms) = (self.line.world.clone(), TableTerms { step, ..self.terms });
+        let before = self.specs().to_vec();
+        let wanted = before.iter().map(|spec| cut(spec, partitions)).collect();
+        match Tables::open_as(&world, wanted, terms) {
+            Ok(tables) => {
+                *self = tables;
+                Ok(Reopened::Cut)
+            }
+            // GREETING-1: all ranks are here.
+            Err(PsError::Unopened(why)) => self.back(before, terms, why),
+            Err(why @ (PsError::Memory { .. } | PsError::Differs { .. })) => {
+                self.back(before, terms, why.to_string())
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    fn back(&mut self, specs: Vec<TableSpec>, terms: TableTerms, why: String) -> Result<Reopened, PsError> {
+        *self = Tables::open_as(&self.line.world.clone(), specs, terms)?;
+        Ok(Reopened::AsBefore(why))
     }
 
     /// On a rank that only serves, and looks after other things meanwhile: opens the tables anew if workers have cut them.
@@ -105,6 +142,6 @@ impl Tables {
             return Ok(false);
         }
         self.line.end(None)?;
-        self.reopen()
+        Ok(!matches!(self.reopen()?, Reopened::No))
     }
 }

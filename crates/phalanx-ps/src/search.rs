@@ -37,6 +37,8 @@ pub enum Trial {
 pub enum Next {
     Try(u32),
     Use(u32),
+    /// Every trial crashed: nothing is known, so tables stay as they are.
+    Stay,
 }
 
 impl Search {
@@ -93,7 +95,7 @@ impl Search {
                 self.now = wanted;
                 return Next::Try(wanted);
             }
-            return Next::Use(self.most);
+            return Next::Stay;
         }
         self.end()
     }
@@ -182,6 +184,7 @@ mod tests {
             match search.next(time(now)) {
                 Next::Try(n) => now = n,
                 Next::Use(n) => return (tried, n),
+                Next::Stay => return (tried, now),
             }
         }
     }
@@ -208,7 +211,7 @@ mod tests {
         let (tried, used) = trace(2, 2, 100, falling);
         assert_eq!((tried, used), (vec![2, 4, 8, 16, 32, 64], 64), "SEARCH-1");
         let (tried, used) = trace(2, 1, 9, |_| Trial::Crashed);
-        assert_eq!((tried, used), (vec![2, 4, 8], 9));
+        assert_eq!((tried, used), (vec![2, 4, 8], 8), "tables stay as they are");
     }
 
     proptest! {

@@ -15,7 +15,10 @@ pub struct SearchRun {
     /// Steps of this trial so far, and seconds of those that count.
     n_steps: u64,
     seconds: f64,
-    found: Option<u32>,
+    /// Partitions that tables have, and those that were asked for since.
+    has: u32,
+    asked: Option<u32>,
+    is_over: bool,
     /// Whether it has gone back to the best that was tried.
     is_back: bool,
 }
@@ -23,7 +26,18 @@ pub struct SearchRun {
 impl SearchRun {
     /// Trials of `warm` steps and then `timed` ones that count.
     pub fn new(search: Search, warm: u64, timed: u64) -> SearchRun {
-        SearchRun { search, warm, timed: timed.max(1), n_steps: 0, seconds: 0.0, found: None, is_back: false }
+        let has = search.first();
+        SearchRun {
+            search,
+            warm,
+            timed: timed.max(1),
+            n_steps: 0,
+            seconds: 0.0,
+            has,
+            asked: None,
+            is_over: false,
+            is_back: false,
+        }
     }
 
     /// The partitions to begin with.
@@ -31,16 +45,17 @@ impl SearchRun {
         self.search.first()
     }
 
-    /// What the search has found, once it is over.
+    /// What the search has found, once it is over: what tables then have.
     pub fn found(&self) -> Option<u32> {
-        self.found
+        self.is_over.then(|| self.asked.unwrap_or(self.has))
     }
 
     /// A step took this long. At the end of a trial: the seconds of its timed steps, which all workers bring together for [`SearchRun::end`].
     pub fn step(&mut self, seconds: f64) -> Option<f64> {
-        if self.found.is_some() {
+        if self.is_over {
             return None;
         }
+        self.has = self.asked.take().unwrap_or(self.has);
         self.n_steps += 1;
         if self.n_steps > self.warm {
             self.seconds += seconds;
@@ -56,12 +71,13 @@ impl SearchRun {
     /// Some rank cannot have the partitions that the search wants: as if their trial had crashed. Gives others, at last the best that were
     /// tried; `None` if even those cannot be, so that tables stay as they are.
     pub fn refused(&mut self) -> Option<u32> {
-        if self.found.is_none() {
+        self.asked = None;
+        if !self.is_over {
             return Some(self.end(Trial::Crashed));
         }
-        let best = self.search.best().filter(|_| !self.is_back)?;
+        let best = self.search.best().filter(|best| !self.is_back && *best != self.has)?;
         self.is_back = true;
-        self.found = Some(best);
+        self.asked = Some(best);
         Some(best)
     }
 
@@ -72,13 +88,15 @@ impl SearchRun {
             Trial::Took(seconds) if !seconds.is_finite() => Trial::Crashed,
             trial => trial,
         };
-        match self.search.next(trial) {
-            Next::Try(partitions) => partitions,
-            Next::Use(partitions) => {
-                self.found = Some(partitions);
-                partitions
-            }
-        }
+        self.has = self.asked.take().unwrap_or(self.has);
+        let next = self.search.next(trial);
+        self.is_over = !matches!(next, Next::Try(_));
+        let wanted = match next {
+            Next::Try(partitions) | Next::Use(partitions) => partitions,
+            Next::Stay => self.has,
+        };
+        self.asked = Some(wanted);
+        wanted
     }
 }
 
@@ -123,7 +141,29 @@ mod tests {
         assert_eq!(took(&mut run, 2.0), 32);
         let refused = run.refused().expect("some went well");
         assert_eq!((refused, run.found()), (16, Some(16)), "two samples: the better one");
-        assert_eq!(run.refused(), Some(16));
-        assert_eq!((run.refused(), run.found()), (None, Some(16)), "tables stay as they are");
+        assert_eq!((run.refused(), run.found()), (None, Some(16)), "they have it already");
+    }
+
+    #[test]
+    fn what_is_found_is_what_tables_have() {
+        let mut run = SearchRun::new(Search::new(4, 1, 16), 0, 1);
+        // Every trial crashes: 8 partitions are had, 16 are refused.
+        run.crash();
+        assert_eq!(run.step(1.0).map(|all| run.end(Trial::Took(all))), Some(8));
+        run.crash();
+        assert_eq!(run.step(1.0).map(|all| run.end(Trial::Took(all))), Some(16));
+        assert_eq!(run.refused(), Some(8), "tables stay as they are");
+        assert_eq!(run.found(), Some(8));
+        // What the curve prefers is refused, and so is the best that was tried: tables stay with the last.
+        let mut run = SearchRun::new(Search::new(4, 2, 1 << 20), 0, 1);
+        let mut now = run.first();
+        while run.found().is_none() {
+            let n = f64::from(now);
+            let all = run.step(100.0 + 800.0 / n + 0.5 * n).expect("a trial is a step");
+            now = run.end(Trial::Took(all));
+        }
+        assert_eq!((now, run.found()), (40, Some(40)));
+        assert_eq!((run.refused(), run.found()), (Some(32), Some(32)));
+        assert_eq!((run.refused(), run.found()), (None, Some(2)));
     }
 }

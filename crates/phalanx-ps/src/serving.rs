@@ -54,7 +54,13 @@ impl Serving {
         match Tables::open_as(&self.world, offer.specs(), offer.terms()) {
             Ok(tables) => self.opened.push(tables),
             // Rank 0 has asked for something impossible, and is told the same.
-            Err(PsError::Spec { .. } | PsError::Twice(_)) => {}
+            Err(
+                PsError::Spec { .. }
+                | PsError::Twice(_)
+                | PsError::Memory { .. }
+                | PsError::Differs { .. }
+                | PsError::Unopened(_),
+            ) => {}
             Err(why) => return Err(why),
         }
         Ok(())

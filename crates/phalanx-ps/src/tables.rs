@@ -9,12 +9,14 @@ use crate::{
     memory,
     office::{Office, OfficeCounters},
     placement::Placement,
+    reshard::Reopened,
     seats::Seats,
     shard::{Shard, ShardSetup},
     spec::{RowReduction, TableClip, TableSpec},
     station::{Station, StationSetup},
     values::{RowValues, Rows},
 };
+use phalanx_core::Rank;
 use phalanx_net::World;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
@@ -98,13 +100,16 @@ impl Tables {
         }
         let stream = world.next_tables();
         let (office, server) = (seats.office_at(me), seats.server_at(me));
-        let load = |server: u32| memory::check(placement.loads()[server as usize], most_bytes);
-        let fits = server.map_or(Ok(()), load);
+        let fits = server.map_or(Ok(()), |server| {
+            let (bytes, room) =
+                (placement.loads()[server as usize], memory::free().into_iter().chain(most_bytes).min());
+            has_room(&specs, &placement, (me, server), bytes, room)
+        });
         let mine = greeting::words(&specs, &placement, terms);
         // Links that a failure left open would be taken for those of the next tables.
         let failed = Undone { world, stream };
         let mut wires = line::connect(world, &seats, stream)?;
-        greeting::exchange(world, &mut wires, &specs, &mine, fits)?;
+        greeting::exchange(world, &mut wires, &seats, &specs, &mine, fits)?;
         let (next_push, older) = (vec![step; specs.len()], vec![0; specs.len()]);
         let mut line = Line {
             world: world.clone(),
@@ -289,7 +294,7 @@ impl Tables {
     pub fn serve(mut self) -> Result<(), PsError> {
         loop {
             self.line.end(None)?;
-            if !self.reopen()? {
+            if matches!(self.reopen()?, Reopened::No) {
                 return Ok(());
             }
         }
@@ -399,6 +404,23 @@ fn check(specs: &[TableSpec], TableTerms { consistency, collects, .. }: TableTer
         }
     }
     Ok(())
+}
+
+/// Refuses more bytes than there is room for; says nothing where that is not known.
+pub(crate) fn has_room(
+    specs: &[TableSpec],
+    placement: &Placement,
+    (rank, server): (Rank, u32),
+    bytes: u64,
+    room: Option<u64>,
+) -> Result<(), PsError> {
+    match room {
+        Some(available) if bytes > available => {
+            let serves = Shard::serves(specs, placement, server);
+            Err(PsError::Memory { rank, serves, bytes, available })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn is_part(spec: &TableSpec, part: u8) -> Result<(), PsError> {

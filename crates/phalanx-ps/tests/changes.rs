@@ -67,6 +67,62 @@ fn ranks_that_only_serve_follow_when_workers_cut_tables_anew() {
     }
 }
 
+/// RESHARD-2: the server that would have everything has no room for it, which only it knows.
+#[test]
+fn partitions_for_which_a_server_has_no_room_leave_tables_as_they_were() {
+    for servers in [0, 2] {
+        let got = run(Hosts { servers, ..Hosts::of(&[2, 1]) }, move |world, _| {
+            let table = TableSpec { partitions: 2, ..adam() };
+            let most = table.bytes() * 3 / 4;
+            let serves_first = world.rank().0 == if servers == 0 { 0 } else { 3 };
+            let terms = TableTerms { most_bytes: serves_first.then_some(most), ..TableTerms::default() };
+            let mut tables = Tables::open_as(world, vec![table], terms).expect("tables open");
+            if !world.is_worker(world.rank()) {
+                tables.serve().expect("it serves to the end");
+                return None;
+            }
+            steps(&mut tables, world.rank(), 0..3);
+            let before = [whole(&mut tables, 0), whole(&mut tables, 1)];
+            let error = tables.reshard(1).expect_err("one server would have everything");
+            assert!(matches!(error, PsError::Uncut(_)), "{error:?}");
+            assert_eq!([whole(&mut tables, 0), whole(&mut tables, 1)], before, "RESHARD-1");
+            assert_eq!((tables.specs()[0].partitions, tables.age(0)), (2, 3));
+            steps(&mut tables, world.rank(), 3..5);
+            tables.reshard(4).expect("there is room for that");
+            let rows = whole(&mut tables, 0);
+            tables.close().expect("it ends well");
+            Some((error.to_string(), rows))
+        });
+        let got: Vec<_> = got.into_iter().flatten().collect();
+        let first = if servers == 0 { 0 } else { 3 };
+        let wanted =
+            format!("the tables stay cut as they were: rank {first}, which serves partitions of t, needs ");
+        assert!(got.len() == 3 && got.iter().all(|(text, _)| text.starts_with(&wanted)), "{got:?}");
+        assert!(got.iter().all(|(_, rows)| *rows == got[0].1));
+    }
+}
+
+/// Who may not hold more is known to all, also where a rank only serves.
+#[test]
+fn a_server_that_may_not_hold_its_part_is_known_before_anything_moves() {
+    let got = run(Hosts { servers: 2, ..Hosts::of(&[2, 1]) }, |world, _| {
+        let table = TableSpec { partitions: 2, ..adam() };
+        let terms = TableTerms { most_bytes: Some(table.bytes() * 3 / 4), ..TableTerms::default() };
+        let tables = Tables::open_as(world, vec![table], terms).expect("tables open");
+        if !world.is_worker(world.rank()) {
+            tables.serve().expect("it serves to the end");
+            return None;
+        }
+        let said = [1, 2, 8].map(|n| tables.admits(n).err().map(|why| why.to_string()));
+        tables.close().expect("it ends well");
+        Some(said)
+    });
+    for [one, two, eight] in got.into_iter().flatten() {
+        assert!(one.is_some_and(|text| text.starts_with("rank 3, which serves partitions of t, needs ")));
+        assert_eq!((two, eight), (None, None));
+    }
+}
+
 /// What Adam has learned in nine steps, all at once or resumed after five by tables that count from zero.
 #[test]
 fn a_resumed_rule_counts_on_from_the_step_that_was_saved() {

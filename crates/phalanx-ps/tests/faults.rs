@@ -3,7 +3,7 @@
 use crate::worlds::{Hosts, WIDTH, bytes, bytes_mut, first, run, spec};
 use phalanx_core::Rank;
 use phalanx_net::ending::{End, Ending};
-use phalanx_ps::{Consistency, PsError, TableClip, TableRule, TableSpec, Tables};
+use phalanx_ps::{Consistency, PsError, TableClip, TableRule, TableSpec, TableTerms, Tables};
 
 #[test]
 fn a_lost_server_is_named_with_what_it_served_on_every_worker() {
@@ -142,7 +142,30 @@ fn a_rank_whose_memory_does_not_suffice_tells_all_that_wait_for_it() {
             .expect("it ends well");
         text
     });
-    assert!(said.iter().all(|text| text.contains("bytes for tables on this host")), "{said:?}");
+    assert!(said.iter().all(|text| text.contains("which serves partitions of t, needs ")), "{said:?}");
+}
+
+/// GREETING-1: also for workers whose own office has room, and for ranks that only serve.
+#[test]
+fn one_server_without_room_is_named_on_every_rank() {
+    for (servers, full) in [(0, Rank(2)), (2, Rank(5)), (2, Rank(6))] {
+        let said = run(Hosts { servers, ..Hosts::of(&[2, 2, 1]) }, move |world, _| {
+            let open = |most_bytes| {
+                let terms = TableTerms { most_bytes, ..TableTerms::default() };
+                Tables::open_as(world, vec![TableSpec { partitions: 6, ..spec("words") }], terms)
+            };
+            let text = open((world.rank() == full).then_some(10)).expect_err("one has no room").to_string();
+            // Everybody can try again at once.
+            let tables = open(None).expect("tables open");
+            match world.is_worker(world.rank()) {
+                true => tables.close().expect("it ends well"),
+                false => tables.serve().expect("it serves to the end"),
+            }
+            text
+        });
+        let wanted = format!("rank {full}, which serves partitions of words, needs ");
+        assert!(said.iter().all(|text| text.contains(&wanted)), "{wanted}: {said:?}");
+    }
 }
 
 #[test]

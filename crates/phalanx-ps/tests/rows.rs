@@ -127,7 +127,7 @@ fn tables_that_cannot_be_are_refused() {
     );
     assert!(refused(TableSpec { dtype: DType::F16, ..spec("t") }, sync).contains("f32 or f64, not f16"));
     let huge = TableSpec { height: u64::from(u32::MAX), width: 1 << 20, ..spec("t") };
-    assert!(refused(huge, sync).contains("bytes for tables on this host"));
+    assert!(refused(huge, sync).contains("bytes for them and has "));
     let clipped = TableRule { clip: TableClip::Norm(1.0), ..spec("t").rule };
     assert!(refused(TableSpec { rule: clipped, ..spec("t") }, Consistency::Async).contains("needs sync"));
     let mean = TableSpec { reduction: RowReduction::Mean, ..spec("t") };

@@ -372,6 +372,8 @@ pub fn of_tables(py: Python<'_>, why: PsError) -> PyErr {
         | PsError::PushedTwice { .. }
         | PsError::Skipped { .. }
         | PsError::NoTable(_)
-        | PsError::Memory { .. } => PyValueError::new_err(text),
+        | PsError::Memory { .. }
+        | PsError::Unopened(_)
+        | PsError::Uncut(_) => PyValueError::new_err(text),
     }
 }

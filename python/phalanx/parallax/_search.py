@@ -60,8 +60,13 @@ def settle(wanted: int | None, refused: Callable[[], int | None], tables: Cuttab
         if why is not None:
             log.info("search_partitions: %d partitions are not tried: %s", wanted, why)
         if not any(gather(0.0 if why is None else 1.0)):
-            tables.reshard(wanted)
-            return wanted
+            try:
+                tables.reshard(wanted)
+            except ValueError as why:
+                # A server has no room for it, on all ranks alike; the tables are as they were.
+                log.info("search_partitions: %d partitions are not tried: %s", wanted, why)
+            else:
+                return wanted
         wanted = refused()
     return None
 

@@ -213,7 +213,13 @@ impl ParallaxRun {
             let offer = Offer::Sum(Data::F64(vec![f64::from(u8::from(admitted.is_err()))]));
             let sums = exchanged(&self.ranks, "parallax: whether partitions are admitted", offer)?;
             if sums == [Data::F64(vec![0.0])] {
-                return self.reshard(partitions);
+                match self.reshard(partitions) {
+                    // A rank that only serves has no room; all workers are told.
+                    Err(ParallaxError::Tables(PsError::Uncut(why))) => {
+                        tracing::info!(partitions, %why, "a number of partitions is not tried");
+                    }
+                    done => return done,
+                }
             }
             wanted = self.tables.refused_trial();
         }
