@@ -32,6 +32,8 @@ class Table:
         self.group = group
         self.kind, self.rule = kind, rule
         self.is_trained = weight.requires_grad
+        #: Whether passes give no gradients at present; steps go on, without rows.
+        self.is_frozen = False
         #: Rows travel as often as they are touched.
         self.raw = False
         self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -42,7 +44,7 @@ class Table:
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         rows = torch.empty((len(ids), self.width), dtype=self.dtype)
         self.core.pull(self.number, self.core.step(self.number), _memory.lend(ids), _memory.lend(rows))
-        if torch.is_grad_enabled() and self.is_trained:
+        if torch.is_grad_enabled() and self.is_trained and not self.is_frozen:
             rows.requires_grad_()
             rows.register_hook(functools.partial(self._note, ids))  # type: ignore[no-untyped-call]
         return rows
@@ -132,9 +134,16 @@ class DenseTable(Table):
         self.held: int | None = None
         #: Whether the copy serves all passes of a step.
         self.keeps = True
+        #: How often torch has seen the parameter change, when servers and it had the same values.
+        self.version = parameter._version
 
     def refresh(self) -> None:
         """Gives the parameter the values that servers have for this step."""
+        if self.parameter._version != self.version:
+            raise RuntimeError(
+                f"{self.name} was changed by hand, and servers have other values: write it into the model's state_dict() and call "
+                "load_state_dict() on every rank"
+            )
         step = self.core.step(self.number)
         if self.keeps and step == self.held:
             return
@@ -150,11 +159,13 @@ class DenseTable(Table):
     def _set(self, rows: torch.Tensor) -> None:
         with torch.no_grad():
             self.parameter.copy_(rows.view(self.parameter.shape))
+        self.version = self.parameter._version
 
     def write(self) -> None:
         """Servers get the values of the parameter."""
         self.scatter(self.parameter.detach().to("cpu").reshape(self.height, self.width))
         self.held = None
+        self.version = self.parameter._version
 
     def waiting(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All rows and their gradients, if there are any."""

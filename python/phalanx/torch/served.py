@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,11 +27,12 @@ import torch.nn.functional as F
 
 from phalanx import _phalanx, _world
 from phalanx.reductions import Average, Sum
-from phalanx.torch import _memory
+from phalanx.torch import _memory, _served_modules
+from phalanx.torch._served_joined import Attendance
 from phalanx.torch._served_rules import rule_of
 from phalanx.torch._served_table import DenseTable, Table
 from phalanx.torch._wrapping import Uncopied
-from phalanx.torch.collectives import allgather, barrier
+from phalanx.torch.collectives import barrier
 
 _REDUCTIONS = {Average: "mean", Sum: "sum", "by-touch": "by-touch"}
 
@@ -138,6 +138,13 @@ class ServedTables:
     def _check(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for table in self._tables:
             table.check(optimizer.param_groups[table.group])
+        if self._dense():
+            late = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            if late:
+                raise ValueError(
+                    f"the optimizer has a parameter of shape {list(late[0].shape)} that came after the others went to servers, so "
+                    "ranks would train it apart: make all parameters before the tables are served"
+                )
 
     def _push(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for table in self._tables:
@@ -167,54 +174,7 @@ class ServedTables:
         if not self._waits or not any(table.is_trained for table in self._tables):
             # Nobody waits for this rank's steps.
             return lambda: None
-        return _Attendance(self).end
-
-
-class _Attendance:
-    """A rank that has joined: it pushes no rows in every step that the others make.
-
-    It is one step ahead of them at most: after each push it waits for the version that needs theirs. When all have joined, those that are
-    behind make up for that step, and all count alike again.
-    """
-
-    def __init__(self, served: ServedTables) -> None:
-        self._tables = [table for table in served._tables if table.is_trained]
-        self._steps = [table.core.step(table.number) for table in self._tables]
-        self._lock, self._has_ended = threading.Lock(), False
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="phalanx-joined", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while self._push():
-                for table, step in zip(self._tables, self._steps, strict=True):
-                    row = torch.empty((1, table.width), dtype=table.dtype)
-                    table.core.pull(table.number, step, _memory.lend(torch.zeros(1, dtype=torch.int64)), _memory.lend(row))
-        except Exception as error:
-            self._error = error
-
-    def _push(self) -> bool:
-        with self._lock:
-            if self._has_ended:
-                return False
-            for i, table in enumerate(self._tables):
-                table.attend()
-                self._steps[i] += 1
-        return True
-
-    def end(self) -> None:
-        """All ranks have joined: they agree on the step, and go on together."""
-        with self._lock:
-            self._has_ended = True
-        every = allgather(torch.tensor([self._steps]), name="served.joined")
-        # First: the version that the thread of a rank behind waits for needs no more pushes, and goes with the next one.
-        self._thread.join()
-        for table, have, wanted in zip(self._tables, self._steps, every.amax(0).tolist(), strict=True):
-            for _ in range(wanted - have):
-                table.attend()
-        if self._error is not None:
-            raise self._error
+        return Attendance(self._tables).end
 
 
 class ServedEmbedding(torch.nn.Module):
@@ -236,6 +196,8 @@ class ServedEmbedding(torch.nn.Module):
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The rows of these numbers, as the module gave them whose place it took."""
+        if input.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"table {self._table.name!r}: numbers of rows are int64 or int32, not {input.dtype}")
         device = input.device
         # Servers have the rows in memory of the host.
         ids = input.reshape(-1).to("cpu", torch.int64)
@@ -268,6 +230,20 @@ class ServedEmbedding(torch.nn.Module):
         if offsets is not None or per_sample_weights is not None:
             raise TypeError("an Embedding takes numbers of rows and nothing else")
         return F.embedding(places, rows, padding_idx=padding)
+
+    def requires_grad_(self, requires_grad: bool = True) -> ServedEmbedding:
+        """With ``False`` passes from now on give the table no gradients: no row changes, on any rank that calls it."""
+        self._table.is_frozen = not requires_grad
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            table = self.__dict__["_table"].name
+            raise AttributeError(
+                f"table {table!r} is on servers, so that no rank has its weight: call the module, read it from state_dict(), or "
+                "make it sparse=False where all of it is used"
+            )
+        return super().__getattr__(name)
 
     def extra_repr(self) -> str:
         """What ``print(model)`` shows."""
@@ -379,7 +355,9 @@ def serve_tables(
     for table, weight, places in found:
         for parent, child, module in places:
             setattr(parent, child, ServedEmbedding(table, module))
+            _served_modules.take_over(getattr(parent, child), module)
         _leave(optimizer, table, weight)
+    _served_modules.let_freeze(model, lambda module: module._table if isinstance(module, ServedEmbedding) else None)
     for table in others:
         _leave(optimizer, table, table.parameter)
     if others:
@@ -455,6 +433,7 @@ def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tup
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
             parent, _, child = path.rpartition(".")
+            _served_modules.check_weight(path, module)
             if not path:
                 raise ValueError(
                     "the model itself is an embedding: put it into a module, torch.nn.Sequential(embedding)"
@@ -475,7 +454,7 @@ def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tup
             )
             continue
         for _, _, module in users:
-            _check_module(path, module)
+            _served_modules.check(path, module)
         rule = rule_of(path, kind, optimizer.param_groups[groups[key]])
         found.append((Table(path, weight, groups[key], kind, rule), weight, users))
     return found
@@ -484,16 +463,3 @@ def _found(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[tup
 def _kind(optimizer: torch.optim.Optimizer) -> type:
     """The optimizer's own class; it may serve tables of another model already."""
     return next(kind for kind in type(optimizer).__mro__ if not issubclass(kind, _Serving))
-
-
-def _check_module(path: str, module: Any) -> None:
-    if module.max_norm is not None:
-        raise ValueError(f"{path}: max_norm changes rows when they are looked up, which servers do not do; remove it")
-    if module.scale_grad_by_freq:
-        raise ValueError(f"{path}: scale_grad_by_freq is not served; remove it, or use sparse=False")
-    if module.weight.device.type != "cpu":
-        raise ValueError(f"{path}: its weight is on {module.weight.device}; serve the tables before the model is moved")
-    if module.weight.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"{path}: a table is of float32 or float64, not {module.weight.dtype}; see wire_dtype for the network"
-        )
