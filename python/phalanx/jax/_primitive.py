@@ -21,7 +21,7 @@ import numpy as np
 
 from phalanx import _phalanx, native
 from phalanx.exceptions import UnsupportedError
-from phalanx.jax import _order
+from phalanx.jax import _dispatch, _order
 from phalanx.reductions import Adasum
 
 KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "alltoall": 3, "reducescatter": 4, "barrier": 5}
@@ -105,6 +105,7 @@ def _made() -> Any:
     ):
         allowed.add_type(Ordered)
     _order.pass_on(effect)
+    _dispatch.shorten(effect)
     primitive = Primitive("phalanx")
     primitive.multiple_results = True
 
