@@ -24,6 +24,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a group may take to end after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Whether `cargo run` sets this variable for the program that it starts, about that program's package.
+fn is_of_cargo_run(name: &str) -> bool {
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+}
+
 /// Where the project is and whether somebody wants us to stop.
 #[derive(Debug)]
 pub struct Shell {
@@ -110,6 +115,10 @@ impl Shell {
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).stdin(Stdio::null());
+        // Build scripts ask for them (ring's does): what `cargo xtask` builds would be built anew by a direct call of cargo, and the other way round.
+        for (name, _) in env::vars_os().filter(|(name, _)| is_of_cargo_run(&name.to_string_lossy())) {
+            command.env_remove(name);
+        }
         command
     }
 
