@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -40,6 +42,12 @@ NEED_TORCH = {
     "test_torch_optimizer.py",
     "test_torch_trainer.py",
 }
+
+
+def pytest_configure() -> None:
+    """Lets Ctrl-C reach tests and what they start: the processes in which pytest-xdist runs them ignore it."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class LeftOut(pytest.File):
