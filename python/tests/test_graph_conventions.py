@@ -131,8 +131,40 @@ def test_what_does_not_fit_other_sizes_says_so(world: World) -> None:
     with pytest.raises(fluid.FeedError, match="x"):
         exe.run(feed={**fed, "x": np.ones([5], "float32")}, fetch_list=[whole])
     parallel = fluid.ParallelExecutor(main_program=world.main, devices=2)
-    with pytest.raises(fluid.FeedError, match="declare the batch as None"):
-        parallel.run([whole], feed={**fed, "x": np.ones([5, 3], "float32")})
+    for rows, says in ((5, "declare the batch as None"), (10, r"fed \[5, 3\], which the program does not fit")):
+        with pytest.raises(fluid.FeedError, match=says):
+            parallel.run([whole], feed={**fed, "x": np.ones([rows, 3], "float32")})
+    with pytest.raises(fluid.FeedError, match="checked"):
+        parallel.run([checked], feed={**fed, "checked": np.ones([6, 3], "float32")})
+
+
+@pytest.mark.parametrize("reduce", ["AllReduce", "Reduce"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_fixed_sizes_are_not_checked_on_several_devices(world: World, devices: int, reduce: str) -> None:
+    """A fixed batch of 10 fed with other numbers of rows: the bits of a program whose batch is open (REFIT-1)."""
+    random = np.random.default_rng(4)
+    feeds = [
+        {"image": random.standard_normal([n, 1, 6, 6]).astype("float32"), "label": random.integers(0, 4, [n, 1])}
+        for n in (40, 24, 12, 40, 10 * devices, 12, 4)
+    ]
+
+    def trained(main: fluid.Program, startup: fluid.Program, loss: Any) -> list[bytes]:
+        with fluid.scope_guard(fluid.Scope(seed=5)):
+            fluid.Executor(fluid.CPUPlace()).run(startup)
+            build = fluid.BuildStrategy()
+            build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy[reduce]
+            exe = fluid.ParallelExecutor(loss_name=loss.name, main_program=main, build_strategy=build, devices=devices)
+            exe.record()
+            losses = [exe.run([loss], feed=feed)[0] for feed in feeds]
+            # A list has a dict for each device.
+            parts = [{name: value[i : i + 3] for name, value in feeds[0].items()} for i in range(devices)]
+            losses += [exe.run([loss], feed=parts)[0]]
+            assert exe.trace() and all(each.shape == (devices,) for each in losses)
+            exe.drop_local_exe_scopes()
+            scope = fluid.global_scope()
+            return [each.tobytes() for each in [*losses, *(scope[p.name] for p in main.all_parameters())]]
+
+    assert trained(*_sized(10)) == trained(*_sized(None))
 
 
 @pytest.mark.parametrize(
@@ -165,6 +197,27 @@ def test_same_padding_fits_other_batches_and_no_other_images(world: World) -> No
     assert exe.run(feed={"x": np.ones([7, 1, 5, 5], "float32")}, fetch_list=[made])[0].shape == (7, 2, 3, 3)
     with pytest.raises(fluid.FeedError, match="took the size of `x` for a number"):
         exe.run(feed={"x": np.ones([4, 1, 6, 6], "float32")}, fetch_list=[made])
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_random_seed_counts_after_a_refit(world: World, parallel: bool) -> None:
+    """Of feeds of other sizes, too, random numbers are those of the program's seed."""
+    x = layers.data("x", [4, 30], append_batch_size=False)
+    y = layers.dropout(x, 0.5)
+
+    def run(seed: int, exe: fluid.Executor, rows: int) -> bytes:
+        world.main.random_seed = seed
+        fed = {"x": np.ones([rows, 30], "float32")}
+        with fluid.scope_guard(fluid.Scope(seed=1)):
+            if parallel:
+                return fluid.ParallelExecutor(main_program=world.main, devices=2).run([y], feed=fed)[0].tobytes()
+            return exe.run(feed=fed, fetch_list=[y])[0].tobytes()
+
+    used = fluid.Executor()
+    for rows in (8, 6):
+        first, second = run(3, used, rows), run(9, used, rows)
+        assert first != second
+        assert (first, second) == (run(3, fluid.Executor(), rows), run(9, fluid.Executor(), rows))
 
 
 def test_parameters_keep_their_shapes(world: World) -> None:

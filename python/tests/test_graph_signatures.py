@@ -50,6 +50,8 @@ LAYERS = {
     "sequence_softmax": "input use_cudnn name",
     "sequence_expand": "x y ref_level name",
     "sequence_mask": "x maxlen dtype name",
+    "sequence_pad": "x pad_value maxlen name",
+    "sequence_unpad": "x length name",
     "sequence_concat": "input name",
     "sequence_first_step": "input",
     "sequence_last_step": "input",
@@ -309,6 +311,8 @@ def test_what_cannot_act_is_refused_by_name(world: World) -> None:
         (lambda: layers.topk(x, label), "topk: k is `label`"),
         (lambda: layers.equal(x, x, cond=flag), "equal: cond="),
         (lambda: layers.less_than(x, x, force_cpu=True, cond=flag), "less_than: cond="),
+        (lambda: layers.less_than(x, x, None, flag), "less_than: cond="),
+        (lambda: layers.less_than(x, x, False, flag), "less_than: cond="),
         (lambda: layers.logical_and(flag, flag, out=flag), "logical_and: out="),
         (lambda: layers.logical_not(flag, out=flag), "logical_not: out="),
         (lambda: layers.sums([x, x], out=x), "sums: out="),
@@ -377,6 +381,54 @@ def test_arguments_without_effect_are_taken(world: World) -> None:
     assert [piece.name for piece in layers.split(x, 2, dim=1, name="half")] == ["half_0", "half_1"]
     assert layers.stack([x, x], name="pair").name == "pair"
     assert layers.uniform_random([2], name="noise").name == "noise"
+
+
+def test_a_name_may_be_the_second_argument_of_gelu(world: World) -> None:
+    x = fluid.data("x", [None, 4])
+    named, bent = layers.gelu(x, "bent"), layers.gelu(x, True, "by_tanh")
+    assert (named.name, bent.name) == ("bent", "by_tanh")
+    fed = np.linspace(-2, 2, 4, dtype="float32").reshape(1, 4)
+    exact, near, plain = fluid.Executor().run(feed={"x": fed}, fetch_list=[named, bent, layers.gelu(x)])
+    np.testing.assert_array_equal(exact, plain)
+    assert not np.array_equal(exact, near)
+    np.testing.assert_allclose(exact, near, atol=1e-2)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (lambda x: layers.conv2d(x, 2, 3, padding=1.5), "one whole number or two, got 1.5"),
+        (lambda x: layers.conv2d(x, 2, 3, padding=[1, 0.5]), r"one whole number or two, got \[1, 0.5\]"),
+        (lambda x: layers.conv2d(x, 2, 3, padding=[1, 0.5, 1, 1]), "padding=0.5 must be a whole number"),
+        (lambda x: layers.pool2d(x, 2, pool_padding=0.5), "one whole number or two, got 0.5"),
+        (lambda x: layers.conv2d_transpose(x, 2, filter_size=3, padding=0.5), "one whole number or two, got 0.5"),
+        (lambda x: layers.conv2d(x, 2, 3, padding=NAN), "one whole number or two, got nan"),
+        (lambda x: layers.conv2d(x, 2, NAN), "one whole number or two, got nan"),
+        (lambda x: layers.reshape(x, [NAN, -1]), r"cannot be \[nan, -1\]"),
+        (lambda x: layers.fc(x, NAN), "size=nan must be a whole number"),
+        (lambda x: layers.fc(x, float("inf")), "size=inf must be a whole number"),
+        (lambda x: layers.conv2d(x, NAN, 3), "num_filters=nan must be a whole number"),
+        (lambda x: layers.create_parameter([2, NAN]), "shape=nan must be a whole number"),
+    ],
+)
+def test_a_size_is_a_whole_number(world: World, layer: Callable[[Any], Any], says: str) -> None:
+    x = fluid.data("x", [None, 2, 3, 3])
+    before = str(world.main)
+    with pytest.raises(fluid.ProgramError, match=says):
+        layer(x)
+    assert str(world.main) == before
+
+
+@pytest.mark.parametrize("padding", [[5, 0, 0, 0], [0, 0, 2, 3]])
+def test_a_padding_that_leaves_nothing_is_refused(world: World, padding: list[int]) -> None:
+    """A transposed convolution loses its padding: of 5 x 5 at most 4 rows and columns."""
+    x = fluid.data("x", [None, 2, 3, 3])
+    with pytest.raises(fluid.ProgramError, match="padding.*leaves nothing of a result of"):
+        layers.conv2d_transpose(x, 2, filter_size=3, padding=padding)
+    assert layers.conv2d_transpose(x, 2, filter_size=3, padding=[4, 0, 0, 2]).shape == (-1, 2, 1, 3)
 
 
 def test_lazy_mode_is_said_once(world: World) -> None:

@@ -36,9 +36,19 @@ def outside(x: Variable, what: str) -> None:
 
 
 def append_all(
-    kind: str, attrs: Any, inputs: Sequence[Variable], layer: str, name: str | None = None, prefix: str | None = None
+    kind: str,
+    attrs: Any,
+    inputs: Sequence[Variable],
+    layer: str,
+    name: str | None = None,
+    prefix: str | None = None,
+    *,
+    knows_ends: bool = False,
 ) -> list[Variable]:
-    """Appends an operation; gives its outputs, called ``name``, or named after ``prefix`` or the layer."""
+    """Appends an operation; gives its outputs, called ``name``, or named after ``prefix`` or the layer.
+
+    A layer that ``knows_ends`` of sequences itself may do anything with them.
+    """
     program = program_of(inputs, layer)
     at = caller()
     if name is not None and program._graph.var(name) is not None:
@@ -47,13 +57,17 @@ def append_all(
             var=name,
             site=f"{at[0]}:{at[1]}",
         )
-    _lengths.check(kind, attrs, inputs, program._lengths, layer, f"{at[0]}:{at[1]}")
+    if program._lengths and not knows_ends:
+        _lengths.check(kind, attrs, inputs, program, layer, f"{at[0]}:{at[1]}")
     outputs = name if name is not None else f"{prefix or program._prefix(layer)}.tmp_0"
     made = program._graph.append(written({kind: attrs}, layer), [x.name for x in inputs], outputs, at)
     found = [variables.Variable(program, output) for output in made]
     if program._lengths:
         for y in found:
             hand_on(program, _lengths.kept(kind, attrs, inputs, y), y)
+            of = None if knows_ends else _lengths.across(kind, attrs, inputs, y, program)
+            if of is not None:
+                program._across[y.name] = of
     return found
 
 

@@ -193,13 +193,19 @@ def feeds(program: Program, feed: Any, feed_dict: Any = None, devices: int = 1, 
 
 
 def _shares(program: Program, name: Any, value: Any, devices: int) -> Any:
-    """What is declared with a fixed batch, and fed with one for each device, in as many parts."""
+    """What is declared with a fixed batch, and fed with a larger or smaller one, in a part for each device.
+
+    Where sizes are checked, the batch is one for each device.
+    """
     found = program._graph.var(name) if isinstance(name, str) and devices > 1 else None
     if found is None or found[2] != "feed" or not isinstance(value, np.ndarray) or not found[1]:
         return value
     wants, shape = list(found[1]), list(value.shape)
-    is_whole = min(wants) >= 0 and wants[0] > 0 and shape == [devices * wants[0], *wants[1:]] and shape != wants
-    return PerDevice(np.split(value, devices)) if is_whole else value
+    if min(wants) <= 0 or len(shape) != len(wants) or shape == wants:
+        return value
+    if name in program._unchecked and shape[0] > 0 and shape[0] % devices == 0:
+        return PerDevice(np.split(value, devices))
+    return PerDevice(np.split(value, devices)) if shape == [devices * wants[0], *wants[1:]] else value
 
 
 def _each(program: Program, given: list[Any]) -> Feeds:
@@ -299,7 +305,10 @@ def _hint_of_known(program: Program, why: GraphError, dtype: str) -> str | None:
     if not is_type and name in program._lengths and program.var(name).is_data:
         return f"feed `{name}` as a list of sequences, or as a LoDTensor; an array is padded already, and needs its lengths"
     if not is_type and name in program._unchecked:
-        return "only an Executor of a Program takes other sizes; declare the batch as None"
+        return (
+            "other sizes are split where each device gets as many rows, and ranks take only those that are declared; "
+            "declare the batch as None"
+        )
     return _convert(name, dtype) if is_type else None
 
 

@@ -45,6 +45,7 @@ class Layer:
         """
         adding = _Adding(self.kind, self.name, self.prefix, self.program, self.dtype, given or {})
         adding.output = self.output
+        adding.knows_ends = _knows_ends(form)
         return adding.all(_draft(op or self.kind, form, inputs), inputs)
 
 
@@ -52,7 +53,15 @@ def expand(op: str, form: Any, inputs: Sequence[Variable], name: str | None = No
     """Adds a layer without parameters whose operations are layers by themselves."""
     drafted = _draft(op, form, inputs)
     program = inputs[0].program if inputs else default_main_program()
-    return _Adding(op, name, "", program, "", {}).all(drafted, inputs)[0]
+    adding = _Adding(op, name, "", program, "", {})
+    adding.knows_ends = _knows_ends(form)
+    return adding.all(drafted, inputs)[0]
+
+
+def _knows_ends(form: Any) -> bool:
+    """Whether a layer was given the lengths of its sequences."""
+    which, fields = _only(form)
+    return which == "SequenceSoftmax" or bool(fields.get("ragged"))
 
 
 def _draft(op: str, form: Any, inputs: Sequence[Variable]) -> Any:
@@ -71,6 +80,7 @@ class _Adding:
     ) -> None:
         self.kind, self.name, self.prefix = kind, name, prefix
         self.output = name
+        self.knows_ends = False
         self.program, self.dtype, self.given = program, dtype, given
         self.made: list[list[Variable]] = []
         # The layers within this one that have their names already.
@@ -137,13 +147,13 @@ class _Adding:
             check_compared(kind, *inputs)
         elif kind == "scale" or kind.startswith("elementwise_"):
             check_real(kind, *inputs)
-        return append_all(which, attrs, inputs, kind, name, prefix)
+        return append_all(which, attrs, inputs, kind, name, prefix, knows_ends=self.knows_ends)
 
     def _write(
         self, form: Any, inputs: list[Variable], kind: str, prefix: str | None, name: str | None
     ) -> list[Variable]:
         which, attrs = _only(form["kind"])
-        _lengths.check(which, attrs, inputs, self.program._lengths, kind, "{}:{}".format(*caller()))
+        _lengths.check(which, attrs, inputs, self.program, kind, "{}:{}".format(*caller()))
         outputs = [self._written(output, name) for output in form["outputs"]]
         self.program._append_to(form["kind"], inputs, outputs)
         return outputs

@@ -5,7 +5,7 @@ It sees operations in their serialized form, and only the shapes of variables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from phalanx.graph.errors import ProgramError
@@ -18,6 +18,17 @@ class Shaped(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+
+class Sequences(Protocol):
+    """What a program knows of sequences."""
+
+    #: Variables that hold some, and where their lengths are.
+    _lengths: dict[str, str]
+    #: Products whose last axis is the time of other sequences, and where the lengths of these are.
+    _across: dict[str, str]
+    #: Sequences with zeros behind their ends.
+    _blank: set[str]
 
 
 # All inputs lie on the output element by element, at least on its first two axes.
@@ -36,12 +47,15 @@ _ALL = {
     "SoftmaxCrossEntropy",
     "Sum",
     "Unary",
+    "Where",
+    "Whole",
 }
 _FIRST = {
     "ArgMax",
     "BatchNormFixed",
     "BoundedSoftmax",
     "CrfDecoding",
+    "CumSum",
     "Expand",
     "Gru",
     "LayerNorm",
@@ -51,26 +65,34 @@ _FIRST = {
     "MatMul",
     "PeepholeLstm",
     "Pool2d",
+    "PoolWindows",
     "Reduce",
+    "ReduceProd",
     "ResetGru",
     "Reshape",
     "Slice",
     "Softmax",
+    "Sort",
     "TopK",
     "Transpose",
 }
+# These are given the lengths, too.
+_TOLD = {"EditDistance"}
 _RECURRENT = ("Gru", "Lstm", "PeepholeLstm", "ResetGru")
-_OF_LAST_AXIS = ("ArgMax", "BoundedSoftmax", "CrossEntropy", "Softmax", "SoftmaxCrossEntropy", "TopK")
+_OF_LAST_AXIS = ("ArgMax", "BoundedSoftmax", "CrossEntropy", "Softmax", "SoftmaxCrossEntropy", "Sort", "TopK")
+_REDUCING = ("Reduce", "ReduceProd")
+_PAIRED = ("Binary", "Compare", "Whole")
+PADDED = "take sequence_pad(x, pad_value), which gives a plain variable and its lengths"
 
 
 def _sources(kind: str, attrs: Any, inputs: Sequence[Shaped]) -> Sequence[Shaped]:
     """Inputs whose first two axes become those of the output, if they have the same size. Others hand nothing on."""
-    if kind in ("Binary", "Compare"):
+    if kind in _PAIRED:
         # The second one is stretched over the first from an axis on.
         return inputs if attrs["axis"] == 0 else inputs[:1]
     if kind in _ALL:
         return inputs
-    if kind == "Embedding":
+    if kind in ("Embedding", "GatherNd"):
         return inputs[1:]
     if kind not in _FIRST:
         return []
@@ -78,10 +100,16 @@ def _sources(kind: str, attrs: Any, inputs: Sequence[Shaped]) -> Sequence[Shaped
     lost = (
         (kind == "Transpose" and attrs["order"][:2] != [0, 1])
         or (kind == "Expand" and attrs["axis"] != 0)
-        or (kind == "Reduce" and not _is_inner(attrs["axes"]))
+        or (kind in _REDUCING and not _is_inner(_axes(kind, attrs)))
         or (kind == "MatMul" and (len(x.shape) < 3 or (len(x.shape) == 3 and attrs["trans_a"])))
     )
     return [] if lost else [x]
+
+
+def _axes(kind: str, attrs: Any) -> Sequence[int]:
+    """Which axes are reduced."""
+    found: Sequence[int] = attrs["axes"] if kind == "Reduce" else attrs["reduce"]["axes"]
+    return found
 
 
 def _is_inner(axes: Sequence[int]) -> bool:
@@ -101,10 +129,12 @@ def is_along(x: Shaped, y: Shaped) -> bool:
     return len(y.shape) > 1 and x.shape[:2] == y.shape[:2]
 
 
-def _remedy(kind: str, attrs: Any, x: Shaped) -> str | None:
+def _remedy(kind: str, attrs: Any, x: Shaped, at: int) -> str | None:
     """What to do instead, if the operation would mix elements of a sequence with what lies behind its end."""
-    if kind == "Reduce" and not _is_inner(attrs["axes"]):
+    if kind in _REDUCING and not _is_inner(_axes(kind, attrs)):
         ways = {"Mean": '"average" or "sum"', "Sum": '"sum"', "Max": '"max"'}
+        if kind == "ReduceProd":
+            return "take sequence_pad(x, 1.0) first"
         way = ways.get(attrs["op"])
         if way is None:
             return 'take sequence_pool(x * -1.0, "max") * -1.0 of each sequence first'
@@ -112,16 +142,22 @@ def _remedy(kind: str, attrs: Any, x: Shaped) -> str | None:
     if kind in _OF_LAST_AXIS and len(x.shape) == 2:
         is_softmax = kind in ("BoundedSoftmax", "Softmax")
         return "take sequence_softmax" if is_softmax else "give elements a width, or take sequence_pool first"
+    if kind == "CumSum" and (attrs["axis"] == 0 or (attrs["axis"] == 1 and attrs["reverse"])):
+        return "take sequence_pad(x, 0.0) first"
     if kind == "LayerNorm" and attrs["axis"] < 2:
         return "pass begin_norm_axis=2 to normalise each element by itself"
     if kind == "BatchNorm":
         return "take layer_norm(x, begin_norm_axis=2)"
     if kind == "Conv2d":
         return "take a recurrent layer, or sequence_pool first"
+    if kind == "Accuracy":
+        return 'take sequence_pool(cast(equal(argmax(scores), label), "float32"), "average") for that of each sequence'
+    if kind == "MatMul" and at == 0 and (len(x.shape) == 2 or (len(x.shape) == 3 and attrs["trans_a"])):
+        return "take sequence_pad(x, 0.0) first"
     return None
 
 
-def _lost(kind: str, attrs: Any, x: Shaped) -> str | None:
+def _lost(kind: str, attrs: Any, x: Shaped, at: int) -> str | None:
     """What to do instead, if the result would have sequences without their lengths."""
     if kind == "Concat" and attrs["axis"] == 1:
         return "put them together before they are fed, or take sequence_pool of each and concat these"
@@ -131,20 +167,71 @@ def _lost(kind: str, attrs: Any, x: Shaped) -> str | None:
         return "take sequence_first_step or sequence_last_step, or cut sequences before they are fed"
     if kind == "Gather":
         return "take sequence_pool first, and gather its rows"
-    return None
+    if kind in ("Reshape", "Expand") and not _stays(attrs, x):
+        return f"keep the first two dimensions, or {PADDED}"
+    if kind == "Transpose" and attrs["order"][:2] != [0, 1]:
+        return f"keep the first two axes, or {PADDED}"
+    if kind in ("GatherNd", "ScatterRows"):
+        return None if kind == "GatherNd" and at == 1 else f"take sequence_pool first, or {PADDED}"
+    if kind in _PAIRED and at == 1 and attrs["axis"] != 0:
+        return "let its samples and times lie on those of the first operand, with axis=0"
+    is_known = kind in _ALL or kind in _FIRST or kind in _TOLD or kind == "Embedding"
+    return None if is_known else f"take sequence_pool first, or {PADDED}"
 
 
-def check(kind: str, attrs: Any, inputs: Sequence[Shaped], ragged: Collection[str], layer: str, site: str) -> None:
+def _stays(attrs: Any, x: Shaped) -> bool:
+    """Whether samples and times are the first two dimensions of a shape, too."""
+    given = [-d["Batch"] if "Batch" in d else d["Fixed"] for d in attrs["shape"][:2]]
+    return attrs.get("axis", 0) == 0 and given == list(x.shape[:2])
+
+
+def check(
+    kind: str,
+    attrs: Any,
+    inputs: Sequence[Shaped],
+    program: Sequences,
+    layer: str,
+    site: str,
+) -> None:
     """Refuses what would take padding for elements of sequences."""
-    for x in inputs:
-        if x.name not in ragged:
+    for at, x in enumerate(inputs):
+        remedy, why = None, "padding would count"
+        if x.name in program._across and _sees_last(kind, attrs, inputs, program, at):
+            remedy = (
+                "take layers.attention or nets.scaled_dot_product_attention, or sequence_pad of both factors before"
+            )
+            why = f"its last axis is the time of `{program._across[x.name].removesuffix('@LENGTHS')}`, whose {why}"
+            text = f"{layer} at {site}: {x!r} is a product with padded sequences, and {why}; {remedy}"
+            raise ProgramError(text, op=layer, var=x.name, site=site)
+        if x.name not in program._lengths:
             continue
-        remedy, why = _remedy(kind, attrs, x), "the padding would count"
+        remedy, why = _remedy(kind, attrs, x, at), f"the {why}"
         if remedy is None:
-            remedy, why = _lost(kind, attrs, x), "the result would have no lengths"
+            remedy, why = _lost(kind, attrs, x, at), "the result would have no lengths"
         if remedy is not None:
             text = f"{layer} at {site}: {x!r} holds padded sequences, and {why}; {remedy}"
             raise ProgramError(text, op=layer, var=x.name, site=site)
+
+
+def _sees_last(kind: str, attrs: Any, inputs: Sequence[Shaped], program: Sequences, at: int) -> bool:
+    """Whether an operation does more than to change the elements of a product one by one."""
+    x = inputs[at]
+    if kind == "MatMul" and at == 0 and not attrs["trans_a"] and not attrs["trans_b"]:
+        # What is behind the ends of the other factor was set to zero.
+        return inputs[1].name not in program._blank
+    if kind in _PAIRED:
+        return at == 1 and x.shape != inputs[0].shape
+    return kind not in _ALL or kind in _OF_LAST_AXIS or kind == "Concat"
+
+
+def across(kind: str, attrs: Any, inputs: Sequence[Shaped], output: Shaped, program: Sequences) -> str | None:
+    """The lengths of what the last axis of a result is the time of, if it is."""
+    if kind == "MatMul" and attrs["trans_b"] and len(inputs[1].shape) > 2:
+        return program._lengths.get(inputs[1].name)
+    if kind not in _ALL:
+        return None
+    alike = (program._across.get(x.name) for x in inputs if x.shape == output.shape)
+    return next((of for of in alike if of is not None), None)
 
 
 def read(given: Any, var: Callable[[str], Any]) -> tuple[dict[str, str], set[tuple[str, str]]]:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,11 +20,12 @@ import numpy as np
 
 from phalanx import _phalanx
 from phalanx.graph import _feed, _printing, _profiling, _prune, _values
+from phalanx.graph._fitting import Fitted
 from phalanx.graph._flags import checks_numbers
 from phalanx.graph._taken import Taken
 from phalanx.graph._values import Lent
 from phalanx.graph.compiler import CompiledProgram
-from phalanx.graph.errors import FeedError, FetchError, ProgramError, StateError, UninitialisedError
+from phalanx.graph.errors import FeedError, FetchError, StateError, UninitialisedError
 from phalanx.graph.parallel_executor import explained
 from phalanx.graph.places import CPUPlace
 from phalanx.graph.program import Program, default_main_program
@@ -34,8 +35,6 @@ ALONE = (
     "rank {} of {} trains this program alone: an Executor runs a Program on one device, without the other ranks; "
     "use ParallelExecutor(loss_name=…), or CompiledProgram(…).with_data_parallel(loss_name=…), to train together"
 )
-
-_MOST_FITTED = 8
 
 
 def begin(scope: Scope, startup: Program, kept: Mapping[str, Any]) -> None:
@@ -65,20 +64,6 @@ def begin(scope: Scope, startup: Program, kept: Mapping[str, Any]) -> None:
             scope[name] = scope[of] if found is None else np.reshape(scope[of], found[1])
 
 
-def _refitted(program: Program, feeds: list[tuple[str, list[int]]]) -> Program:
-    """The program for feeds of other sizes, if no layer made a number of a size that is another one now."""
-    fitted = program._with(program._graph.refit(feeds))
-    for name, axis in sorted(program._measured):
-        before, now = program._graph.var(name), fitted._graph.var(name)
-        if before is not None and now is not None and before[1][axis] != now[1][axis]:
-            raise ProgramError(
-                f"a layer took the size of `{name}` for a number when it was added: it was {list(before[1])} and would be "
-                f"{list(now[1])}; declare the feed with the size that is fed",
-                var=name,
-            )
-    return fitted
-
-
 class Executor:
     """Runs programs. A program without operations is a startup program: it initializes the variables that it declares."""
 
@@ -89,8 +74,7 @@ class Executor:
         self._made: WeakKeyDictionary[Program, tuple[tuple[int, int, bool], _phalanx.GraphExecutor]]
         self._made = WeakKeyDictionary()
         self._parts = _prune.Parts()
-        # Programs for feeds of other sizes than they say, and of which version they are.
-        self._fitted: WeakKeyDictionary[Program, tuple[int, dict[Any, Program]]] = WeakKeyDictionary()
+        self._fitted = Fitted()
         self._has_warned = False
 
     def run(
@@ -151,7 +135,7 @@ class Executor:
                 found = program._graph.var(name)
                 is_state = found is not None and found[2] in ("parameter", "state")
                 (states if is_state else feeds).append((name, values[0]))
-            program = self._fitting(program, feeds)
+            program = self._fitted.program(program, ((name, shape) for name, (_, _, shape, _) in feeds))
             executor = self._executor(program)
             before = [(name, scope[name]) for name, _ in states]
             taken.begin()
@@ -171,39 +155,6 @@ class Executor:
                 raise
         _printing.show(prints, [_values.receive(value) for value in out[len(fetch) :]])
         return [(_values.receive if return_numpy else _values.Tensor)(value) for value in out[: len(fetch)]]
-
-    def _fitting(self, program: Program, feeds: Sequence[tuple[str, Lent]]) -> Program:
-        """The program for the sizes that are fed, where ``layers.data`` says that they are not checked."""
-        others = []
-        for name, (_, _, shape, _) in feeds:
-            found = program._graph.var(name) if name in program._unchecked else None
-            if found is not None and len(shape) == len(found[1]) and list(shape) != list(found[1]):
-                others.append((name, list(shape)))
-        if not others:
-            return program
-        version, known = self._fitted.get(program, (-1, {}))
-        if version != program._graph.version:
-            known = {}
-        key = tuple((name, tuple(shape)) for name, shape in others)
-        if key not in known:
-            if len(known) == _MOST_FITTED:
-                known.pop(next(iter(known)))
-            try:
-                known[key] = _refitted(program, others)
-            except ProgramError as why:
-                name, fed = others[0]
-                declared = program.var(name)
-                raise FeedError(
-                    f"`{name}` is {declared!r} (declared at {declared.site}) and is fed {fed}, which the program does "
-                    f"not fit: {why}",
-                    var=name,
-                    site=declared.site,
-                    wanted=f"{declared.dtype}{list(declared.shape)}",
-                    got=f"{declared.dtype}{fed}",
-                ) from None
-            self._fitted[program] = program._graph.version, known
-        known[key].random_seed = program.random_seed
-        return known[key]
 
     def _executor(self, program: Program) -> _phalanx.GraphExecutor:
         check = self._check or checks_numbers()

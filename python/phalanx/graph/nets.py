@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.graph import layers
+from phalanx.graph._adding import alike, append
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Variable
 
@@ -112,25 +113,35 @@ def glu(input: Variable, dim: int = -1) -> Variable:
 def scaled_dot_product_attention(
     queries: Variable, keys: Variable, values: Variable, num_heads: int = 1, dropout_rate: float = 0.0
 ) -> Variable:
-    """Attention of ``[n, time, width]``. Several heads have fully connected layers for queries, keys and values."""
+    """Attention of ``[n, time, width]``. Several heads have fully connected layers for queries, keys and values.
+
+    Padding after the end of a sequence gets no attention.
+    """
     for what, x in (("queries", queries), ("keys", keys), ("values", values)):
         if len(x.shape) != 3 or x.shape[2] % num_heads:
             raise ProgramError(f"{what} must be [n, time, width] with a width of {num_heads} equal parts, got {x!r}")
 
     def heads(x: Variable) -> Variable:
-        parts = layers.reshape(x, [0, 0, num_heads, x.shape[2] // num_heads])
+        # What is behind the ends is told by the lengths below.
+        plain = layers.sequence_pad(x, 0.0)[0] if x.lod_level else x
+        parts = layers.reshape(plain, [0, 0, num_heads, x.shape[2] // num_heads])
         return layers.transpose(parts, [0, 2, 1, 3])
 
+    alike(queries.program, [x for x in (keys, values) if x.lod_level])
+    ends, own = keys.lengths if keys.lengths is not None else values.lengths, queries.lengths
     if num_heads > 1:
         queries, keys, values = (layers.fc(x, x.shape[2], num_flatten_dims=2) for x in (queries, keys, values))
     q, k, v = heads(queries), heads(keys), heads(values)
-    weights = layers.softmax(
-        layers.matmul(layers.scale(q, (queries.shape[2] // num_heads) ** -0.5), k, transpose_y=True)
-    )
+    scores = layers.matmul(layers.scale(q, (queries.shape[2] // num_heads) ** -0.5), k, transpose_y=True)
+    if ends is not None:
+        form = {"causal": False, "ragged": True, "value": -1e9}
+        scores = append("MaskScores", form, [scores, ends], "attention")
+    weights = layers.softmax(scores) if ends is None else append("Softmax", {"log": False}, [scores], "softmax")
     if dropout_rate:
         weights = layers.dropout(weights, dropout_rate)
     out = layers.transpose(layers.matmul(weights, v), [0, 2, 1, 3])
-    return layers.reshape(out, [0, 0, values.shape[2]])
+    out = layers.reshape(out, [0, 0, values.shape[2]])
+    return out if own is None else layers.sequence_unpad(out, own)
 
 
 __all__ = ["glu", "img_conv_group", "scaled_dot_product_attention", "sequence_conv_pool", "simple_img_conv_pool"]

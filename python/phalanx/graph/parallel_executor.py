@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import os
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from phalanx import _phalanx
 from phalanx._accord import Accord
 from phalanx.graph import _feed, _numbers, _printing, _profiling, _values
+from phalanx.graph._fitting import Fitted
 from phalanx.graph._flags import checks_numbers
 from phalanx.graph._hogwild import Asynchronous
 from phalanx.graph._taken import Taken
@@ -102,24 +103,34 @@ class ParallelExecutor:
         self._accord: Accord | None = None
         self._number = self._numbered(program) if loss else None
         self._exe: Asynchronous | _phalanx.GraphParallelExecutor
+        # The one of the last run.
+        self._ran: Asynchronous | _phalanx.GraphParallelExecutor
+        # Those for feeds of other sizes, in the same scope.
+        self._fitted = Fitted()
+        self._others: WeakKeyDictionary[Program, _phalanx.GraphParallelExecutor] = WeakKeyDictionary()
         if build.async_mode and program._prints:
             raise StrategyError(
                 "Print shows values when a run ends, but async_mode has many updates in one; leave it out"
             )
         if build.async_mode:
-            self._exe = Asynchronous(self._program, loss, build, execution, devices)
+            self._exe = self._ran = Asynchronous(self._program, loss, build, execution, devices)
             return
-        try:
-            self._exe = _phalanx.GraphParallelExecutor(
-                self._program._graph,
+
+        def made(program: Program) -> _phalanx.GraphParallelExecutor:
+            return _phalanx.GraphParallelExecutor(
+                program._graph,
                 loss or None,
                 BuildForm(build),
                 execution,
                 devices,
-                self._program._seed(),
+                program._seed(),
                 self._number,
                 self._tables,
             )
+
+        self._made = made
+        try:
+            self._exe = self._ran = made(self._program)
         except LossError as why:
             raise _explained_loss(program, why) from None
         except GraphError as why:
@@ -210,6 +221,7 @@ class ParallelExecutor:
             devices = self._exe.devices
             fed = _feed.feeds(self._program, feed, feed_dict, devices, taken=taken)
             fed = _feed.in_pieces(self._program, fed, devices, self._pieces)
+            exe = self._ran = self._fitting(fed)
         except Exception as why:
             wrong = why
         if self._accord is not None and _phalanx.is_initialized():
@@ -220,12 +232,31 @@ class ParallelExecutor:
             raise wrong
         taken.begin()
         try:
-            with _profiling.run("ParallelExecutor.run", self._exe, self._records):
-                return self._exe.run(self._scope._store, fed, fetch)
+            with _profiling.run("ParallelExecutor.run", exe, self._records):
+                return exe.run(self._scope._store, fed, fetch)
         except UninitialisedError as why:
             raise explained(why) from None
         except (FeedError, FetchError) as why:
             raise _feed.explained(self._program, why) from None
+
+    def _fitting(self, fed: _feed.Feeds) -> _phalanx.GraphParallelExecutor:
+        """The executor for the sizes that devices are fed. Ranks, which may be fed different ones, take those that are declared."""
+        assert not isinstance(self._exe, Asynchronous), "its runs do not come here"
+        if self._accord is not None or self._tables is not None:
+            return self._exe
+        # What could not be split stays as it is, and is refused.
+        alone = self._exe.devices * self._pieces == 1
+        alike = ((name, [each[2] for each in lent]) for name, kind, lent in fed if lent and (alone or kind != "split"))
+        program = self._fitted.program(
+            self._program, ((name, shapes[0]) for name, shapes in alike if shapes == shapes[:1] * len(shapes))
+        )
+        if program is self._program:
+            return self._exe
+        exe = self._others.get(program)
+        if exe is None:
+            exe = self._others[program] = self._made(program)
+            exe.record(self._records)
+        return exe
 
     def _run_async(self, fetch: list[tuple[str, str]], feed: Any) -> list[Any]:
         assert isinstance(self._exe, Asynchronous), "a program that learns by itself has this executor"
@@ -253,7 +284,8 @@ class ParallelExecutor:
 
     def drop_local_exe_scopes(self) -> None:
         """Frees the memory of temporaries; the next run allocates it again."""
-        self._exe.drop_scopes()
+        for exe in (self._exe, *self._others.values()):
+            exe.drop_scopes()
 
     def arena_bytes(self) -> int:
         """Bytes of memory that runs currently use besides the scope."""
@@ -265,12 +297,13 @@ class ParallelExecutor:
 
     def record(self, on: bool = True) -> None:
         """Begins or ends the recording of when operations run."""
-        self._exe.record(on)
+        for exe in (self._exe, *self._others.values()):
+            exe.record(on)
         self._records = on
 
     def trace(self) -> str | None:
         """The last recorded run, as JSON for ``chrome://tracing``."""
-        return self._exe.trace()
+        return self._ran.trace()
 
     def graph_dot(self) -> str:
         """The graph after all passes, for graphviz."""

@@ -104,6 +104,10 @@ class Program:
         self._readers: list[Any] = []
         # Variables with sequences, and where their lengths are.
         self._lengths: dict[str, str] = {}
+        # Products whose last axis is the time of other sequences, and where the lengths of these are.
+        self._across: dict[str, str] = {}
+        # Sequences with zeros behind their ends.
+        self._blank: set[str] = set()
         # Lengths that must be equal, because layers take their sequences together.
         self._alike: set[tuple[str, str]] = set()
         # Feeds of fixed sizes that an executor does not check.
@@ -191,6 +195,8 @@ class Program:
         twin._measured = set(self._measured)
         has = {name for name, _ in graph.vars()}
         twin._lengths = {name: of for name, of in self._lengths.items() if {name, of} <= has}
+        twin._across = {name: of for name, of in self._across.items() if {name, of} <= has}
+        twin._blank = self._blank & has
         twin._alike = {pair for pair in self._alike if has.issuperset(pair)}
         return twin
 

@@ -28,6 +28,7 @@ from phalanx.graph._operators import (
     widened,
 )
 from phalanx.graph._refused import IN_PLACE, refuse
+from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Variable, program_guard
 
@@ -59,7 +60,15 @@ sin = _function("sin", "Sin")
 cos = _function("cos", "Cos")
 floor = _function("floor", "Floor")
 ceil = _function("ceil", "Ceil")
-round = _function("round", "Round")
+
+
+def round(x: Variable, name: str | None = None) -> Variable:
+    """The nearest whole number of each element; halves go away from zero, as in Paddle: 0.5 becomes 1, -2.5 becomes -3."""
+    check_real("round", x)
+    # The operation takes halves to the even number.
+    near, half = append("Unary", "Round", [x], "round"), _scalar(x, 0.5)
+    is_half = append("Compare", {"op": "Equal", "axis": len(x.shape)}, [abs(x - near), half], "equal")
+    return append("Where", None, [is_half, sign(x) * ceil(abs(x)), near], "round", name)
 
 
 def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Variable:
@@ -154,11 +163,20 @@ def along_last(x: Variable, axis: int, op: str, of: Callable[[Variable, str | No
     rank = len(x.shape)
     if not -rank <= axis < rank:
         raise ProgramError(f"{op}: {x!r} has no axis {axis}", op=op, var=x.name)
+    check_time(op, x, axis % rank, "take sequence_softmax of sequences of numbers")
     order = swapped(rank, axis % rank)
     if order is None:
         return of(x, name)
     turned = append("Transpose", {"order": order}, [x], "transpose")
     return append("Transpose", {"order": order}, [of(turned, None)], op, name)
+
+
+def check_time(op: str, x: Variable, axis: int, remedy: str) -> None:
+    """Refuses an axis along which padding lies behind elements."""
+    if x.lod_level and axis < 2 and len(x.shape) > axis + 1:
+        at = "{}:{}".format(*caller())
+        text = f"{op} at {at}: {x!r} holds padded sequences, and the padding would count along axis {axis}; {remedy}"
+        raise ProgramError(text, op=op, var=x.name, site=at)
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
@@ -227,6 +245,12 @@ def elementwise_pow(
     if y.shape != x.shape:
         y = elementwise_add(_filled(x, 0.0), y, axis)
     return activate(_power(x, y, None if act else name), act, name)
+
+
+def _scalar(x: Variable, value: float) -> Variable:
+    """One number of the type of a variable."""
+    with program_guard(x.program):
+        return append("Fill", {"dtype": _values.kind(x.dtype), "shape": [], "value": value}, [], "fill_constant")
 
 
 def _filled(x: Variable, value: float) -> Variable:
@@ -310,6 +334,11 @@ def _product(
     b = reshaped(y, [*y.shape, 1]) if column else y
     form = {"trans_a": transpose_x and not row, "trans_b": transpose_y and not column}
     a, b = _repeated(a, b)
+    if b.lod_level and len(b.shape) == 3 and not form["trans_b"]:
+        from phalanx.graph.layers.sequence import blank
+
+        # The sum goes over time: what is behind the ends does not count.
+        b = blank(b, 0.0)
     last = alpha == 1.0 and not row and not column
     made = append("MatMul", form, [a, b], "matmul", name if last else None)
     if row or column:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.graph import _values
-from phalanx.graph._adding import append, program_of
+from phalanx.graph._adding import append, hand_on, program_of
+from phalanx.graph._lengths import PADDED
 from phalanx.graph._operators import at_once
 from phalanx.graph._refused import whole, wholes
 from phalanx.graph.errors import ProgramError
@@ -38,6 +39,8 @@ def mul(
     for what, v, n in (("x_num_col_dims", x, x_num_col_dims), ("y_num_col_dims", y, y_num_col_dims)):
         if not 0 < n < len(v.shape):
             raise ProgramError(f"mul: {what}={n} must be from 1 to {len(v.shape) - 1} for {v!r}", op="mul", var=v.name)
+    if x.lod_level and len(x.shape) > 2 and x_num_col_dims <= 2:
+        return _mul_each(x, y, y_num_col_dims, name)
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     with at_once([x, y]):
         flat = arithmetic.matmul(
@@ -46,6 +49,15 @@ def mul(
         )
         out = flat.shape == (*rows, *columns)
         return flat if out and name is None else shaping.exactly(flat, [*rows, *columns], "mul", name)
+
+
+def _mul_each(x: Variable, y: Variable, y_num_col_dims: int, name: str | None) -> Variable:
+    """The product of each element of sequences: time is a dimension of its own, which Paddle's scripts do not count."""
+    flat = y if len(y.shape) == 2 else shaping.flatten(y, y_num_col_dims)
+    wide = x if len(x.shape) == 3 else shaping.exactly(x, [*x.shape[:2], math.prod(x.shape[2:])], "reshape")
+    out = arithmetic.matmul(wide, flat)
+    whole = [*x.shape[:2], *y.shape[y_num_col_dims:]]
+    return out if list(out.shape) == whole and name is None else shaping.exactly(out, whole, "mul", name)
 
 
 def sum(x: Variable | Sequence[Variable]) -> Variable:
@@ -157,7 +169,9 @@ def _like(x: Variable, out: Any, value: float, op: str) -> Variable:
     _rank(x, op)
     if out is not None:
         raise ProgramError(f"{op}: variables are not written in place; leave out=… out and take what it returns", op=op)
-    return shaping.fill_constant(x.shape, x.dtype, value)
+    out = shaping.fill_constant(x.shape, x.dtype, value)
+    hand_on(x.program, [x], out)
+    return out
 
 
 def fill_constant_batch_size_like(
@@ -194,6 +208,7 @@ def argsort(
     from phalanx.graph._adding import append_all
 
     axis = shaping._axis(input, axis, "argsort")
+    arithmetic.check_time("argsort", input, axis, PADDED)
     order = arithmetic.swapped(len(input.shape), axis)
     given = input if order is None else shaping.transpose(input, order)
     values, places = append_all("Sort", {"descending": bool(descending)}, [given], "argsort", name)
@@ -300,6 +315,9 @@ def prelu(x: Variable, mode: str, param_attr: Any = None, name: str | None = Non
     shapes = {"all": [1], "channel": list(x.shape[1:2]), "element": list(x.shape[1:])}
     if mode not in shapes or (mode != "all" and len(x.shape) < 2):
         raise ProgramError(f"prelu: mode={mode!r} for {x!r}; choose one of {', '.join(shapes)}", op="prelu")
+    if x.lod_level and mode != "all":
+        text = f"prelu: {x!r} holds padded sequences, and mode={mode!r} would learn a slope for each time"
+        raise ProgramError(f"{text}; pass mode='all'", op="prelu", var=x.name)
     attr = ParamAttr._of(param_attr)
     begin = attr.initializer or Constant(0.25)
     alpha = shaping.create_parameter(shapes[mode], x.dtype, None, attr, default_initializer=begin)

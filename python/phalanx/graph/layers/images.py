@@ -187,6 +187,9 @@ def _normalised(
     op = layer.kind
     if len(x.shape) < 2 or any(d < 0 for d in x.shape[1:]) or groups < 1 or x.shape[1] % groups:
         raise ProgramError(f"{op}: {x!r} cannot be {groups} equal groups of channels", op=op, var=x.name)
+    if x.lod_level:
+        text = f"{op}: {x!r} holds padded sequences, and the padding would count"
+        raise ProgramError(f"{text}; take layer_norm(x, begin_norm_axis=2)", op=op, var=x.name)
     width = math.prod(x.shape[1:]) // groups
     rows = shaping.exactly(x, [x.shape[0], groups, width], "reshape")
     ones, zeros = (shaping.fill_constant([width], x.dtype, value) for value in (1.0, 0.0))

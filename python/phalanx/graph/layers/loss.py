@@ -15,6 +15,7 @@ from typing import Any, Literal, overload
 
 from phalanx.graph._adding import append, append_all, declare, program_of
 from phalanx.graph._layer import expand
+from phalanx.graph._lengths import PADDED
 from phalanx.graph._refused import refuse, whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
@@ -94,6 +95,7 @@ def softmax_with_cross_entropy(
     program_of([logits, label], op)
     place = shaping._axis(logits, axis, op)
     rank = len(logits.shape)
+    arithmetic.check_time(op, logits, place, PADDED)
     if place != rank - 1:
         # The others stay in their order, as labels may come without this one.
         order = [*(i for i in range(rank) if i != place), place]
@@ -228,6 +230,7 @@ def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Va
 def argmax(x: Variable, axis: int = -1) -> Variable:
     """The index of the highest value of an axis, or of its first NaN."""
     place = shaping._axis(x, axis, "argmax")
+    arithmetic.check_time("argmax", x, place, PADDED)
     rest = [i for i in range(len(x.shape)) if i != place]
     given = x if place == len(x.shape) - 1 else shaping.transpose(x, [*rest, place])
     return append("ArgMax", None, [given], "argmax")
@@ -260,7 +263,8 @@ def auc(
 ) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the ROC curve over all runs, that of this run, and the counts that they are made of.
 
-    ``input`` has a probability in its last column. Counts are in the scope: set them to zeros there for a new start.
+    ``input`` has a probability in its last column, labels are 0 or 1: others are an ``OpError``. Counts are in the
+    scope: set them to zeros there for a new start.
     """
     op = "auc"
     program = program_of([input, label], op)
@@ -271,7 +275,13 @@ def auc(
             f"{op}: slide_steps={slide_steps}; 1 is this run, 0 all of them; for others fetch and use metrics.Auc",
             op=op,
         )
-    bins, prefix, ids = whole(op, "num_thresholds", num_thresholds) + 1, program._prefix(op), shaping.as_ids(label)
+    for v in (input, label):
+        if v.lod_level:
+            text = f"{op}: {v!r} holds padded sequences, and the padding would count"
+            raise ProgramError(f"{text}; take sequence_pool first, or fetch it and use metrics.Auc", op=op, var=v.name)
+    bins, prefix = whole(op, "num_thresholds", num_thresholds) + 1, program._prefix(op)
+    # Other labels than these have no row, and the run says so.
+    ids = append("ArgMax", None, [append("OneHot", {"depth": 2, "dtype": "F32"}, [shaping.as_ids(label)], op)], op)
     begin = {"State": {"Constant": 0.0}}
     total = [declare(program, program._fresh(f"{prefix}.{part}"), "int64", [bins], begin) for part in ("pos", "neg")]
     program._append_to({"AucCounts": None}, [input, ids, *total], total)

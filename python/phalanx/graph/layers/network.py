@@ -120,7 +120,7 @@ def _last(x: Variable, name: str | None) -> Variable:
 
 def _sides(padding: Any, data_format: str) -> Any:
     """Padding as one number, two, four, or a word."""
-    if isinstance(padding, (int, str)):
+    if isinstance(padding, str) or not hasattr(padding, "__iter__"):
         return padding.upper() if isinstance(padding, str) else padding
     flat = list(padding)
     if flat and hasattr(flat[0], "__iter__"):

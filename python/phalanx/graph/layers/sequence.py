@@ -16,13 +16,14 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.graph import _values
-from phalanx.graph._adding import alike, append
+from phalanx.graph._adding import alike, append, program_of
 from phalanx.graph._layer import Layer, expand
+from phalanx.graph._operators import WHOLE
 from phalanx.graph._refused import whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, network, shaping
 from phalanx.graph.param_attr import ParamAttr
-from phalanx.graph.program import Variable
+from phalanx.graph.program import Variable, program_guard
 
 
 def _lengths(op: str, x: Variable, length: Variable | None = None) -> list[Variable]:
@@ -184,7 +185,17 @@ def sequence_pool(
     _only(op, pad_value=(float(pad_value), 0.0))
     pool = pool_type.lower()
     lengths = _lengths(op, input)
-    form = {"op": _POOLS[pool], "by_root": pool == "sqrt", "ragged": bool(lengths)}
+    if not lengths:
+        full = {"max": "reduce_max", "average": "reduce_mean", "first": "slice", "last": "slice"}.get(
+            pool, "reduce_sum"
+        )
+        raise ProgramError(
+            f"{op}: {input!r} has no lengths; declare it with lod_level=1, or take {full} along axis 1 if all sequences "
+            "are as long as the axis",
+            op=op,
+            var=input.name,
+        )
+    form = {"op": _POOLS[pool], "by_root": pool == "sqrt", "ragged": True}
     return expand(op, {"SequencePool": form}, [input, *lengths], name)
 
 
@@ -223,16 +234,15 @@ def sequence_conv(
     if size < 1 or not -size < first <= 0:
         raise ProgramError(f"{op}: padding_start={padding_start} with a filter of {size}; it must be 0 or less", op=op)
     program, lengths = input.program, input.lengths
-    blank = arithmetic.elementwise_mul(input, sequence_mask(input, dtype=input.dtype), axis=0)
     # What lies behind an end is zero now, and counts as such.
-    del program._lengths[blank.name]
+    zeros_behind, _ = sequence_pad(input, 0.0)
     parts = []
     for shift in range(first, first + size):
         inside = time - abs(shift)
         if inside <= 0:
             parts.append(shaping.fill_constant([n, time, width], input.dtype, 0.0))
             continue
-        kept = shaping.slice(blank, [1], [max(shift, 0)], [max(shift, 0) + inside])
+        kept = shaping.slice(zeros_behind, [1], [max(shift, 0)], [max(shift, 0) + inside])
         zeros = [shaping.fill_constant([n, abs(shift), width], input.dtype, 0.0)] if shift else []
         parts.append(shaping.concat([*zeros, kept] if shift < 0 else [kept, *zeros], 1) if shift else kept)
     windows = shaping.concat(parts, 2) if size > 1 else parts[0]
@@ -240,6 +250,78 @@ def sequence_conv(
     out = network.fc(windows, num_filters, 2, param_attr, bias_attr, act, name)
     program._lengths[out.name] = lengths.name
     return out
+
+
+def blank(x: Variable, value: Any) -> Variable:
+    """Sequences with one value behind their ends."""
+    is_zero = not isinstance(value, Variable) and value == 0.0
+    if x.name in x.program._blank and is_zero:
+        return x
+    dtype = x.dtype if x.dtype in (*WHOLE, "float32", "float64") else "float32"
+    wide = x if dtype == x.dtype else arithmetic.cast(x, dtype)
+    with program_guard(x.program):
+        inside, none = arithmetic.cast(sequence_mask(x), dtype), shaping.fill_constant(x.shape, dtype, 0.0)
+        fill = value if isinstance(value, Variable) else shaping.fill_constant([], dtype, value)
+        fill = shaping.exactly(fill, [], "reshape") if fill.shape else fill
+        fill = arithmetic.elementwise_add(none, arithmetic.cast(fill, dtype))
+        lies = arithmetic.elementwise_add(none, inside, axis=0)
+        if dtype in WHOLE:
+            out = wide * lies + fill * (1 - lies)
+        else:
+            # A product would keep what is infinite.
+            is_inside = arithmetic.greater_than(lies, none)
+            out = append("Where", None, [is_inside, wide, fill], "sequence_pad")
+    if is_zero:
+        x.program._blank.add(out.name)
+    return out if dtype == x.dtype else arithmetic.cast(out, x.dtype)
+
+
+def sequence_pad(
+    x: Variable, pad_value: float | Variable, maxlen: int | None = None, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Sequences as a plain variable ``[n, maxlen, …]`` with ``pad_value`` behind their ends, and their lengths ``[n]``.
+
+    Layers take the padding for elements from then on. :func:`sequence_unpad` takes both together again.
+    """
+    op = "sequence_pad"
+    lengths = _needed(op, x)
+    if isinstance(pad_value, Variable) and any(d != 1 for d in pad_value.shape):
+        raise ProgramError(f"{op}: pad_value is one number, got {pad_value!r}", op=op, var=pad_value.name)
+    if maxlen is not None and whole(op, "maxlen", maxlen) != x.shape[1]:
+        raise ProgramError(
+            f"{op}: maxlen={maxlen}, but {x!r} is padded to {x.shape[1]}; leave it out, or declare the feed with "
+            f"max_length={maxlen}",
+            op=op,
+            var=x.name,
+        )
+    out = append("Assign", None, [blank(x, pad_value)], op, name)
+    out.program._lengths.pop(out.name, None)
+    return out, lengths
+
+
+def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
+    """What :func:`sequence_pad` has made plain, or what was computed from it, as sequences again."""
+    op = "sequence_unpad"
+    program, known = program_of([x, length], op), set(x.program._lengths.values())
+    times = {program.var(of).shape[1] for of, lengths in program._lengths.items() if lengths == length.name}
+    if length.name not in known or len(x.shape) < 2 or x.shape[0] != -1 or x.shape[1] not in times:
+        raise ProgramError(
+            f"{op}: {length!r} are not the lengths of {x!r}; pass what sequence_pad has given, and a variable with the "
+            "same samples and times",
+            op=op,
+            var=length.name,
+        )
+    out = append("Assign", None, [x], op, name)
+    program._lengths[out.name] = length.name
+    return out
+
+
+def _needed(op: str, x: Variable) -> Variable:
+    """The lengths of sequences, without which there are none."""
+    found = _lengths(op, x)
+    if not found:
+        raise ProgramError(f"{op}: {x!r} has no lengths; declare it with lod_level=1", op=op, var=x.name)
+    return found[0]
 
 
 def sequence_concat(input: Any, name: str | None = None) -> Variable:
@@ -301,6 +383,8 @@ __all__ = [
     "sequence_first_step",
     "sequence_last_step",
     "sequence_mask",
+    "sequence_pad",
     "sequence_pool",
     "sequence_softmax",
+    "sequence_unpad",
 ]

@@ -41,7 +41,7 @@ def data(
     """Declares a variable that is fed; the shape is that of a sample, or with ``lod_level=1`` that of an element.
 
     A shape with a ``-1`` or ``None`` already has its batch dimension, so none is added. With
-    ``append_batch_size=False`` an ``Executor`` also takes other sizes than those, as in Paddle; ``fluid.data`` checks them.
+    ``append_batch_size=False`` executors also take other sizes than those, as in Paddle; ``fluid.data`` checks them.
     """
     if type is not None:
         raise ProgramError(f"data({name!r}): type={type!r} is not supported, all tensors are dense: leave it out")
