@@ -133,8 +133,9 @@ pub fn parallax(
          each unless a table says otherwise, 1,024 candidates more of the second, and 0.33 million dense numbers. Bytes are those of the hosts' interfaces, in and out, of a long run less a short one. \"Gathered\" is \
          the allgather of raw rows. Formulas take the rows that were really asked for, with 4 bytes for each number of a row (8 where rows are gathered); they know nothing of \
          headers and acknowledgements. DDP is torch's DistributedDataParallel over Gloo with the same model (`benches/parallax/peer.py`): it merges a \
-         worker's rows before it gathers them, so it is also the de-duplicated allgather. A time is the median of rank 0's steps; rounds of all ways were \
-         interleaved, and medians over the rounds are told; DDP and dense tables are in the first round only.\n\n"
+         worker's rows before it gathers them, so it is also the de-duplicated allgather. \"Servers over torch's RPC\" has a shard of both tables in the first worker of \
+         each host, from which every worker pulls by itself, and DDP for the dense layers (`benches/parallax/rpc_peer.py`). A time is the median of rank 0's steps; rounds of all ways were \
+         interleaved, and medians over the rounds are told; DDP, RPC and dense tables are in the first round only.\n\n"
     );
     page + &measured(machine, notes, tables)
 }

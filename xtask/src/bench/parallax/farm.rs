@@ -162,6 +162,7 @@ impl<'a> Farm<'a> {
             .env("PHALANX_SECRET", secret)
             .env("PHALANX_ENCRYPT", "never")
             .env("GLOO_SOCKET_IFNAME", INTERFACE)
+            .env("TP_SOCKET_IFNAME", INTERFACE)
             .env("OMP_NUM_THREADS", "1");
         let done = shell.must(&mut command, Output::Kept, RUN_LIMIT)?;
         let n_said =

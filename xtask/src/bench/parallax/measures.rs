@@ -19,6 +19,7 @@ const WIDTH: usize = 64;
 /// Two layers, 64 to 2,560 and back, with their biases.
 const DENSE_BYTES: f64 = ((64 * 2560 + 2560 + 2560 * 64 + 64) * 4) as f64;
 const DDP: &str = "DDP over Gloo";
+const RPC: &str = "servers over torch's RPC";
 /// A row of each table, and four candidates for five words.
 const ROWS_PER_TOKEN: f64 = 2.8;
 /// A row and its number.
@@ -34,6 +35,8 @@ struct Way<'a> {
     args: Vec<&'a str>,
     /// Slow, and without a goal: in the first round only.
     once: bool,
+    /// The script of another's way; ours has none.
+    script: Option<&'static str>,
 }
 
 pub fn all(
@@ -112,6 +115,7 @@ fn ways(
         steps: (FEW, options.steps),
         args: args.to_vec(),
         once: false,
+        script: None,
     };
     let mut cases = vec![
         way("hybrid", &["--strategy", "hybrid"]),
@@ -125,22 +129,24 @@ fn ways(
             ..way("tables made dense", &["--strategy", "allreduce", "--dense"])
         },
     ];
-    let peer = environment.map(|environment| {
-        let script = shell.root.join("benches/parallax/peer.py");
-        [environment.python.clone().into_os_string(), script.into_os_string()]
-    });
-    if peer.is_some() {
-        cases.push(Way { once: true, ..way(DDP, &[]) });
+    if environment.is_some() {
+        let peers = [(DDP, "benches/parallax/peer.py"), (RPC, "benches/parallax/rpc_peer.py")];
+        cases.extend(peers.map(|(title, script)| Way {
+            once: true,
+            script: Some(script),
+            ..way(title, &[])
+        }));
     }
     let all = rounds(options, &cases, |round, way| {
         if way.once && round > 1 {
             return Ok(None);
         }
         eprintln!("round {round} of {}, 4 hosts x 2 workers, {} ...", options.rounds, way.title);
-        let Some(program) = peer.as_ref().filter(|_| way.title == DDP) else {
+        let Some((script, environment)) = way.script.zip(environment) else {
             return farm.measure(shell, options, 2, way.steps, &way.args).map(Some);
         };
-        let world = |args: &[&str]| farm.processes(shell, options, 2, program, args);
+        let program = [environment.python.clone().into(), shell.root.join(script).into()];
+        let world = |args: &[&str]| farm.processes(shell, options, 2, &program, args);
         farm.difference(way.steps, world, &way.args).map(Some)
     })?;
     let mut first: Option<Seen> = None;
@@ -156,7 +162,7 @@ fn ways(
             "all on servers" => 4.0 * DENSE_BYTES * f + 4.0 * hybrid.pulled * ROW_BYTES * f,
             "all on servers, naive" => 4.0 * g * (DENSE_BYTES + raw * ROW_BYTES) * f,
             "hybrid, naive" => dense + 4.0 * g * raw * ROW_BYTES * f,
-            DDP => f64::NAN,
+            DDP | RPC => f64::NAN,
             _ => dense + 4.0 * 2.0 * (options.rows * WIDTH * 4) as f64 * f,
         };
         let (fewer, faster) = (seen.bytes / hybrid.bytes, seen.ms / hybrid.ms);

@@ -67,7 +67,10 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     };
     let environment = Some(environment).filter(|environment| environment.has_torch);
     if environment.is_none() {
-        notes.push("no torch: neither DDP over Gloo nor the ranks of one host were measured".to_string());
+        notes.push(
+            "no torch: neither DDP over Gloo, servers over RPC nor the ranks of one host were measured"
+                .to_string(),
+        );
     }
     let tables = measures::all(shell, &options, environment.as_ref(), &mut notes)?;
     tell(shell, &tables, options.out.as_deref(), |machine| page::parallax(&command, machine, &notes, &tables))
