@@ -21,7 +21,9 @@ WORDS, WIDTH, STEPS, SAMPLES, RATE = 20, 3, 20, 8, 0.05
 Values = dict[str, np.ndarray[Any, Any]]
 
 
-def build(rule: str, dtype: str = "float32") -> tuple[graph.Program, graph.Program, Any]:
+def build(
+    rule: str, dtype: str = "float32", clip: Any = None, program_clip: Any = None
+) -> tuple[graph.Program, graph.Program, Any]:
     """A table, and a layer behind it."""
     main, startup = graph.Program(), graph.Program()
     with graph.unique_name.guard(), graph.program_guard(main, startup):
@@ -34,10 +36,12 @@ def build(rule: str, dtype: str = "float32") -> tuple[graph.Program, graph.Progr
         )
         loss = graph.layers.mean(graph.layers.square(made - y))
         optimizers = {
-            "sgd": lambda: graph.optimizer.SGD(learning_rate=RATE),
-            "adagrad": lambda: graph.optimizer.Adagrad(learning_rate=RATE, epsilon=1e-6),
-            "adam": lambda: graph.optimizer.Adam(learning_rate=RATE),
+            "sgd": lambda: graph.optimizer.SGD(learning_rate=RATE, grad_clip=clip),
+            "adagrad": lambda: graph.optimizer.Adagrad(learning_rate=RATE, epsilon=1e-6, grad_clip=clip),
+            "adam": lambda: graph.optimizer.Adam(learning_rate=RATE, grad_clip=clip),
         }
+        if program_clip is not None:
+            graph.clip.set_gradient_clip(program_clip)
         optimizers[rule]().minimize(loss)
     return main, startup, loss
 
@@ -51,7 +55,7 @@ def share(step: int, worker: int, n: int) -> dict[str, list[Any]]:
     return {name: [value[worker::n]] for name, value in batch(step).items()}
 
 
-def serial(first: Values, rule: str, n: int, average: bool) -> Values:
+def serial(first: Values, rule: str, n: int, average: bool, limit: float | None = None) -> Values:
     """What numpy computes of all samples; rows count as often as there are workers, unless they are averaged."""
     words, w = first["words"].astype("float64"), first["w"].astype("float64")
     squares = [np.zeros_like(words), np.zeros_like(w)]
@@ -61,6 +65,10 @@ def serial(first: Values, rule: str, n: int, average: bool) -> Values:
         slope = 2 * (sums @ w - data["y"]) / SAMPLES
         g_w, g_words = sums.T @ slope, np.zeros_like(words)
         np.add.at(g_words, data["x"], (slope @ w.T)[:, None, :] * (1 if average else n))
+        if limit is not None:
+            norm = np.sqrt((g_words**2).sum() + (g_w**2).sum())
+            assert norm > limit, "the limit acts"
+            g_words, g_w = g_words * (limit / norm), g_w * (limit / norm)
         for p, g, s in ((words, g_words, squares[0]), (w, g_w, squares[1])):
             if rule == "sgd":
                 p -= RATE * g
@@ -122,6 +130,56 @@ def test_every_strategy_of_a_program_ends_where_one_process_ends(n: int, hosts: 
                 assert (f"{name} -> allreduce" in told) == (name not in on_servers), (case, told)
             assert ("pushed_rows" in counted) == bool(on_servers), case
             assert told.startswith(f"{'HYBRID' if option == 'None' else option}: "), told
+
+
+#: Less than the norm of any step here.
+LIMIT = 0.05
+
+
+def clipped(rules: list[str]) -> list[tuple[str, str, bool, Values, str]]:
+    found = []
+    for rule in rules:
+        for option, of_program in (("PS", True), ("HYBRID", False), ("HYBRID", True), ("MPI", False)):
+            for average in (True, False):
+                clip = graph.clip.GradientClipByGlobalNorm(clip_norm=LIMIT)
+                main, startup, loss = build(rule, program_clip=clip) if of_program else build(rule, clip=clip)
+                with graph.program_guard(main, startup), graph.scope_guard(graph.Scope()):
+                    scope = begun(main, startup)
+                    config = parallax.Config(run_option=option, average_sparse=average)
+                    session, n, worker, _ = parallax.parallel_run(main, parallax_config=config)
+                    for step in range(STEPS):
+                        session.run([loss.name, "train_op"], feed_dict=share(step, worker, n))
+                    told = session.explain()
+                    session.close()
+                    found.append((rule, option, average, {name: scope[name] for name in ("words", "w")}, told))
+    return found
+
+
+@pytest.mark.parametrize(("n", "hosts"), [(1, None), (2, None), (4, None), (4, "a:3,b:1")])
+def test_the_norm_of_all_gradients_is_that_of_one_process(n: int, hosts: str | None) -> None:
+    for results in run_ranks(n, clipped, ["sgd", "adagrad"], hosts=hosts):
+        for rule, option, average, values, told in results:
+            case = f"{rule} {option} average={average} on {n} ranks"
+            wanted = serial(first_values(), rule, n, average, LIMIT)
+            for name, value in wanted.items():
+                assert np.abs(values[name] - value).max() < 1e-6, (case, name, np.abs(values[name] - value).max())
+            assert ("words -> servers" in told) == (option != "MPI"), (case, told)
+            assert ("w -> servers" in told) == (option == "PS"), (case, told)
+
+
+def clipped_apart() -> list[str]:
+    main, startup, _ = build("sgd", clip=graph.clip.GradientClipByGlobalNorm(clip_norm=LIMIT))
+    free = parallax.CommunicationConfig(ps_config=parallax.PSConfig(replicate_variables=False))
+    config = parallax.Config(run_option="PS", communication_config=free)
+    with graph.program_guard(main, startup), graph.scope_guard(graph.Scope()):
+        begun(main, startup)
+        return [says(lambda: parallax.parallel_run(main, sync=False, parallax_config=config))]
+
+
+def test_workers_that_are_not_in_step_have_no_norm_of_all_gradients() -> None:
+    for (said,) in run_ranks(2, clipped_apart):
+        assert said.startswith("ValueError: without sync every push is applied by itself"), said
+        assert "`words`" in said and "leave clipping out, or use sync" in said, said
 
 
 CANDIDATES = 5

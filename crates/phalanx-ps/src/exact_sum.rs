@@ -14,8 +14,8 @@ const SETTLE_EVERY: u32 = 1 << 30;
 pub struct ExactSum {
     limbs: [i64; LIMBS],
     since: u32,
-    /// Something infinite or no number was added.
-    is_spoilt: bool,
+    /// Of what was added and is not finite: plus infinity, minus infinity, no number.
+    beyond: [bool; 3],
 }
 
 /// Bytes of a sum that travels.
@@ -23,7 +23,7 @@ pub const SUM_BYTES: usize = LIMBS * 8 + 8;
 
 impl Default for ExactSum {
     fn default() -> ExactSum {
-        ExactSum { limbs: [0; LIMBS], since: 0, is_spoilt: false }
+        ExactSum { limbs: [0; LIMBS], since: 0, beyond: [false; 3] }
     }
 }
 
@@ -33,7 +33,8 @@ impl ExactSum {
             return;
         }
         if !value.is_finite() {
-            self.is_spoilt = true;
+            let kind = if value.is_nan() { 2 } else { usize::from(value < 0.0) };
+            self.beyond[kind] = true;
             return;
         }
         let bits = value.to_bits();
@@ -58,14 +59,18 @@ impl ExactSum {
         other.settle();
         self.settle();
         self.limbs.iter_mut().zip(other.limbs).for_each(|(a, b)| *a += b);
-        self.is_spoilt |= other.is_spoilt;
+        self.beyond.iter_mut().zip(other.beyond).for_each(|(a, b)| *a |= b);
         self.settle();
     }
 
-    /// The sum, rounded towards zero in its 64th bit and then to nearest; no number if something that is none was added.
+    /// The sum, rounded towards zero in its 64th bit and then to nearest. What is not finite has the sum that it has elsewhere: infinite, or no
+    /// number if such a one was added, or infinities of both signs.
     pub fn value(&self) -> f64 {
-        if self.is_spoilt {
-            return f64::NAN;
+        match self.beyond {
+            [false, false, false] => {}
+            [true, false, false] => return f64::INFINITY,
+            [false, true, false] => return f64::NEG_INFINITY,
+            _ => return f64::NAN,
         }
         let mut sum = self.clone();
         sum.settle();
@@ -93,7 +98,8 @@ impl ExactSum {
         let mut sum = self.clone();
         sum.settle();
         let mut bytes: Vec<u8> = sum.limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
-        bytes.extend(u64::from(sum.is_spoilt).to_le_bytes());
+        let bits = (0..3).map(|at| u64::from(sum.beyond[at]) << at).sum::<u64>();
+        bytes.extend(bits.to_le_bytes());
         bytes
     }
 
@@ -108,8 +114,9 @@ impl ExactSum {
         sum.limbs.iter_mut().zip(limbs).for_each(|(limb, word)| *limb = i64::from_le_bytes(*word));
         // What settled sums hold; others would overflow.
         let is_settled = sum.limbs[..LIMBS - 1].iter().all(|limb| (0..1 << 32).contains(limb));
-        sum.is_spoilt = u64::from_le_bytes(*last) != 0;
-        (is_settled && sum.limbs[LIMBS - 1].abs() < 1 << 40).then_some(sum)
+        let bits = u64::from_le_bytes(*last);
+        sum.beyond = std::array::from_fn(|at| bits >> at & 1 == 1);
+        (is_settled && bits < 8 && sum.limbs[LIMBS - 1].abs() < 1 << 40).then_some(sum)
     }
 
     /// Passes carries on, so that every limb but the last is in 0..2^32.
@@ -149,6 +156,16 @@ mod tests {
         [1e300, 1.0, -1e300, 2f64.powi(-1074), 1e-300, -1.0, -1e-300].into_iter().for_each(|v| sum.add(v));
         assert_eq!(sum.value(), 2f64.powi(-1074), "EXACT-1");
         sum.add(f64::INFINITY);
+        let infinite = ExactSum::from_bytes(&sum.to_bytes()).unwrap();
+        assert_eq!(infinite.value(), f64::INFINITY);
+        sum.add(f64::NEG_INFINITY);
+        assert!(sum.value().is_nan());
+        let mut below = ExactSum::default();
+        below.add(f64::NEG_INFINITY);
+        assert_eq!(below.value(), f64::NEG_INFINITY);
+        below.add(f64::NAN);
+        sum = infinite;
+        sum.add_sum(&below);
         assert!(sum.value().is_nan());
         let mut two = ExactSum::default();
         (0..1000).for_each(|_| two.add(0.1));

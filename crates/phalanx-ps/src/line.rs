@@ -55,26 +55,41 @@ pub enum LineEnd {
 
 impl Line {
     /// Sends a letter and waits for its answer.
-    pub fn ask(&mut self, mut letter: RowLetter) -> Result<RowLetter, PsError> {
-        self.next_ticket += 1;
-        letter.ticket = self.next_ticket;
-        let (table, step, ticket) = (letter.table as usize, letter.step, letter.ticket);
-        self.send(letter)?;
+    pub fn ask(&mut self, letter: RowLetter) -> Result<RowLetter, PsError> {
+        let mut answers = self.ask_all(vec![letter])?;
+        Ok(answers.pop().expect("every letter has its answer"))
+    }
+
+    /// Sends letters, and waits until all of them are answered.
+    pub fn ask_all(&mut self, mut letters: Vec<RowLetter>) -> Result<Vec<RowLetter>, PsError> {
+        let first = self.next_ticket + 1;
+        let mut asked = Vec::with_capacity(letters.len());
+        for letter in &mut letters {
+            self.next_ticket += 1;
+            letter.ticket = self.next_ticket;
+            asked.push((letter.kind, letter.table as usize, letter.step));
+        }
+        letters.into_iter().try_for_each(|letter| self.send(letter))?;
+        let mut answers: Vec<Option<RowLetter>> = vec![None; asked.len()];
         let start = Instant::now();
-        loop {
+        while let Some(at) = answers.iter().position(Option::is_none) {
+            let (kind, table, step) = asked[at];
             match self.receive()? {
                 Some(letter) if letter.kind == LetterKind::Refused => {
                     return Err(self.refused(letter.text()));
                 }
                 Some(letter) if letter.kind == LetterKind::Bye => return Err(self.lost()),
-                Some(letter) if letter.ticket == ticket => return Ok(letter),
-                // The answer to a question that was given up.
-                Some(_) => {}
+                Some(letter) => {
+                    let slot = letter.ticket.checked_sub(first).map(|at| at as usize);
+                    // The answer to a question that was given up has no slot.
+                    if let Some(slot) = slot.and_then(|at| answers.get_mut(at)) {
+                        *slot = Some(letter);
+                    }
+                }
                 None if start.elapsed() > self.world.config().timeout => {
-                    let missing = format!(
-                        "a worker has not pushed step {}, or a server is slow",
-                        step.saturating_sub(1)
-                    );
+                    // A norm is that of the step that is asked for; rows are those after the step before.
+                    let pushed = if kind == LetterKind::Norm { step } else { step.saturating_sub(1) };
+                    let missing = format!("a worker has not pushed step {pushed}, or a server is slow");
                     let waited_s = start.elapsed().as_secs_f64();
                     return Err(PsError::Late {
                         table: self.specs[table].name.clone(),
@@ -86,6 +101,7 @@ impl Line {
                 None => {}
             }
         }
+        Ok(answers.into_iter().flatten().collect())
     }
 
     pub fn send(&mut self, letter: RowLetter) -> Result<(), PsError> {

@@ -265,13 +265,37 @@ impl Tables {
 
     /// The sum of the squares of all gradients of a step that wait for a factor, of all workers. Collective in effect: it waits for their pushes.
     pub fn norms(&mut self, step: u64) -> Result<f64, PsError> {
+        let asked = self.waiting_for_factors();
+        self.squares(asked.into_iter().map(|table| RowLetter::new(LetterKind::Norm, table, step)).collect())
+    }
+
+    /// The same of these tables alone, for the step that was pushed last.
+    pub fn norm_of(&mut self, tables: &[usize]) -> Result<f64, PsError> {
+        let mut letters = Vec::with_capacity(tables.len());
+        for &table in tables {
+            letters.push(RowLetter::new(LetterKind::Norm, table as u32, self.waiting(table)?));
+        }
+        self.squares(letters)
+    }
+
+    fn squares(&mut self, letters: Vec<RowLetter>) -> Result<f64, PsError> {
         let mut sum = ExactSum::default();
-        for table in self.waiting_for_factors() {
-            let letter = self.line.ask(RowLetter::new(LetterKind::Norm, table, step))?;
+        for letter in self.line.ask_all(letters)? {
             let part = ExactSum::from_bytes(letter.rows.values.bytes());
             sum.add_sum(&part.ok_or_else(|| PsError::Refused("a norm that is no sum".into()))?);
         }
         Ok(sum.value())
+    }
+
+    /// The step of a table's gradient that waits for a factor.
+    fn waiting(&self, table: usize) -> Result<u64, PsError> {
+        let spec = self.checked(table, &[])?;
+        let waits = spec.rule.clip == TableClip::Given && self.next_push[table] > self.terms.step;
+        let why = || "no gradient of it waits for a factor: its rule needs TableClip::Given, and a push comes first";
+        match waits {
+            true => Ok(self.next_push[table] - 1),
+            false => Err(PsError::Spec { table: spec.name.clone(), why: why().to_string() }),
+        }
     }
 
     /// Applies the gradients of a step that wait for a factor. Every worker calls it with the same number.
@@ -281,6 +305,13 @@ impl Tables {
                 .send(RowLetter { number: factor, ..RowLetter::new(LetterKind::Release, table, step) })?;
         }
         Ok(())
+    }
+
+    /// The same for one table, for the step that was pushed last.
+    pub fn release_of(&mut self, table: usize, factor: f64) -> Result<(), PsError> {
+        let step = self.waiting(table)?;
+        self.line
+            .send(RowLetter { number: factor, ..RowLetter::new(LetterKind::Release, table as u32, step) })
     }
 
     /// What the office of this host has counted; zeros where another process has it.

@@ -10,6 +10,7 @@ mod hogwild;
 mod packed;
 mod parallax;
 mod parallax_auto;
+mod parallax_clip;
 mod parallax_faults;
 mod parallax_search;
 #[path = "../examples/material/plot.rs"]

@@ -48,6 +48,7 @@ impl Graph {
                 NodeKind::Share { .. } => ("share", None),
                 NodeKind::Pull { .. } => ("pull", None),
                 NodeKind::Push { .. } => ("push", None),
+                NodeKind::Serve { .. } => ("serve", None),
                 NodeKind::Gate => ("gate", None),
             };
             let title = self.title(node);

@@ -26,7 +26,7 @@ pub use network_update::Halves;
 pub use owners::{Owners, Sharing};
 pub use parts::{Held, Parts, Summed};
 pub use pass::{Pass, PassList};
-pub use serve::{ServedVar, Unserved, scale_rows, servable, serve};
+pub use serve::{ServedClip, ServedVar, Unserved, scale_rows, servable, serve};
 pub use strategy::{
     BuildStrategy, Circumstances, Conflict, Conflicts, Effective, ExecutionStrategy, GradientScale,
     ReduceStrategy, validate,
@@ -73,6 +73,9 @@ pub enum NodeKind {
     Pull { op: OpId, copies: Vec<usize> },
     /// Gives the gradients of all replicas to the servers; what comes back is everybody's.
     Push { op: OpId },
+    /// Asks servers for what all replicas get alike: the squares of gradients that wait there, or, with the factor that they wait for, the
+    /// new parameter.
+    Serve { op: OpId },
     /// Nothing after it begins before everything before it has ended well.
     Gate,
 }
@@ -194,6 +197,17 @@ impl Graph {
         Buffer { owner, var }
     }
 
+    /// The buffers of what servers tell all replicas.
+    fn told(&self, var: VarId, to: &mut Vec<Buffer>) {
+        let each = match self.parts.held[var.index()] {
+            Some(held) => matches!(held, Held::Alike | Held::Apart),
+            None => !self.parts.once,
+        };
+        let owners = if each { self.settings.replicas } else { 0 };
+        to.extend((0..owners).map(|replica| Buffer { owner: Owner::Replica(replica), var }));
+        to.extend((!each).then_some(Buffer { owner: Owner::Process, var }));
+    }
+
     pub fn touched(&self, node: &Node) -> Touched {
         let replicas = || (0..self.settings.copies()).map(Owner::Replica);
         let all = |var: VarId| replicas().map(move |owner| Buffer { owner, var });
@@ -249,15 +263,12 @@ impl Graph {
                     false => touched.reads.push(self.buffer(first, *id, g)),
                 }
                 touched.reads.push(self.buffer(first, *id, op.inputs[1]));
-                for &var in &op.outputs {
-                    match self.parts.held[var.index()] {
-                        Some(Held::Alike | Held::Apart) => {
-                            let replicas = (0..self.settings.replicas).map(Owner::Replica);
-                            touched.writes.extend(replicas.map(|owner| Buffer { owner, var }));
-                        }
-                        _ => touched.writes.push(shared(var)),
-                    }
-                }
+                op.outputs.iter().for_each(|&var| self.told(var, &mut touched.writes));
+            }
+            NodeKind::Serve { op: id } => {
+                let (op, first) = (self.program.op(*id), if self.parts.once { None } else { Some(0) });
+                touched.reads.extend(op.inputs.iter().map(|&var| self.buffer(first, *id, var)));
+                op.outputs.iter().for_each(|&var| self.told(var, &mut touched.writes));
             }
             NodeKind::Gate => {}
         }
@@ -323,11 +334,13 @@ impl Graph {
                 let names: Vec<&str> = vars.iter().map(|(var, _)| name(*var)).collect();
                 format!("share {}", names.join(" "))
             }
-            NodeKind::Pull { op, .. } | NodeKind::Push { op } => {
+            NodeKind::Pull { op, .. } | NodeKind::Push { op } | NodeKind::Serve { op } => {
                 let op = self.program.op(*op);
                 match &op.kind {
                     OpKind::PullRows(pull) => format!("pull {}", pull.table),
                     OpKind::PushRows(push) => format!("push {}", push.table),
+                    OpKind::ServedSquares(squares) => format!("squares {}", squares.tables.join(" ")),
+                    OpKind::ReleaseRows(release) => format!("release {}", release.table),
                     _ => op.name().into(),
                 }
             }

@@ -113,6 +113,8 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
     let pushed = |ops: &[OpId]| {
         ops.iter().copied().find(|&op| matches!(graph.program.op(op).kind, OpKind::PushRows(_)))
     };
+    let asks =
+        |op: OpId| matches!(graph.program.op(op).kind, OpKind::ServedSquares(_) | OpKind::ReleaseRows(_));
     // Pieces of a share are in the same memory one after another: each fetches its own.
     let together = graph.settings.build.accumulate == 1;
     let (mut body, mut tail, mut stretches) = (Vec::new(), Vec::new(), Vec::new());
@@ -144,7 +146,9 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
                 (Some(op), _) => NodeKind::Pull { op, copies: replica.into_iter().collect() },
                 // What servers update is everybody's.
                 (_, Some(_)) if replica.is_some_and(|r| r > 0) => continue,
+                _ if asks(ops[0]) && replica.is_some_and(|r| r > 0) => continue,
                 (_, Some(op)) => NodeKind::Push { op },
+                _ if asks(ops[0]) => NodeKind::Serve { op: ops[0] },
                 _ => NodeKind::Compute { replica, ops: ops.clone() },
             };
             nodes.push(Node::new(kind));
@@ -172,7 +176,7 @@ pub(super) fn replicate(graph: &mut Graph) -> Result<(), BuildError> {
 pub(super) fn collectives(graph: &mut Graph) -> Result<(), BuildError> {
     let first_tail = graph.nodes.iter().position(|node| match &node.kind {
         NodeKind::Compute { ops, .. } => graph.is_tail(ops),
-        kind => matches!(kind, NodeKind::Push { .. } | NodeKind::Share { .. }),
+        kind => matches!(kind, NodeKind::Push { .. } | NodeKind::Serve { .. } | NodeKind::Share { .. }),
     });
     let end = first_tail.unwrap_or(graph.nodes.len());
     let mut due: Vec<Vec<NodeKind>> = vec![Vec::new(); end];

@@ -2,14 +2,20 @@
 //!
 //! Of a table whose gradients are rows, table, states and update leave the program: lookups become [`PullRows`], the update a
 //! [`PushRows`]. A parameter with dense gradients stays as a copy that the servers update.
+//! Where gradients are clipped by a norm of several, those that are served wait on the servers: all of them are pushed, [`ServedSquares`] is
+//! their part of the norm, and each update becomes a [`ReleaseRows`] with the factor that gradients in the program are multiplied with, too.
 //! - SERVED-1: only what a server does with the same formula is served; everything else is refused, with the reason.
 
 use super::error::BuildError;
 use crate::{
-    ir::{GraphError, Init, Op, OpId, Program, Role, Site, VarId, VarKind},
-    op::{Embedding, Func, Momentum, OpKind, PullRows, PushRows, Unary},
+    ir::{GraphError, Init, Op, OpId, Program, Role, Shape, Sig, Site, VarId, VarKind},
+    op::{
+        Embedding, Func, Momentum, OpKind, PullRows, PushRows, ReleaseRows, ServedSquares, Squares,
+        SumSquares, Unary,
+    },
 };
 use phalanx_core::DType;
+use std::collections::BTreeMap;
 
 /// A parameter that servers have.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +40,17 @@ pub struct ServedVar {
     /// What these begin with.
     pub first_state: f64,
     pub decay: f64,
-    /// The largest norm of its gradient.
-    pub clip: Option<f64>,
+    pub clip: ServedClip,
+}
+
+/// How servers clip a gradient before its rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ServedClip {
+    No,
+    /// By its own norm, to this.
+    Norm(f64),
+    /// By a factor that the program makes of the norm of several gradients: the rule waits for it.
+    Factor,
 }
 
 impl ServedVar {
@@ -62,9 +77,9 @@ pub enum Unserved {
     #[error("LARS wants the norm of the whole parameter in every step; use another rule for it")]
     Lars,
     #[error(
-        "its gradients are clipped by the norm of all gradients; clip each by its own norm, or leave it with allreduce"
+        "its rate is written by `{op}` at {site} after the norm that its gradient is clipped by; write the rate before gradients are clipped"
     )]
-    GlobalNorm,
+    LateRate { op: &'static str, site: Site },
     #[error(
         "`{op}` at {site} makes another gradient of its gradient before the update, which servers do not"
     )]
@@ -92,6 +107,16 @@ struct Found {
     pulls: Vec<OpId>,
     gone: Vec<OpId>,
     states: Vec<VarId>,
+    group: Option<Group>,
+}
+
+/// A norm of several gradients that one of them is clipped by.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// The operation that computes the norm, and the gradient as it enters that.
+    norm: OpId,
+    of: VarId,
+    factor: VarId,
 }
 
 /// Whether a parameter can be on servers, and as what.
@@ -106,27 +131,44 @@ pub fn serve(program: &Program, names: &[String]) -> Result<(Program, Vec<Served
         let unserved = |why| BuildError::Unserved { var: name.clone(), why };
         all.push(found(program, name).map_err(unserved)?);
     }
-    let mut ops: Vec<Option<Op>> = program.ops.iter().cloned().map(Some).collect();
+    let mut ops: Vec<Vec<Op>> = program.ops.iter().cloned().map(|op| vec![op]).collect();
     let mut stays = vec![true; program.vars.len()];
+    let mut groups: BTreeMap<OpId, Waiting> = BTreeMap::new();
     for found in &all {
         let update = *found.gone.last().expect("an update was found");
         for &id in &found.gone {
             let is_temp = |out: &&VarId| program.var(**out).kind == VarKind::Temp;
             let outputs = program.op(id).outputs.iter().filter(is_temp);
             outputs.for_each(|out| stays[out.index()] = false);
-            ops[id.index()] = None;
+            ops[id.index()].clear();
         }
         found.states.iter().for_each(|state| stays[state.index()] = false);
         let p = program.op(update).inputs[0];
         stays[p.index()] = !found.var.sparse;
         let ServedVar { name, sparse, width, height, dtype, .. } = &found.var;
-        let push = PushRows { table: name.clone(), width: *width, scale: found.scale };
-        ops[update.index()] = Some(Op {
+        let waits = found.group.is_some();
+        let push = PushRows { table: name.clone(), width: *width, scale: found.scale, waits };
+        let own = || if *sparse { Vec::new() } else { vec![p] };
+        let push = Op {
             kind: push.into(),
             inputs: vec![found.gradient, found.rate],
-            outputs: if *sparse { Vec::new() } else { vec![p] },
+            outputs: if waits { Vec::new() } else { own() },
             role: Role::Optimize,
             site: program.op(update).site.clone(),
+        };
+        ops[update.index()].push(match found.group {
+            None => push,
+            Some(group) => {
+                let height = if *sparse { 0 } else { *height };
+                let release = ReleaseRows { table: name.clone(), height, dims: found.var.dims.clone() };
+                let inputs = vec![group.factor];
+                let release = Op { kind: release.into(), inputs, outputs: own(), ..push.clone() };
+                let waiting = groups.entry(group.norm).or_default();
+                waiting.pushes.push(push);
+                waiting.tables.push(name.clone());
+                waiting.of.push(group.of);
+                release
+            }
         });
         for &id in &found.pulls {
             let op = program.op(id);
@@ -138,11 +180,46 @@ pub fn serve(program: &Program, names: &[String]) -> Result<(Program, Vec<Served
                 dtype: *dtype,
                 padding: *padding,
             };
-            ops[id.index()] = Some(Op { kind: pull.into(), inputs: vec![op.inputs[1]], ..op.clone() });
+            ops[id.index()] = vec![Op { kind: pull.into(), inputs: vec![op.inputs[1]], ..op.clone() }];
         }
     }
+    let mut program = program.clone();
+    for (norm, waiting) in groups {
+        ops[norm.index()] = waiting.norm(&mut program, norm)?;
+    }
+    stays.resize(program.vars.len(), true);
     let served = program.keeping(ops.into_iter().flatten().collect(), &stays);
     Ok((served, all.into_iter().map(|found| found.var).collect()))
+}
+
+/// What of the gradients of a norm is served.
+#[derive(Default)]
+struct Waiting {
+    pushes: Vec<Op>,
+    tables: Vec<String>,
+    of: Vec<VarId>,
+}
+
+impl Waiting {
+    /// The same norm, of what waits on the servers and what is in the program.
+    fn norm(self, program: &mut Program, norm: OpId) -> Result<Vec<Op>, GraphError> {
+        let op = program.op(norm).clone();
+        let mut squares = |kind: OpKind, inputs: Vec<VarId>| -> Result<Op, GraphError> {
+            let (name, sig) = (program.fresh("@SQUARES@"), Sig::dense(DType::F64, Shape::scalar()));
+            let out = program.declare(&name, sig, VarKind::Temp, op.site.clone())?;
+            Ok(Op { kind, inputs, outputs: vec![out], ..op.clone() })
+        };
+        let mut all = self.pushes;
+        let n_pushes = all.len();
+        all.push(squares(ServedSquares { tables: self.tables }.into(), Vec::new())?);
+        for &var in op.inputs.iter().filter(|var| !self.of.contains(var)) {
+            all.push(squares(Squares.into(), vec![var])?);
+        }
+        let inputs = all[n_pushes..].iter().map(|op| op.outputs[0]).collect();
+        let dtype = program.sig(op.outputs[0]).dtype;
+        all.push(Op { kind: SumSquares { dtype }.into(), inputs, ..op });
+        Ok(all)
+    }
 }
 
 /// The same program, in which the rows that tables learn from are multiplied with a number. Dense gradients stay as they are.
@@ -190,10 +267,15 @@ fn found(program: &Program, name: &str) -> Result<Found, Unserved> {
             return Err(Unserved::Rule { op, site });
         }
     };
-    let mut way = Way { program, p, gone: Vec::new(), decay: 0.0, clip: None };
+    let mut way = Way { program, p, gone: Vec::new(), decay: 0.0, clip: ServedClip::No, group: None };
     let gradient = way.back(op.inputs[1])?;
     let (rate, scale) = way.rate(op.inputs[2])?;
-    let Way { mut gone, decay, clip, .. } = way;
+    let Way { mut gone, decay, clip, group, .. } = way;
+    let late = |group: Group| self::writers(program, rate).find(|writer| *writer > group.norm);
+    if let Some(late) = group.and_then(late) {
+        let (op, site) = named(late);
+        return Err(Unserved::LateRate { op, site });
+    }
     gone.push(update);
     let states = op.inputs[3..3 + n_states].to_vec();
     let first_state = first_of(program, &states)?;
@@ -212,7 +294,9 @@ fn found(program: &Program, name: &str) -> Result<Found, Unserved> {
     let outputs = gone.iter().flat_map(|&id| &program.op(id).outputs);
     let lost = outputs.copied().filter(|&out| out != p).chain([gradient]);
     for var in lost.chain(states.iter().copied()) {
-        let reader = program.ops().find(|(id, op)| !gone.contains(id) && op.inputs.contains(&var));
+        let is_norm = |id: OpId| group.is_some_and(|group| group.norm == id && group.of == var);
+        let reader =
+            program.ops().find(|(id, op)| !gone.contains(id) && !is_norm(*id) && op.inputs.contains(&var));
         if let Some((id, _)) = reader {
             let ((op, site), var) = (named(id), program.var(var).name.clone());
             return Err(Unserved::Read { op, site, var });
@@ -239,7 +323,7 @@ fn found(program: &Program, name: &str) -> Result<Found, Unserved> {
         decay,
         clip,
     };
-    Ok(Found { var, gradient, rate, scale, pulls, gone, states })
+    Ok(Found { var, gradient, rate, scale, pulls, gone, states, group })
 }
 
 fn writers(program: &Program, var: VarId) -> impl Iterator<Item = OpId> {
@@ -266,7 +350,8 @@ struct Way<'a> {
     p: VarId,
     gone: Vec<OpId>,
     decay: f64,
-    clip: Option<f64>,
+    clip: ServedClip,
+    group: Option<Group>,
 }
 
 impl<'a> Way<'a> {
@@ -282,8 +367,10 @@ impl<'a> Way<'a> {
             let Some((id, op)) = self.writer(g) else { return Err(Unserved::NotLearned) };
             let (name, site, from) = (op.name(), op.site.clone(), op.inputs[0]);
             match &op.kind {
-                OpKind::Decay(by) if self.decay == 0.0 && self.clip.is_none() => self.decay = by.factor,
-                OpKind::ScaleBy(_) if self.clip.is_none() => self.clip(op.inputs[1], from)?,
+                OpKind::Decay(by) if self.decay == 0.0 && self.clip == ServedClip::No => {
+                    self.decay = by.factor;
+                }
+                OpKind::ScaleBy(_) if self.clip == ServedClip::No => self.clip(op)?,
                 OpKind::MergeRows(_) => {}
                 _ => return Err(Unserved::Remade { op: name, site }),
             }
@@ -292,20 +379,25 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Clipping by the gradient's own norm: factor, norm.
-    fn clip(&mut self, factor: VarId, of: VarId) -> Result<(), Unserved> {
+    /// Clipping by the gradient's own norm, or by one of several: scaling, factor, norm.
+    fn clip(&mut self, scaling: &Op) -> Result<(), Unserved> {
+        let (of, factor) = (scaling.inputs[0], scaling.inputs[1]);
         let remade = |op: &Op| Unserved::Remade { op: op.name(), site: op.site.clone() };
-        let (cut, op) = self.writer(factor).ok_or(Unserved::GlobalNorm)?;
+        let (cut, op) = self.writer(factor).ok_or_else(|| remade(scaling))?;
         let OpKind::ClipFactor(by) = &op.kind else { return Err(remade(op)) };
         let (limit, squares) = (by.limit, op.inputs[0]);
-        let (norm, op) = self.writer(squares).ok_or(Unserved::GlobalNorm)?;
+        let (norm, op) = self.writer(squares).ok_or_else(|| remade(op))?;
+        let n_times = op.inputs.iter().filter(|var| **var == of).count();
         match &op.kind {
-            OpKind::SquaredNorm(_) if op.inputs == [of] => {}
-            OpKind::SquaredNorm(_) => return Err(Unserved::GlobalNorm),
+            OpKind::SquaredNorm(_) if op.inputs == [of] => {
+                self.clip = ServedClip::Norm(limit);
+                self.gone.extend([norm, cut]);
+            }
+            OpKind::SquaredNorm(_) if n_times == 1 => {
+                (self.clip, self.group) = (ServedClip::Factor, Some(Group { norm, of, factor }));
+            }
             _ => return Err(remade(op)),
         }
-        self.clip = Some(limit);
-        self.gone.extend([norm, cut]);
         Ok(())
     }
 

@@ -96,7 +96,7 @@ pub use scatter_rows::ScatterRows;
 pub use select::{Masked, Where};
 pub(crate) use sequence::MASKED;
 pub use sequence::{MaskScores, SequenceExpand, SequenceMask, SequenceOp, SequencePool, SequencePoolGrad};
-pub use served::{PullRows, PushRows};
+pub use served::{PullRows, PushRows, ReleaseRows, ServedSquares};
 pub use softmax::{BoundedSoftmax, Softmax, SoftmaxGrad};
 pub use sort::{PutAlong, Sort};
 pub use squares::{Squares, SumSquares};
@@ -200,4 +200,5 @@ operators! {
     PullRows, PushRows,
     Squares, SumSquares,
     PeepholeLstm, PeepholeLstmGrad, ResetGru, ResetGruGrad, AucCounts, AucArea, Foreign,
+    ServedSquares, ReleaseRows,
 }

@@ -3,7 +3,7 @@
 
 use super::{Operator, check};
 use crate::{
-    ir::{Misfit, Sig, Storage},
+    ir::{Dim, Misfit, Shape, Sig, Storage},
     kernel::{Call, KernelError},
 };
 use phalanx_core::DType;
@@ -58,6 +58,8 @@ pub struct PushRows {
     pub width: usize,
     /// The rate is multiplied with this.
     pub scale: f64,
+    /// Whether the gradient waits on the servers for a factor ([`ReleaseRows`]); nothing comes back then.
+    pub waits: bool,
 }
 
 impl Operator for PushRows {
@@ -71,8 +73,57 @@ impl Operator for PushRows {
         check::scalar(inputs, 1, g.dtype)?;
         match g.form {
             Storage::Rows { .. } => Ok(Vec::new()),
+            Storage::Dense if self.waits => check::real(inputs, 0).map(|_| Vec::new()),
             Storage::Dense => Ok(vec![check::real(inputs, 0)?.clone()]),
         }
+    }
+
+    fn run(&self, _: &mut Call<'_>) -> Result<(), KernelError> {
+        Err(KernelError::Served { table: self.table.clone() })
+    }
+}
+
+/// The squares of all gradients that wait on servers in these tables, added up, as f64. The processes' gradients are merged before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedSquares {
+    pub tables: Vec<String>,
+}
+
+impl Operator for ServedSquares {
+    fn name(&self) -> &'static str {
+        "served_squares"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 0)?;
+        Ok(vec![Sig::dense(DType::F64, Shape::scalar())])
+    }
+
+    fn run(&self, _: &mut Call<'_>) -> Result<(), KernelError> {
+        Err(KernelError::Served { table: self.tables.first().cloned().unwrap_or_default() })
+    }
+}
+
+/// From a factor: the gradient that waits on servers is multiplied with it, and the parameter is updated. One with dense gradients comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseRows {
+    pub table: String,
+    /// Rows that come back, and the dimensions of what they are.
+    pub height: usize,
+    pub dims: Vec<usize>,
+}
+
+impl Operator for ReleaseRows {
+    fn name(&self) -> &'static str {
+        "release_rows"
+    }
+
+    fn infer(&self, inputs: &[Sig]) -> Result<Vec<Sig>, Misfit> {
+        check::count(inputs, 1)?;
+        let dtype = check::real(inputs, 0)?.dtype;
+        check::scalar(inputs, 0, dtype)?;
+        let dims: Vec<Dim> = self.dims.iter().map(|&dim| dim.into()).collect();
+        Ok(if self.height == 0 { Vec::new() } else { vec![Sig::dense(dtype, dims)] })
     }
 
     fn run(&self, _: &mut Call<'_>) -> Result<(), KernelError> {

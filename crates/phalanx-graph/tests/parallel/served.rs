@@ -3,13 +3,14 @@
 use super::models::on;
 use phalanx_core::DType;
 use phalanx_graph::{
-    Act, BATCH, BuildError, BuildStrategy, Builder, Clip, Dim, ExecutionStrategy, Feed, Fetch, Init,
-    Optimizer, ParallelExecutor, Program, ReduceStrategy, Rule, RunError, Setup, Store, Tensor,
+    Act, BATCH, BuildError, BuildStrategy, Builder, Chosen, Clip, Dim, ExecutionStrategy, Feed, Fetch, Init,
+    Optimizer, ParallelExecutor, Program, ReduceStrategy, Role, Rule, RunError, Setup, Store, Tensor, VarId,
+    append_backward_of,
     exec::{CollectiveError, Done, LocalServed, PushedRows, Served},
-    graph::{NodeKind, Unserved, servable, serve},
+    graph::{NodeKind, ServedClip, Unserved, servable, serve},
     kernel::Stream,
     layers::EmbeddingOptions,
-    op::Reduction,
+    op::{Func, Reduction, Unary},
 };
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -18,6 +19,12 @@ use std::{
 
 /// Words and their successors: a table for three words, one row of padding; a second table for a fixed number of candidates.
 fn words(optimizer: &Optimizer) -> Program {
+    let (mut program, loss) = network();
+    optimizer.minimize(&mut program, loss).unwrap();
+    program
+}
+
+fn network() -> (Program, VarId) {
     let mut b = Builder::new();
     let a = b.feed("a", DType::I64, [BATCH, Dim::Fixed(3)]).unwrap();
     let label = b.feed("label", DType::I64, [BATCH]).unwrap();
@@ -34,9 +41,7 @@ fn words(optimizer: &Optimizer) -> Program {
     let (losses, _) = b.softmax_with_cross_entropy(scores, label).unwrap();
     let loss = b.mean(losses).unwrap();
     let loss = b.named(loss, "loss").unwrap();
-    let mut program = b.finish().unwrap();
-    optimizer.minimize(&mut program, loss).unwrap();
-    program
+    (b.finish().unwrap(), loss)
 }
 
 fn batch(n: usize, step: u64) -> [Tensor; 3] {
@@ -82,7 +87,9 @@ fn programs_learn_with_servers_what_they_learn_without() {
         Rule::RmsProp { rho: 0.9, epsilon: 1e-6, mu: 0.5 },
     ];
     for rule in rules {
-        for (clip, decay) in [(None, None), (Some(Clip::Norm(0.3)), Some(0.01))] {
+        let clips =
+            [(None, None), (Some(Clip::Norm(0.3)), Some(0.01)), (Some(Clip::GlobalNorm(0.2)), Some(0.01))];
+        for (clip, decay) in clips {
             let program = words(&Optimizer { clip, decay, ..Optimizer::new(rule, 0.01) });
             let wanted = alone(&program);
             for served in [&["table", "out"][..], &EVERY[..], &["fc.w", "out"]] {
@@ -219,6 +226,10 @@ impl Served for Lost {
     // Nobody is told: the callback is just dropped.
     fn push(&self, _: &str, _: PushedRows, _: Done) {}
 
+    fn squares(&self, _: &[String], _: Done) {}
+
+    fn release(&self, _: &str, _: f64, _: Done) {}
+
     fn abort(&self, _: &str) {}
 }
 
@@ -274,6 +285,16 @@ impl Served for Slow {
         self.own.push(table, rows, done);
     }
 
+    fn squares(&self, tables: &[String], done: Done) {
+        self.begun.lock().unwrap().push(format!("squares {}", tables.join(" ")));
+        self.own.squares(tables, done);
+    }
+
+    fn release(&self, table: &str, factor: f64, done: Done) {
+        self.begun.lock().unwrap().push(format!("release {table}"));
+        self.own.release(table, factor, done);
+    }
+
     fn abort(&self, _: &str) {}
 }
 
@@ -301,6 +322,184 @@ fn pushes_follow_the_program_however_many_threads_are_idle() {
     assert!(begun.windows(2).all(|pair| place(&pair[0]) < place(&pair[1])), "{begun:?} in {titles}");
 }
 
+/// Two norms: of a table and a layer, and of the other table and the layer's shift; nothing else is clipped.
+fn grouped(limits: [Option<f64>; 2]) -> Program {
+    let (mut program, loss) = network();
+    let pairs = append_backward_of(&mut program, loss, Chosen::default()).unwrap();
+    for (group, limit) in [["fc.w", "table"], ["out", "fc.b"]].iter().zip(limits) {
+        let of_group = |(p, _): &&(VarId, VarId)| group.contains(&program.var(*p).name.as_str());
+        let own: Vec<_> = pairs.iter().filter(of_group).copied().collect();
+        let clip = limit.map(Clip::GlobalNorm);
+        let optimizer = Optimizer { clip, ..Optimizer::new(Rule::Adagrad { epsilon: 1e-6 }, 0.05) };
+        optimizer.apply(&mut program, &own).unwrap();
+    }
+    program
+}
+
+#[test]
+fn each_group_of_gradients_has_its_own_norm_wherever_they_are() {
+    let free = alone(&grouped([None, None]));
+    for limits in [[Some(0.05), Some(0.02)], [Some(0.05), None]] {
+        let program = grouped(limits);
+        let wanted = alone(&program);
+        assert!(!close(&wanted.1[3], &free.1[3]), "the limit acts");
+        for served in [&["table"][..], &["table", "out"], &["out", "fc.w"], &["fc.b"], &EVERY] {
+            let names: Vec<String> = served.iter().map(|name| name.to_string()).collect();
+            // What is left of a table with a fixed number of rows is for one replica.
+            for replicas in if served.contains(&"out") { 1..=3 } else { 1..=1 } {
+                let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+                let build = BuildStrategy { served: names.clone(), ..BuildStrategy::default() };
+                let setup = Setup { build, served: Some(servers.clone()), ..on(replicas) };
+                let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+                let mut store = Store::new(9);
+                for at in 0..20 {
+                    step(&mut exe, &mut store, &batch(14, at));
+                }
+                for (name, wanted) in EVERY.iter().zip(&wanted.1) {
+                    let copy = || store.get(name).unwrap().to_f64();
+                    let got = servers.values(name, 0).unwrap_or_else(copy);
+                    assert!(close(&got, wanted), "{limits:?} {served:?} {replicas}, {name}");
+                }
+            }
+        }
+    }
+}
+
+/// SERVING-1, PARA-2: everything of a norm is pushed before its squares are asked for, and waits until they are there.
+#[test]
+fn gradients_wait_on_servers_until_their_norm_is_known() {
+    let global = Optimizer { clip: Some(Clip::GlobalNorm(0.05)), ..Optimizer::new(Rule::Sgd, 0.1) };
+    let program = words(&global);
+    let names = EVERY.map(str::to_string).to_vec();
+    let own = LocalServed::new(&serve(&program, &names).unwrap().1, 9);
+    let slow = Arc::new(Slow { own, begun: Mutex::default(), news: Condvar::new() });
+    let build = BuildStrategy { served: names.clone(), ..BuildStrategy::default() };
+    let exec = ExecutionStrategy { num_threads: 3, ..ExecutionStrategy::default() };
+    let setup = Setup { build, exec, served: Some(slow.clone()), ..on(1) };
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+    let nodes = &exe.graph().nodes;
+    let at = |is: fn(&NodeKind) -> bool| nodes.iter().position(|node| is(&node.kind)).unwrap();
+    let gate = at(|kind| *kind == NodeKind::Gate);
+    assert!(gate < at(|kind| matches!(kind, NodeKind::Push { .. })), "PARA-2");
+    assert!(step(&mut exe, &mut Store::new(9), &batch(6, 0)).is_finite());
+    let begun = slow.begun.lock().unwrap().clone();
+    let (pushes, rest) = begun.split_at(EVERY.len());
+    let mut pushed: Vec<&str> = pushes.iter().map(String::as_str).collect();
+    pushed.sort_unstable();
+    assert_eq!(pushed, EVERY, "{begun:?}");
+    assert_eq!(rest[0], format!("squares {}", names.join(" ")), "{begun:?}");
+    assert_eq!(rest.len(), 1 + EVERY.len(), "{begun:?}");
+    assert!(rest[1..].iter().all(|call| call.starts_with("release ")), "{begun:?}");
+    let title = exe.graph().to_json();
+    assert!(title.contains("\"title\":\"squares") && title.contains("\"kind\":\"serve\""), "{title}");
+}
+
+/// A batch that fails in the network leaves nothing on the servers that waits; the next steps learn what they would have learned.
+#[test]
+fn a_failed_run_leaves_no_gradient_waiting() {
+    let global = Optimizer { clip: Some(Clip::GlobalNorm(0.05)), ..Optimizer::new(Rule::Sgd, 0.1) };
+    let program = words(&global);
+    let wanted = alone(&program);
+    let names = EVERY.map(str::to_string).to_vec();
+    let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+    let build = BuildStrategy { served: names, ..BuildStrategy::default() };
+    let setup = Setup { build, served: Some(servers.clone()), ..on(2) };
+    let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+    let mut store = Store::new(9);
+    for at in 0..20 {
+        if at % 7 == 3 {
+            let before = EVERY.map(|name| servers.values(name, 0));
+            let [_, label, candidates] = batch(14, at);
+            let bad = Tensor::new(&[14, 3], &[20i64; 42]).unwrap();
+            let feeds = [
+                ("a", Feed::Split(&bad)),
+                ("label", Feed::Split(&label)),
+                ("candidates", Feed::Replicate(&candidates)),
+            ];
+            assert!(exe.run(&mut store, &feeds, &[]).is_err());
+            assert_eq!(EVERY.map(|name| servers.values(name, 0)), before, "PARA-2");
+        }
+        step(&mut exe, &mut store, &batch(14, at));
+    }
+    for (name, wanted) in EVERY.iter().zip(&wanted.1) {
+        assert!(close(&servers.values(name, 0).unwrap(), wanted), "{name}");
+    }
+}
+
+/// Pushes go, and what comes after them is lost.
+#[derive(Debug)]
+struct Halved {
+    own: LocalServed,
+    /// Whether squares are told.
+    tells: bool,
+    aborted: Mutex<Vec<String>>,
+}
+
+impl Served for Halved {
+    fn pull(&self, table: &str, ids: Vec<i64>, done: Done) {
+        self.own.pull(table, ids, done);
+    }
+
+    fn push(&self, table: &str, rows: PushedRows, done: Done) {
+        self.own.push(table, rows, done);
+    }
+
+    fn squares(&self, tables: &[String], done: Done) {
+        if self.tells {
+            self.own.squares(tables, done);
+        }
+    }
+
+    fn release(&self, _: &str, _: f64, done: Done) {
+        done(Err(CollectiveError::Failed { call: "a factor".into(), why: "rank 3 is lost".into() }));
+    }
+
+    fn abort(&self, why: &str) {
+        self.aborted.lock().unwrap().push(why.to_string());
+    }
+}
+
+/// DESK-1: a norm or a factor that is lost ends the run with its reason.
+#[test]
+fn a_norm_that_is_lost_ends_a_run() {
+    let global = Optimizer { clip: Some(Clip::GlobalNorm(0.05)), ..Optimizer::new(Rule::Sgd, 0.1) };
+    let program = words(&global);
+    let names = EVERY.map(str::to_string).to_vec();
+    for (tells, wanted) in [(false, "it was lost"), (true, "rank 3 is lost")] {
+        for replicas in [1, 2] {
+            let own = LocalServed::new(&serve(&program, &names).unwrap().1, 9);
+            let halved = Arc::new(Halved { own, tells, aborted: Mutex::default() });
+            let build = BuildStrategy { served: names.clone(), ..BuildStrategy::default() };
+            let setup = Setup { build, served: Some(halved.clone()), ..on(replicas) };
+            let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+            let [a, label, candidates] = batch(6, 0);
+            let feeds = [
+                ("a", Feed::Split(&a)),
+                ("label", Feed::Split(&label)),
+                ("candidates", Feed::Replicate(&candidates)),
+            ];
+            let error = exe.run(&mut Store::new(9), &feeds, &[]).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}
+
+/// SERVED-1: of a norm, only what is clear is served.
+#[test]
+fn a_rate_that_is_written_behind_the_norm_is_refused() {
+    let clip = Some(Clip::GlobalNorm(0.05));
+    let kept = Optimizer { clip, is_rate_kept: true, ..Optimizer::new(Rule::Sgd, 0.1) };
+    let mut program = words(&kept);
+    assert_eq!(servable(&program, "table").unwrap().clip, ServedClip::Factor);
+    let (rate, site) =
+        (program.find("learning_rate").unwrap(), program.var(program.find("loss").unwrap()).site.clone());
+    let halved = Unary(Func::Scale { a: 0.5, b: 0.0 });
+    program.append_to(halved, &[rate], &[rate], Role::LrSched, site).unwrap();
+    let why = servable(&program, "table").unwrap_err();
+    assert!(matches!(why, Unserved::LateRate { op: "scale", .. }), "{why}");
+    assert!(why.to_string().contains("write the rate before gradients are clipped"), "{why}");
+}
+
 /// SERVED-1
 #[test]
 fn what_servers_cannot_do_is_refused_with_the_reason() {
@@ -316,8 +515,6 @@ fn what_servers_cannot_do_is_refused_with_the_reason() {
     assert_eq!(of(&plain, apart, Some(lost.clone()), 2), BuildError::ServedAlone);
     let unknown = of(&plain, build("tabel"), Some(lost.clone()), 1);
     assert_eq!(unknown, BuildError::Unserved { var: "tabel".into(), why: Unserved::Unknown });
-    let global = Optimizer { clip: Some(Clip::GlobalNorm(1.0)), ..Optimizer::new(Rule::Sgd, 0.1) };
-    assert_eq!(servable(&words(&global), "table"), Err(Unserved::GlobalNorm));
     let lars = Rule::Lars { mu: 0.9, coefficient: 0.001, decay: 0.0 };
     let fails = servable(&words(&Optimizer::new(Rule::Sgd, 0.1)), "fc.q");
     assert_eq!(fails, Err(Unserved::Unknown));

@@ -288,6 +288,7 @@ fn of_parallax(py: Python<'_>, why: ParallaxError) -> PyErr {
         ParallaxError::Collective(why) => error::of_run(py, &RunError::Collective(why)),
         ParallaxError::Tables(why) => of_tables(py, why),
         ParallaxError::Unsynced { .. }
+        | ParallaxError::Unclipped { .. }
         | ParallaxError::Stale(_)
         | ParallaxError::Search
         | ParallaxError::SearchFrom(_)

@@ -27,6 +27,9 @@ pub struct TableClient {
 enum Job {
     Pull(usize, Vec<u64>, Done),
     Push(usize, PushedRows, Done),
+    /// The squares of what waits in these tables together.
+    Squares(Vec<usize>, Done),
+    Release(usize, f64, Done),
     Abort(String),
     /// Anything that somebody waits for.
     Ask(Asked),
@@ -184,6 +187,20 @@ impl Served for TableClient {
         }
     }
 
+    fn squares(&self, tables: &[String], done: Done) {
+        match tables.iter().map(|table| self.number(table)).collect::<Result<Vec<_>, _>>() {
+            Ok(numbers) => self.send(Job::Squares(numbers, done)),
+            Err(why) => done(Err(failed("a norm", &why))),
+        }
+    }
+
+    fn release(&self, table: &str, factor: f64, done: Done) {
+        match self.number(table) {
+            Ok(number) => self.send(Job::Release(number, factor, done)),
+            Err(why) => done(Err(failed("a factor", &why))),
+        }
+    }
+
     fn abort(&self, why: &str) {
         self.send(Job::Abort(why.to_string()));
     }
@@ -206,6 +223,14 @@ fn work(tables: Tables, queue: &Receiver<Job>) {
                 let step = open.step(table);
                 let pushed = open.push(table, step, &ids, rows.grads.bytes(), rows.rate);
                 done(pushed.map(|()| Vec::new()).map_err(|why| failed("a push", &why)));
+            }
+            Job::Squares(tables, done) => {
+                let sum = open.norm_of(&tables).map(|sum| vec![Data::F64(vec![sum])]);
+                done(sum.map_err(|why| failed("a norm", &why)));
+            }
+            Job::Release(table, factor, done) => {
+                let released = open.release_of(table, factor);
+                done(released.map(|()| Vec::new()).map_err(|why| failed("a factor", &why)));
             }
             Job::Abort(why) => {
                 tracing::info!(%why, "a step failed in the middle; the tables are given up");
@@ -237,7 +262,9 @@ fn pull(tables: &mut Tables, table: usize, ids: &[u64]) -> Result<Vec<Data>, Col
 /// Nobody does it any more.
 fn refuse(job: Job) {
     match job {
-        Job::Pull(.., done) | Job::Push(.., done) => done(Err(failed("a call to servers", &PsError::Closed))),
+        Job::Pull(.., done) | Job::Push(.., done) | Job::Squares(_, done) | Job::Release(.., done) => {
+            done(Err(failed("a call to servers", &PsError::Closed)))
+        }
         Job::Abort(_) | Job::Ask(_) => {}
     }
 }

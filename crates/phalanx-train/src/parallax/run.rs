@@ -80,6 +80,10 @@ pub enum ParallaxError {
         "without sync nobody waits for the others, but {vars} would be reduced between them; use AllotmentStrategy::Ps"
     )]
     Unsynced { vars: String },
+    #[error(
+        "without sync every push is applied by itself, and no gradient of all workers is there to be clipped, but those of {vars} are; leave clipping out, or use sync"
+    )]
+    Unclipped { vars: String },
     #[error("a staleness of {0} has no meaning with sync; set sync to false")]
     Stale(u64),
     #[error("a search for partitions times all workers together: it needs sync and tables on servers")]

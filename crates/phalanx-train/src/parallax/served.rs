@@ -9,7 +9,7 @@ use phalanx_core::DType;
 use phalanx_graph::{
     BuildError, Program, Tensor,
     exec::{Served, first_values},
-    graph::{ServedVar, scale_rows},
+    graph::{ServedClip, ServedVar, scale_rows},
     op::OpKind,
 };
 use phalanx_net::World;
@@ -239,6 +239,11 @@ pub(super) fn prepared(
         let vars = reduced.map(|var| format!("`{}`", var.name)).collect::<Vec<_>>().join(", ");
         return Err(ParallaxError::Unsynced { vars });
     }
+    let clipped: Vec<_> = allotment.served().filter(|var| var.clip != ServedClip::No).collect();
+    if !config.sync && !clipped.is_empty() {
+        let vars = clipped.iter().map(|var| format!("`{}`", var.name)).collect::<Vec<_>>().join(", ");
+        return Err(ParallaxError::Unclipped { vars });
+    }
     let search = match (config.search, config.partitions) {
         (None, _) => None,
         (Some(_), Some(partitions)) => return Err(ParallaxError::SearchFrom(partitions)),
@@ -295,7 +300,11 @@ pub fn spec_of(var: &ServedVar, seed: u64, partitions: u32, wire: Option<DType>)
         // SERVED-1: nothing else is served.
         _ => TableUpdate::Sgd,
     };
-    let clip = var.clip.map_or(TableClip::No, TableClip::Norm);
+    let clip = match var.clip {
+        ServedClip::No => TableClip::No,
+        ServedClip::Norm(limit) => TableClip::Norm(limit),
+        ServedClip::Factor => TableClip::Given,
+    };
     TableSpec {
         name: var.name.clone(),
         height: var.height as u64,

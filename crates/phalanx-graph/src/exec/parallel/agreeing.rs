@@ -108,7 +108,9 @@ impl ParallelExecutor {
 
 /// How many calls to servers there are in each pass.
 pub(super) fn desks(graph: &Graph) -> usize {
-    let calls = |kind: &NodeKind| matches!(kind, NodeKind::Pull { .. } | NodeKind::Push { .. });
+    let calls = |kind: &NodeKind| {
+        matches!(kind, NodeKind::Pull { .. } | NodeKind::Push { .. } | NodeKind::Serve { .. })
+    };
     graph.nodes.iter().filter(|node| calls(&node.kind)).count()
 }
 

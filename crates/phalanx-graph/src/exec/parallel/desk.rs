@@ -3,13 +3,13 @@
 //!   arrived, or after it is known that nobody asks.
 
 use super::{
-    collective::{CollectiveError, Data},
+    collective::{CollectiveError, Data, Done},
     served::{PushedRows, Served},
     travel::{Landing, Lost},
 };
 use crate::{
     kernel::{Call, KernelError, Real},
-    op::{PullRows, PushRows},
+    op::{PullRows, PushRows, ReleaseRows, ServedSquares},
 };
 use phalanx_core::DType;
 use std::sync::Arc;
@@ -85,6 +85,15 @@ impl Landing {
         }
     }
 
+    /// Stores one number for all replicas.
+    pub(super) fn put_number(&self, desk: usize, call: &mut Call<'_>) -> Result<(), Lost> {
+        let (back, _) = self.answer(desk)?;
+        let [Data::F64(number)] = &back[..] else {
+            return Err(Lost::Misplaced("something else than a sum of squares was returned".into()));
+        };
+        (0..call.n_outputs()).try_for_each(|slot| whole(number, call.output(slot)))
+    }
+
     /// Stores what an update made of a dense parameter, for all replicas.
     pub(super) fn put_whole(&self, desk: usize, call: &mut Call<'_>) -> Result<(), Lost> {
         let (back, _) = self.answer(desk)?;
@@ -149,18 +158,35 @@ impl Visit<'_> {
             DType::F64 => rows::<f64>(call, op, Data::F64),
             _ => rows::<f32>(call, op, Data::F32),
         };
-        if has_rows(call) {
+        if op.waits || has_rows(call) {
             return served.push(&op.table, rows, Box::new(move |back| delivery.tell(back)));
         }
-        let (table, again, ids) = (op.table.clone(), served.clone(), rows.ids.clone());
-        served.push(
-            &op.table,
-            rows,
-            Box::new(move |back| match back {
-                Ok(_) => again.pull(&table, ids, Box::new(move |back| delivery.tell(back))),
-                Err(error) => delivery.tell(Err(error)),
-            }),
-        );
+        let ids = rows.ids.clone();
+        served.push(&op.table, rows, delivery.after(served, &op.table, ids));
+    }
+
+    /// Asks for the squares of what waits.
+    pub(super) fn squares(mut self, op: &ServedSquares, served: &dyn Served) {
+        self.has_asked = true;
+        let delivery = Delivery { landing: self.landing.clone(), desk: self.desk, back: None };
+        served.squares(&op.tables, Box::new(move |back| delivery.tell(back)));
+    }
+
+    /// Gives the factor that a gradient waits for; of a dense one the new parameter comes back.
+    pub(super) fn release(mut self, call: &Call<'_>, op: &ReleaseRows, served: &Arc<dyn Served>) {
+        self.has_asked = true;
+        let delivery = Delivery { landing: self.landing.clone(), desk: self.desk, back: None };
+        let factor = match call.dtype(0) {
+            DType::F64 => call.input::<f64>(0)[0],
+            _ => f64::from(call.input::<f32>(0)[0]),
+        };
+        match op.height {
+            0 => served.release(&op.table, factor, Box::new(move |back| delivery.tell(back))),
+            n => {
+                let ids = (0..n as i64).collect();
+                served.release(&op.table, factor, delivery.after(served, &op.table, ids));
+            }
+        }
     }
 }
 
@@ -189,6 +215,15 @@ struct Delivery {
 impl Delivery {
     fn tell(mut self, back: Result<Vec<Data>, CollectiveError>) {
         self.back = Some(back);
+    }
+
+    /// These rows are fetched when something has gone well, and are the answer.
+    fn after(self, served: &Arc<dyn Served>, table: &str, ids: Vec<i64>) -> Done {
+        let (served, table) = (served.clone(), table.to_string());
+        Box::new(move |back| match back {
+            Ok(_) => served.pull(&table, ids, Box::new(move |back| self.tell(back))),
+            Err(error) => self.tell(Err(error)),
+        })
     }
 }
 

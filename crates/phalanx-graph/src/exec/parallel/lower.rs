@@ -107,8 +107,8 @@ struct Lowering<'a> {
     takes: Vec<u32>,
     answers: Vec<Vec<u32>>,
     gate: Option<u32>,
-    /// The task that pushes last (SERVING-1).
-    last_push: Option<u32>,
+    /// The task of the update that called servers last (SERVING-1).
+    last_call: Option<u32>,
     /// The tasks of each node.
     tasks_of: Vec<Vec<u32>>,
     n_threads: usize,
@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
             takes: Vec::new(),
             answers: Vec::new(),
             gate: None,
-            last_push: None,
+            last_call: None,
             tasks_of: Vec::new(),
         }
     }
@@ -178,6 +178,7 @@ impl<'a> Lowering<'a> {
             NodeKind::Share { vars } => self.share(at, vars, &after),
             NodeKind::Pull { op, copies } => self.pull(at, *op, copies, &after),
             NodeKind::Push { op } => self.push(at, *op, &after),
+            NodeKind::Serve { op } => self.serve(at, *op, &after),
             NodeKind::Gate => {
                 let task = Task { replica: 0, calls: 0..0, home: 0, cost: 0, node: at, half: Half::None };
                 self.gate = Some(self.draft.gate(task));
@@ -422,6 +423,11 @@ fn ops_of(graph: &Graph, replica: Option<usize>, tail: bool) -> Vec<OpId> {
         if let NodeKind::Pull { op, copies } = &node.kind
             && !tail
             && replica.is_some_and(|replica| copies.contains(&replica))
+        {
+            all.push(*op);
+        }
+        if let NodeKind::Serve { op } = &node.kind
+            && tail
         {
             all.push(*op);
         }

@@ -1,7 +1,12 @@
 //! Parameters on servers, as an executor sees them. Who has the servers is given by the caller, because this crate knows no networks.
 
 use super::collective::{CollectiveError, Data, Done};
-use crate::{exec::first_values, graph::ServedVar, kernel::Real, op::OpKind};
+use crate::{
+    exec::first_values,
+    graph::{ServedClip, ServedVar},
+    kernel::Real,
+    op::OpKind,
+};
 use phalanx_core::{DType, kernel::update};
 use std::{
     collections::BTreeMap,
@@ -17,6 +22,14 @@ pub trait Served: Send + Sync + fmt::Debug {
 
     /// The gradients of a step; numbers may repeat. It is over when they are on their way.
     fn push(&self, table: &str, rows: PushedRows, done: Done);
+
+    /// The squares of the gradients that wait for a factor in these tables, those of all processes merged, added up: one number, of f64. It
+    /// comes when all processes have pushed them.
+    fn squares(&self, tables: &[String], done: Done);
+
+    /// The gradient that waits in a table is multiplied with this factor, and applied; all processes give the same one. It is over when the
+    /// factor is on its way.
+    fn release(&self, table: &str, factor: f64, done: Done);
 
     /// This process fails in the middle of a step that others have begun to push.
     fn abort(&self, why: &str);
@@ -43,6 +56,8 @@ struct LocalTable {
     step: i64,
     /// The parameter, then its states.
     parts: Vec<Vec<f64>>,
+    /// A gradient that waits for a factor.
+    held: Option<PushedRows>,
 }
 
 impl fmt::Debug for LocalServed {
@@ -64,7 +79,7 @@ impl LocalServed {
             let values = (0..room).map(|at| if at < n { rounded(at) } else { 0.0 }).collect();
             let mut parts: Vec<Vec<f64>> = vec![values];
             parts.extend(var.states.iter().map(|_| vec![var.first_state; room]));
-            (var.name.clone(), LocalTable { var: var.clone(), step: 0, parts })
+            (var.name.clone(), LocalTable { var: var.clone(), step: 0, parts, held: None })
         };
         LocalServed { tables: Mutex::new(vars.iter().map(table).collect()) }
     }
@@ -99,11 +114,35 @@ impl Served for LocalServed {
     fn push(&self, table: &str, rows: PushedRows, done: Done) {
         let mut tables = self.lock();
         let Some(table) = tables.get_mut(table) else { return done(Err(unknown(table))) };
-        match &rows.grads {
-            Data::F64(grads) => table.apply::<f64>(&rows.ids, grads, rows.rate),
-            Data::F32(grads) => table.apply::<f32>(&rows.ids, grads, rows.rate),
-            _ => {}
+        match table.var.clip {
+            ServedClip::Factor => table.held = Some(rows),
+            _ => table.learn(&rows, None),
         }
+        drop(tables);
+        done(Ok(Vec::new()));
+    }
+
+    fn squares(&self, names: &[String], done: Done) {
+        let tables = self.lock();
+        let mut sum = 0.0;
+        for name in names {
+            let Some(table) = tables.get(name) else { return done(Err(unknown(name))) };
+            let Some(rows) = &table.held else { return done(Err(nothing_waits(name))) };
+            sum += match &rows.grads {
+                Data::F64(grads) => squares(&merged(&rows.ids, grads, table.var.width)),
+                Data::F32(grads) => squares(&merged(&rows.ids, grads, table.var.width)),
+                _ => 0.0,
+            };
+        }
+        drop(tables);
+        done(Ok(vec![Data::F64(vec![sum])]));
+    }
+
+    fn release(&self, name: &str, factor: f64, done: Done) {
+        let mut tables = self.lock();
+        let Some(table) = tables.get_mut(name) else { return done(Err(unknown(name))) };
+        let Some(rows) = table.held.take() else { return done(Err(nothing_waits(name))) };
+        table.learn(&rows, Some(factor));
         drop(tables);
         done(Ok(Vec::new()));
     }
@@ -115,19 +154,44 @@ fn unknown(table: &str) -> CollectiveError {
     CollectiveError::Failed { call: format!("a call for table `{table}`"), why: "nobody serves it".into() }
 }
 
-impl LocalTable {
-    fn apply<T: Real + Into<f64>>(&mut self, ids: &[i64], grads: &[T], rate: f64) {
-        let (width, var) = (self.var.width, &self.var);
-        let mut merged: BTreeMap<i64, Vec<T>> = BTreeMap::new();
-        for (&id, g) in ids.iter().zip(grads.chunks_exact(width)) {
-            match merged.get_mut(&id) {
-                Some(sum) => sum.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g),
-                None => drop(merged.insert(id, g.to_vec())),
-            }
+fn nothing_waits(table: &str) -> CollectiveError {
+    CollectiveError::Failed { call: format!("a factor for table `{table}`"), why: "no gradient waits".into() }
+}
+
+/// Each row once, its values added up in the order they came.
+fn merged<T: Real>(ids: &[i64], grads: &[T], width: usize) -> BTreeMap<i64, Vec<T>> {
+    let mut merged: BTreeMap<i64, Vec<T>> = BTreeMap::new();
+    for (&id, g) in ids.iter().zip(grads.chunks_exact(width)) {
+        match merged.get_mut(&id) {
+            Some(sum) => sum.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g),
+            None => drop(merged.insert(id, g.to_vec())),
         }
-        if let Some(limit) = var.clip {
-            let squares: f64 = merged.values().flatten().map(|&g| g.into() * g.into()).sum();
-            let by = update::clip_factor(T::of(squares), limit);
+    }
+    merged
+}
+
+fn squares<T: Real + Into<f64>>(merged: &BTreeMap<i64, Vec<T>>) -> f64 {
+    merged.values().flatten().map(|&g| g.into() * g.into()).sum()
+}
+
+impl LocalTable {
+    /// Applies a gradient, multiplied with a factor that was given.
+    fn learn(&mut self, rows: &PushedRows, factor: Option<f64>) {
+        match &rows.grads {
+            Data::F64(grads) => self.apply::<f64>(&rows.ids, grads, rows.rate, factor),
+            Data::F32(grads) => self.apply::<f32>(&rows.ids, grads, rows.rate, factor),
+            _ => {}
+        }
+    }
+
+    fn apply<T: Real + Into<f64>>(&mut self, ids: &[i64], grads: &[T], rate: f64, factor: Option<f64>) {
+        let (width, var) = (self.var.width, &self.var);
+        let mut merged = merged(ids, grads, width);
+        let by = match var.clip {
+            ServedClip::Norm(limit) => Some(update::clip_factor(T::of(squares(&merged)), limit)),
+            _ => factor.map(T::of),
+        };
+        if let Some(by) = by {
             merged.values_mut().flatten().for_each(|g| *g *= by);
         }
         self.step += 1;

@@ -10,7 +10,7 @@ use crate::{
     exec::RunError,
     ir::{OpId, Program},
     kernel::{Call, Env, Float, KernelError, MemoryView, OpStep, Real, fast, real},
-    op::{OpKind, PullRows, PushRows},
+    op::{OpKind, PullRows, PushRows, ReleaseRows},
 };
 use phalanx_core::DType;
 use std::{
@@ -164,9 +164,20 @@ fn ask(
             visit.push(call, push, served);
             Ok(())
         }
-        (OpKind::PullRows(PullRows { table, .. }) | OpKind::PushRows(PushRows { table, .. }), None) => {
-            Err(KernelError::Served { table: table.clone() })
+        (OpKind::ServedSquares(squares), Some(served)) => {
+            visit.squares(squares, &**served);
+            Ok(())
         }
+        (OpKind::ReleaseRows(release), Some(served)) => {
+            visit.release(call, release, served);
+            Ok(())
+        }
+        (
+            OpKind::PullRows(PullRows { table, .. })
+            | OpKind::PushRows(PushRows { table, .. })
+            | OpKind::ReleaseRows(ReleaseRows { table, .. }),
+            None,
+        ) => Err(KernelError::Served { table: table.clone() }),
         _ => Ok(()),
     }
 }
@@ -174,6 +185,7 @@ fn ask(
 fn answer(call: &mut Call<'_>, doing: Doing<'_>, op: OpId, at: (usize, usize)) -> Result<(), Lost> {
     match &doing.program.op(op).kind {
         OpKind::PullRows(pull) => doing.landing().put_rows(at, call, pull),
+        OpKind::ServedSquares(_) => doing.landing().put_number(at.0, call),
         _ => doing.landing().put_whole(at.0, call),
     }
 }

@@ -1,11 +1,12 @@
 //! Calls to servers as tasks: some that ask, and some that store the answers.
-//! - SERVING-1: the pushes of a pass are called one after the other, in the order of the program, whatever threads are idle. Processes that
-//!   push in different orders would wait for each other: what comes back of a dense parameter needs the pushes of all.
+//! - SERVING-1: the update calls servers one call after the other, in the order of the program, whatever threads are idle. Processes that
+//!   call in different orders would wait for each other: what comes back of a dense parameter, and squares, need the pushes of all.
 
 use super::{Called, Lowering, What, whole};
 use crate::{
     ir::{Op, OpId, Storage, VarId},
     kernel::{MemorySpace, Operand},
+    op::OpKind,
 };
 
 impl Lowering<'_> {
@@ -35,16 +36,13 @@ impl Lowering<'_> {
 
     /// The gradients of all replicas together, and the rate. What comes back goes to every copy of the parameter.
     pub(super) fn push(&mut self, node: usize, op: OpId, after: &[u32]) {
-        let (graph, desk) = (self.graph, self.answers.len());
-        let Op { inputs, outputs, .. } = graph.program.op(op);
+        let graph = self.graph;
+        let Op { kind, inputs, outputs, .. } = graph.program.op(op);
+        if matches!(kind, OpKind::PushRows(push) if push.waits) && self.is_idle() {
+            return;
+        }
         let g = inputs[0];
         let sig = graph.program.sig(g);
-        let stored = |var: VarId, replica: usize| {
-            let (sig, place) =
-                (graph.program.sig(var), MemorySpace::Store(self.places[replica][var.index()]));
-            let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
-            Operand { place, offset: 0, bytes, dtype: sig.dtype, dims, form: sig.form }
-        };
         let mut from: Vec<Operand> = match sig.form {
             Storage::Dense => {
                 let bytes = 0..sig.bytes(0);
@@ -66,17 +64,57 @@ impl Lowering<'_> {
                 busy.map(rows).collect()
             }
         };
-        from.push(stored(inputs[1], 0));
+        from.push(self.stored(inputs[1], 0));
+        let to = self.copies(outputs);
+        self.call(node, op, from, to, after);
+    }
+
+    /// What servers are asked in the middle of an update, and tell all replicas.
+    pub(super) fn serve(&mut self, node: usize, op: OpId, after: &[u32]) {
+        if self.is_idle() {
+            return;
+        }
+        let at = self.tail_at[op.index()];
+        let Op { kind, outputs, .. } = self.graph.program.op(op);
+        let (from, to) = match kind {
+            OpKind::ServedSquares(_) => {
+                let each = self.tails.iter().flat_map(|tail| tail.steps()[at].outputs().iter().cloned());
+                (Vec::new(), each.collect())
+            }
+            _ => (self.tails[0].steps()[at].inputs().to_vec(), self.copies(outputs)),
+        };
+        self.call(node, op, from, to, after);
+    }
+
+    /// Where nothing is reduced, a replica without samples has learned nothing: no gradient of it waits.
+    fn is_idle(&self) -> bool {
+        !self.graph.settings.is_reduced() && self.bodies[0].is_none()
+    }
+
+    fn stored(&self, var: VarId, replica: usize) -> Operand {
+        let (sig, place) =
+            (self.graph.program.sig(var), MemorySpace::Store(self.places[replica][var.index()]));
+        let (bytes, dims) = (sig.bytes(0), sig.shape.at(0));
+        Operand { place, offset: 0, bytes, dtype: sig.dtype, dims, form: sig.form }
+    }
+
+    /// The parameters of all replicas, each buffer once.
+    fn copies(&self, vars: &[VarId]) -> Vec<Operand> {
         let mut to: Vec<Operand> = Vec::new();
-        for copy in outputs.iter().flat_map(|&p| (0..graph.settings.replicas).map(move |r| (p, r))) {
-            let operand = stored(copy.0, copy.1);
+        for copy in vars.iter().flat_map(|&p| (0..self.graph.settings.replicas).map(move |r| (p, r))) {
+            let operand = self.stored(copy.0, copy.1);
             if !to.contains(&operand) {
                 to.push(operand);
             }
         }
-        let home = self.n_threads - 1;
+        to
+    }
+
+    /// One task that asks, behind the call before, and one that stores the answer.
+    fn call(&mut self, node: usize, op: OpId, from: Vec<Operand>, to: Vec<Operand>, after: &[u32]) {
+        let (desk, home) = (self.answers.len(), self.n_threads - 1);
         let begun = self.draft.len() as u32;
-        let after: Vec<u32> = after.iter().copied().chain(self.last_push.replace(begun)).collect();
+        let after: Vec<u32> = after.iter().copied().chain(self.last_call.replace(begun)).collect();
         let ask = Called { what: What::Ask(op, desk, 0), step: whole(from, vec![]) };
         self.task(node, 0, home, vec![ask], &after);
         self.answers.push(vec![self.draft.len() as u32]);
