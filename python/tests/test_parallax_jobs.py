@@ -53,7 +53,7 @@ def test_a_process_starts_the_job_of_a_file_and_ends_with_its_code(tmp_path: Pat
     hosts.write_text("# two workers on this machine\n\nlocalhost\nlocalhost  # again\n")
     done = script("a b'c", str(hosts), str(tmp_path / "logs"))
     assert done.returncode == 0, done.stderr
-    assert all(f"trained {r} of 2 HYBRID argument a b'c" in done.stdout for r in range(2)), done.stdout
+    assert all(f"trained {r} of 2 MPI argument a b'c" in done.stdout for r in range(2)), done.stdout
     assert "trained 1 of 2" in (tmp_path / "logs" / "rank.1" / "stdout").read_text()
     assert script("bad", str(hosts)).returncode == 7
 

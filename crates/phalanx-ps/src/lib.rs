@@ -111,6 +111,7 @@ pub mod fuzzing {
 pub use error::PsError;
 pub use exact_sum::ExactSum;
 pub use letter::{BodyLengths, HEADER, LetterError, LetterKind, Road, RowLetter};
+pub use memory::free as free_memory;
 pub use offer::TablesOffer;
 pub use office::{Office, OfficeCounters, Port};
 pub use placement::{Placement, RowPlace, TableLayout};

@@ -57,10 +57,10 @@ mod _phalanx {
         stack::tell_failure,
         state::{abandon, close, init, is_initialized, shutdown},
         submit::{join, submit},
-        tables::{PartitionSearch, ServedTables},
+        tables::{PartitionSearch, ServedTables, free_memory, predicted},
         task::{Rotation, Task},
         world::{
-            add_process_set, check_every, counters, fusion_bytes, give_up, is_homogeneous, is_strict,
+            add_process_set, check_every, counters, fusion_bytes, give_up, hosts, is_homogeneous, is_strict,
             last_stall, place, process_sets, remove_process_set, start_timeline, stop_timeline,
             throughput_every, zeros,
         },

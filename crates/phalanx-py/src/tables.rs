@@ -3,6 +3,7 @@
 use crate::{
     error::{self, Detail},
     gate,
+    graph::of_parallax,
     lent::{LentTensor, dtype},
     state,
 };
@@ -15,6 +16,7 @@ use phalanx_ps::{
     Consistency, PsError, RowReduction, Search, SearchRun, Spread, TableClip, TableCounters, TableRule,
     TableSpec, TableTerms, TableUpdate, Tables, TablesOffer, Trial,
 };
+use phalanx_train::parallax::{cluster_of, measure_rows};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     collections::BTreeMap,
@@ -29,6 +31,32 @@ pub struct ServedTables {
     tables: Arc<Mutex<Option<Tables>>>,
     /// The process that opened them.
     owner: u32,
+}
+
+/// The bytes that this machine can give; nothing where it does not tell.
+#[pyfunction]
+pub fn free_memory() -> Option<u64> {
+    phalanx_ps::free_memory()
+}
+
+/// Seconds of a step that tables are predicted to take: their rows gathered by all ranks, and on servers. Each table has its name, the bytes
+/// of a row, and the numbers of rows that this rank touches in a step, as they come. Every rank calls it with the same tables, and all get the
+/// same numbers.
+#[pyfunction]
+pub fn predicted(py: Python<'_>, tables: Vec<(String, usize, LentTensor)>) -> PyResult<(f64, f64)> {
+    let (mut rows, mut widths) = (BTreeMap::new(), BTreeMap::new());
+    for (name, row_bytes, ids) in &tables {
+        rows.insert(name.clone(), Some(numbers(ids)?.into_iter().map(|id| id as i64).collect()));
+        widths.insert(name.clone(), *row_bytes as f64);
+    }
+    let engine = state::engine(py)?;
+    let (world, ranks) = (engine.world().clone(), state::Running::ranks(&engine));
+    drop(engine);
+    let cluster = cluster_of(&world, 0);
+    let rates = gate::enter(py, "measure", move || measure_rows(&ranks, &world, &rows))?;
+    let rates = rates.map_err(|why| of_parallax(py, why))?;
+    let each = rates.rows.iter().map(|(name, rows)| rates.predicted(cluster, *rows, widths[name]));
+    Ok(each.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
 }
 
 /// Name, rows, elements of a row, element type; rule and its numbers; reduction; type on the wire; partitions; spread; whether rows

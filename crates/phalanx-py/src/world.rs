@@ -16,6 +16,14 @@ pub fn place(py: Python<'_>) -> PyResult<(u32, u32, u32, u32, u32, u32)> {
     Ok((rank.0, engine.size(), topology.local_of(rank), local_size, cross_rank, cross.len() as u32))
 }
 
+/// How many hosts have workers, and how many ranks only serve.
+#[pyfunction]
+pub fn hosts(py: Python<'_>) -> PyResult<(usize, usize)> {
+    let engine = state::engine(py)?;
+    let world = engine.world();
+    Ok((world.workers().hosts().len(), world.servers().len()))
+}
+
 /// Whether every host has equally many ranks.
 #[pyfunction]
 pub fn is_homogeneous(py: Python<'_>) -> PyResult<bool> {

@@ -12,11 +12,11 @@ from typing import Any
 from phalanx import _phalanx, _world
 from phalanx.distributed._words import exchanged
 from phalanx.distributed.hooks import CheckpointSaverHook, ProfilerHook, SessionRunHook
-from phalanx.graph import _values
+from phalanx.graph import _feed, _values
 from phalanx.graph.compiler import CompiledProgram
 from phalanx.graph.program import Program
 from phalanx.graph.strategy import ExecutionStrategy
-from phalanx.parallax import _search, partitions
+from phalanx.parallax import _auto, _search, partitions
 from phalanx.parallax._graph_session import ApartSession, TablesSession
 from phalanx.parallax._log import log
 from phalanx.parallax._unused import say_unused
@@ -35,30 +35,40 @@ class GraphTrained:
         self._in_step = sync and config._ps.staleness is None
         _check(config, self._in_step)
         self.strategy, self._why = _strategy(plain, config, self._in_step)
-        self._searches = False
-        opened = self._opened(config, sync)
+        self._config, self._searches = config, False
+        # Until the first step is measured nothing is on servers.
+        opened = self._opened("MPI" if self.strategy == _auto.AUTO else self.strategy, sync)
         self._session: TablesSession | ApartSession = (
             TablesSession(opened, program, config.sess_config, config.ckpt_config.ckpt_dir, _hooks(config))
             if self._in_step
             else ApartSession(opened, program, config.sess_config)
         )
+        self._has_opened()
+        _world._at_shutdown.append(self._end)
+
+    def _has_opened(self) -> None:
+        """It is known what servers have."""
+        config = self._config
         self._tables: _phalanx.GraphTables = self._session.tables
         self._on_servers = {name for name, *_ in self._tables.names()}
-        if not self._on_servers:
+        if not self._on_servers and self.strategy != _auto.AUTO:
             say_unused(config, self.strategy)
         self._say_unchanged(config)
-        _world._at_shutdown.append(self._end)
         if config.export_graph_path is not None:
             os.makedirs(config.export_graph_path, exist_ok=True)
             Path(config.export_graph_path, f"worker-{self._worker}_metagraph").write_text(
-                f"{plain}\n{self.explain()}\n"
+                f"{self._program}\n{self.explain()}\n"
             )
 
-    def _opened(self, config: ParallaxConfig, sync: bool) -> Callable[[], _phalanx.GraphTables]:
+    def _opened(
+        self, option: str, sync: bool, rates: _phalanx.Rates | None = None, samples: int = 1
+    ) -> Callable[[], _phalanx.GraphTables]:
         """How the tables are opened, once variables have values."""
-        ps, option, graph = config._ps, self.strategy, self._program._graph
-        tables = [name for name, is_served, _ in _phalanx.GraphTables.places(graph, option) if is_served]
-        if tables or option != "MPI":
+        config, graph = self._config, self._program._graph
+        ps = config._ps
+        places = _phalanx.GraphTables.places(graph, option, rates, samples)
+        tables = [name for name, is_served, _ in places if is_served]
+        if tables or option not in ("MPI", _auto.AUTO):
             has_rows = any(name in _sparse_tables(self._program) for name in tables)
             self._searches = _search.is_wanted(config, sync, has_rows)
         least = partitions.wanted()
@@ -74,7 +84,26 @@ class GraphTrained:
             search=(least or 1, *_search.TRIAL) if self._searches else None,
             collects=ps.local_aggregation,
             merges=ps.boundary_between_workers_and_servers,
+            rates=rates,
+            samples=samples,
         )
+
+    def _settle(self, feed: dict[str, Any]) -> None:
+        """Measures the first step, before it is made, and opens on servers what is predicted to take less time there."""
+        failure, fed, samples = None, [], 1
+        try:
+            fed = _feed.feeds(self._program, feed)
+            samples = max((len(value) for value in feed.values() if getattr(value, "ndim", 0)), default=1)
+        except Exception as why:
+            failure = why
+        samples = max(exchanged("parallax.first", samples, failure, "the feed of the first step"))
+        rates = _auto.measured(self._program._graph, fed)
+        assert isinstance(self._session, TablesSession), "workers that are not in step do not come here"
+        self._session.settle(self._opened(_auto.AUTO, True, rates, samples))
+        self.strategy = "HYBRID" if self._session.tables.names() else "MPI"
+        self._why = f"the first step was measured, links between hosts have {rates[0] / 1e6:.1f} MB/s"
+        self._has_opened()
+        _auto.tell(self.strategy, f"{self._why}\n{self._tables.explain()}".rstrip())
 
     def _say_unchanged(self, config: ParallaxConfig) -> None:
         """Settings that are as they are here."""
@@ -108,6 +137,8 @@ class GraphTrained:
         wanted = [name for name in names if name not in (TRAIN_OP, GLOBAL_STEP)]
         if not wanted and TRAIN_OP not in names:
             return {}
+        if self.strategy == _auto.AUTO:
+            self._settle(feeds[0])
         computed = [name for name in wanted if name not in self._on_servers]
         begin = time.monotonic()
         try:
@@ -202,10 +233,11 @@ def _strategy(program: Program, config: ParallaxConfig, in_step: bool) -> tuple[
     else:
         why = "run_option says so" if option is not None else "some gradients are sparse: their tables are on servers"
     places = _phalanx.GraphTables.places(program._graph, option or "HYBRID")
+    chooses = option is None
     refused = [
         (name, reason) for name, is_served, reason in places if not is_served and (option == "PS" or name in tables)
     ]
-    if refused and option is None:
+    if refused and chooses:
         log.info("sparse gradients travel by allgather, not to servers: %s: %s", *refused[0])
         return "MPI", f"servers cannot train a table: {refused[0][0]}: {refused[0][1]}"
     if refused:
@@ -216,6 +248,10 @@ def _strategy(program: Program, config: ParallaxConfig, in_step: bool) -> tuple[
             f"workers that are not in step reduce nothing between them, but {', '.join(reduced)} would be reduced: "
             'use run_option="PS"'
         )
+    if chooses:
+        option, why = _auto.first_choice(_phalanx.GraphTables.table_bytes(program._graph))
+        if option != _auto.AUTO:
+            _auto.tell(option, why)
     return option or "HYBRID", why
 
 

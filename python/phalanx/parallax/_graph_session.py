@@ -66,8 +66,15 @@ class TablesSession(DistributedSession):
         )
 
     def _executor(self, loss: Variable | str, made: Scaffold, config: ExecutionStrategy | None) -> ParallelExecutor:
+        self._made_of = loss, made, config
         self.tables = self._opens()
         return TablesExecutor(self.tables, self._program, loss, config, made.build_strategy, self._scope)
+
+    def settle(self, opens: Opens) -> None:
+        """Tables are opened after the session, between two steps: what goes to servers leaves the scope."""
+        self._opens = opens
+        self._exe = self._executor(*self._made_of)
+        place(self.tables, self._scope)
 
     def _restore(self, resumes: bool) -> int:
         step = super()._restore(resumes)

@@ -83,7 +83,7 @@ class PartitionSearch:
         """The search that a configuration asks for, over tables of these rows; ``None`` if it asks for none, or it cannot be."""
         if not is_wanted(config, sync, bool(heights)):
             return None
-        return PartitionSearch(partitions.wanted() or 1, min(heights), _world.cross_size())
+        return PartitionSearch(partitions.wanted() or 1, min(heights), _phalanx.hosts()[0])
 
     def step(self, seconds: float, gather: Gather, tables: Cuttable) -> None:
         """A step took this long; at the end of a trial all workers decide what comes next. A worker that has joined gives no number."""

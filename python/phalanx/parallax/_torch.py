@@ -8,13 +8,15 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 
 from phalanx import _world
 from phalanx.distributed.hooks import CheckpointSaverHook
-from phalanx.parallax import partitions
+from phalanx.parallax import _auto, partitions
+from phalanx.parallax._first_rows import FirstRows, adopt, states_of, table_bytes
 from phalanx.parallax._log import log
 from phalanx.parallax._search import PartitionSearch
 from phalanx.parallax._unused import say_unused
@@ -42,6 +44,7 @@ class TorchTrained:
         _check(model, optimizer, config)
         self._model, self._config = model, config
         self._optimizer: Any = optimizer
+        self._given = optimizer
         self._worker = _world.rank()
         self._step = 0
         self._search: PartitionSearch | None = None
@@ -49,9 +52,11 @@ class TorchTrained:
         self.strategy, why = _strategy(model, optimizer, config, sync, bool(sparse))
         self._explained = _Explained(model, sparse, self.strategy, why)
         self._tables: ServedTables | None = None
+        #: What the first step touches, where that decides.
+        self._first = FirstRows(model, sparse) if self.strategy == _auto.AUTO else None
         if self.strategy == "PS" or (self.strategy == "HYBRID" and sparse):
             self._tables = self._serve(sync)
-        else:
+        elif self._first is None:
             self._say_unused()
         rest = list(self._optimizer.param_groups)
         if any(group["params"] for group in rest):
@@ -97,7 +102,9 @@ class TorchTrained:
         given: Any = self._optimizer
         wrapped = DistributedOptimizer(given, named_parameters=named)
         # A step of the user's own has only the optimizer that was given.
-        given.step, given.zero_grad = wrapped.step, wrapped.zero_grad
+        # Schedulers take the function of the method, and call it with the optimizer that they were given.
+        given.step = MethodType(lambda _, *args, **kwargs: wrapped.step(*args, **kwargs), given)
+        given.zero_grad = wrapped.zero_grad
         self._optimizer = wrapped
 
     def _alike(self) -> None:
@@ -183,9 +190,40 @@ class TorchTrained:
         else:
             made = step()
             self._step += 1
-        if self._search is not None and self._tables is not None:
+        if self._first is not None:
+            self._settle(self._first)
+        elif self._search is not None and self._tables is not None:
             self._search.step(time.monotonic() - begin, _of_all, self._tables)
         return made
+
+    def _settle(self, first: FirstRows) -> None:
+        """The first step has gathered rows: from here on they go where they are predicted to take less time."""
+        self._first = None
+        tables = first.ended()
+        if len(_of_all(0.0)) < _world.size():
+            self.strategy, why = "MPI", "a worker has joined before the first step could be measured"
+        else:
+            gathered, served_s = _auto.predicted(tables)
+            self.strategy = "HYBRID" if served_s < gathered else "MPI"
+            why = f"the first step was measured: predicted {served_s * 1e3:.3f} ms on servers, {gathered * 1e3:.3f} ms gathered"
+        self._explained = _Explained(self._model, self._sparse, self.strategy, why)
+        if self.strategy == "HYBRID":
+            self._move()
+        else:
+            self._say_unused()
+        self._exports()
+        _auto.tell(self.strategy, why)
+
+    def _move(self) -> None:
+        """Tables go to servers between two steps, with what the optimizer keeps for them."""
+        wrapped, self._optimizer = self._optimizer, self._given
+        wrapped._let_go(self._sparse)
+        states = states_of(self._model, self._given)
+        self._tables = self._serve(True)
+        adopt(self._tables, states)
+        # It shares groups, states and hooks with the optimizer that it wraps, whose class drops gradients of tables, too.
+        wrapped._follow_class()
+        self._optimizer = wrapped
 
     def _trains(self, feed: dict[str, Any]) -> dict[str, Any]:
         self._optimizer.zero_grad()
@@ -251,7 +289,7 @@ class _Explained:
                 where = "is frozen: every worker has it"
             elif id(p) in sparse:
                 row = n_bytes // max(1, p.shape[0])
-                at = "servers" if strategy != "MPI" else "every worker; rows by allgather"
+                at = "every worker; rows by allgather" if strategy in ("MPI", _auto.AUTO) else "servers"
                 where = f"has sparse gradients, rows of {row} bytes: {at}"
             elif strategy == "PS":
                 where = f"has dense gradients: servers, {2 * n_bytes} bytes a step"
@@ -326,7 +364,16 @@ def _strategy(
             raise
         log.info("sparse gradients travel by allgather, not to servers: %s", why)
         return "MPI", f"servers cannot train a table: {why}"
-    return "HYBRID", "some gradients are sparse: their tables are on servers, the rest is reduced"
+    if config._ps.staleness is not None:
+        option, why = "HYBRID", "workers that may be apart need servers"
+    elif config.ckpt_config.ckpt_dir is not None:
+        # What is saved must fit what is resumed, however fast the network is then.
+        option, why = "HYBRID", "a checkpoint is resumed with its tables on servers, so nothing is measured"
+    else:
+        option, why = _auto.first_choice(table_bytes(model, optimizer))
+    if option != _auto.AUTO:
+        _auto.tell(option, why)
+    return option, why
 
 
 def _of_all(seconds: float) -> list[float]:

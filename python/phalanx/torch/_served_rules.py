@@ -6,6 +6,18 @@ from typing import Any
 
 import torch
 
+#: What torch calls the states that each rule keeps, in the order in which servers have them.
+_STATES = {"sgd": (), "momentum": ("momentum_buffer",), "adagrad": ("sum",), "sparse_adam": ("exp_avg", "exp_avg_sq")}
+
+
+def states_of_rule(rule: str) -> tuple[str, ...]:
+    """The names of the states of a rule.
+
+    >>> states_of_rule("adagrad")
+    ('sum',)
+    """
+    return _STATES[rule]
+
 
 def rule_of(name: str, kind: type, group: dict[str, Any]) -> tuple[str, dict[str, float]]:
     """The rule and its numbers; what servers cannot do is refused."""

@@ -10,7 +10,7 @@ import torch
 
 from phalanx import _phalanx
 from phalanx.torch import _memory
-from phalanx.torch._served_rules import rule_of
+from phalanx.torch._served_rules import rule_of, states_of_rule
 
 #: Rows are written and gathered in pieces of this many bytes.
 _PIECE_BYTES = 4 << 20
@@ -39,7 +39,7 @@ class Table:
         self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def state_parts(self) -> range:
-        return range(1, 1 + {"sgd": 0, "momentum": 1, "adagrad": 1, "sparse_adam": 2}[self.rule[0]])
+        return range(1, 1 + len(states_of_rule(self.rule[0])))
 
     def pull(self, ids: torch.Tensor) -> torch.Tensor:
         rows = torch.empty((len(ids), self.width), dtype=self.dtype)

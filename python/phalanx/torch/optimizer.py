@@ -81,6 +81,19 @@ class _DistributedOptimizer(Uncopied):
         if not self._is_alone and self._ids() != self._followed:
             self._follow()
 
+    def _let_go(self, leaving: set[int]) -> None:
+        """Watches these parameters, by identity, no more: they go to servers."""
+        if not self._is_alone:
+            own = [p for group in self.param_groups for p in group["params"] if id(p) not in leaving]
+            self._reducer.adopt((self._parameter_names[p], p) for p in own)
+
+    def _follow_class(self) -> None:
+        """The wrapped optimizer's tables went to servers: it is of another class now, and has fewer parameters, or none to reduce."""
+        kind = self._unwrapped.__class__
+        self.__class__ = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": kind.__module__})
+        self._follow_changes()
+        self._is_alone = self._is_alone or not self._ids()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; their gradients are reduced from the next pass on. All ranks add the same."""
         super().add_param_group(param_group)

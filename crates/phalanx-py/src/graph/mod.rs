@@ -36,5 +36,5 @@ pub use parallel::GraphParallelExecutor;
 pub use program::GraphProgram;
 pub use saving::{graph_load, graph_load_values, graph_save, graph_save_values};
 pub use sequential::GraphExecutor;
-pub use served::GraphTables;
+pub use served::{GraphTables, of_parallax};
 pub use store::{GraphStore, lock as store_lock};

@@ -28,7 +28,7 @@ pub struct GraphParallelExecutor {
 }
 
 /// How a variable is given to the replicas, with the memory of its own.
-enum Taken {
+pub(super) enum Taken {
     Split(Tensor),
     Replicate(Tensor),
     Each(Vec<Tensor>),
@@ -43,6 +43,20 @@ fn taken(kind: &str, lent: &[LentTensor]) -> PyResult<Taken> {
         "each" => Taken::Each(tensors),
         _ => return Err(PyValueError::new_err(format!("{kind:?} is not a form of feed"))),
     })
+}
+
+/// Name and values of each feed.
+pub(super) fn copied(feeds: &[(String, String, Vec<LentTensor>)]) -> PyResult<Vec<(String, Taken)>> {
+    feeds.iter().map(|(name, kind, lent)| Ok((name.clone(), taken(kind, lent)?))).collect()
+}
+
+/// A feed; where each replica has its own, of these.
+pub(super) fn fed<'a>(value: &'a Taken, list: &'a [&'a Tensor]) -> Feed<'a> {
+    match value {
+        Taken::Split(value) => Feed::Split(value),
+        Taken::Replicate(value) => Feed::Replicate(value),
+        Taken::Each(_) => Feed::PerReplica(list),
+    }
 }
 
 fn merge(kind: &str) -> PyResult<Merge> {
@@ -152,24 +166,15 @@ impl GraphParallelExecutor {
     ) -> PyResult<Vec<Out>> {
         let shared = store.shared(py)?;
         // What is lent comes back out, so that its owners go with the GIL held.
-        let (copied, feeds) = py.detach(move || {
-            let each = feeds.iter().map(|(_, kind, lent)| taken(kind, lent));
-            (each.collect::<PyResult<Vec<Taken>>>(), feeds)
-        });
+        let (copied, feeds) = py.detach(move || (copied(&feeds), feeds));
         let copied = copied?;
-        let names: Vec<String> = feeds.into_iter().map(|(name, ..)| name).collect();
+        drop(feeds);
         let merges = fetch.iter().map(|(_, kind)| merge(kind)).collect::<PyResult<Vec<Merge>>>()?;
         let ran = self.driver.call(py, move |(executor, wants)| {
-            let lists: Vec<Vec<&Tensor>> = copied.iter().map(each).collect();
-            let mut feeds = Vec::with_capacity(names.len());
-            for ((name, value), list) in names.iter().zip(&copied).zip(&lists) {
-                let feed = match value {
-                    Taken::Split(value) => Feed::Split(value),
-                    Taken::Replicate(value) => Feed::Replicate(value),
-                    Taken::Each(_) => Feed::PerReplica(list),
-                };
-                feeds.push((name.as_str(), feed));
-            }
+            let lists: Vec<Vec<&Tensor>> = copied.iter().map(|(_, value)| each(value)).collect();
+            let named = copied.iter().zip(&lists);
+            let feeds: Vec<_> =
+                named.map(|((name, value), list)| (name.as_str(), fed(value, list))).collect();
             let wanted = fetch.iter().zip(&merges).map(|((name, _), &merge)| Fetch { name, merge });
             let wanted: Vec<Fetch<'_>> = wanted.collect();
             begin(executor, wants, &shared)?;
@@ -237,7 +242,8 @@ fn begin(executor: &mut ParallelExecutor, wants: &mut Wants, store: &Shared) -> 
     wants.check(store).inspect_err(|why| executor.refuse(&Refusal::Failed(why.to_string())))
 }
 
-fn each(taken: &Taken) -> Vec<&Tensor> {
+/// What each replica has of a feed, where each has its own.
+pub(super) fn each(taken: &Taken) -> Vec<&Tensor> {
     match taken {
         Taken::Each(values) => values.iter().collect(),
         Taken::Split(_) | Taken::Replicate(_) => Vec::new(),

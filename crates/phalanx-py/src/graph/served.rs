@@ -2,20 +2,28 @@
 
 use super::{
     error,
+    parallel::{copied, each, fed},
     program::GraphProgram,
     store::{GraphStore, lock},
     tensor::{Given, give},
 };
 use crate::{
-    gate, state,
+    gate,
+    lent::LentTensor,
+    state::{self, Running},
     tables::{Counted, counted, of_tables},
 };
 use phalanx_core::{DType, Rank};
-use phalanx_graph::{Program, RunError, Store, Tensor, exec::Served};
+use phalanx_graph::{
+    Program, RunError, Store, Tensor,
+    exec::Served,
+    graph::{ServedVar, servable},
+};
 use phalanx_net::World;
 use phalanx_ps::PsError;
 use phalanx_train::parallax::{
-    AllotmentStrategy, Cluster, FirstRows, Lodging, ParallaxConfig, ParallaxError, ServedProgram, place_with,
+    AllotmentStrategy, Cluster, FirstRows, Lodging, MeasuredRates, ParallaxConfig, ParallaxError,
+    ServedProgram, TouchedRows, cluster_of, fed_rows, measure_rows, place_with,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
@@ -36,8 +44,17 @@ pub struct GraphTables {
     owner: u32,
 }
 
-fn strategy(name: &str) -> PyResult<AllotmentStrategy> {
+/// Bytes a second between hosts and of memory; the rows of each table, of a worker and of a host's workers together.
+pub type Rates = (f64, f64, Vec<(String, f64, f64)>);
+
+fn strategy(name: &str, rates: Option<Rates>) -> PyResult<AllotmentStrategy> {
     Ok(match name {
+        "AUTO" => {
+            let missing = || PyValueError::new_err("AUTO needs rates: measure them first");
+            let (wire, memory, rows) = rates.ok_or_else(missing)?;
+            let rows = rows.into_iter().map(|(table, raw, union)| (table, TouchedRows { raw, union }));
+            AllotmentStrategy::Auto(MeasuredRates { wire, memory, rows: rows.collect() })
+        }
         "PS" => AllotmentStrategy::Ps,
         "HYBRID" => AllotmentStrategy::Hybrid,
         "MPI" => AllotmentStrategy::AllReduce,
@@ -63,10 +80,11 @@ fn wire(name: Option<&str>) -> PyResult<Option<DType>> {
 #[pymethods]
 impl GraphTables {
     /// Places all learned parameters, and opens what is on servers. `staleness` is for workers that are not in step. `search` has the fewest
-    /// partitions, and the steps of a trial that warm up and that count.
+    /// partitions, and the steps of a trial that warm up and that count. `rates` are for the option "AUTO", and `samples` are those of a
+    /// worker in a step, for tables of which it has no rows.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    #[pyo3(signature = (program, option, *, average, sync, staleness, wire_dtype, partitions, search, collects, merges))]
+    #[pyo3(signature = (program, option, *, average, sync, staleness, wire_dtype, partitions, search, collects, merges, rates=None, samples=1))]
     fn new(
         py: Python<'_>,
         program: &GraphProgram,
@@ -79,9 +97,12 @@ impl GraphTables {
         search: Option<(u32, u64, u64)>,
         collects: bool,
         merges: bool,
+        rates: Option<Rates>,
+        samples: usize,
     ) -> PyResult<GraphTables> {
         let config = ParallaxConfig {
-            strategy: strategy(option)?,
+            strategy: strategy(option, rates)?,
+            samples_per_worker: samples,
             average_sparse: average,
             sync,
             staleness,
@@ -102,16 +123,61 @@ impl GraphTables {
         Ok(GraphTables { served, writes, sync, owner: std::process::id() })
     }
 
+    /// Rates for "AUTO": what the first step of each rank touches is counted, links and memory are timed. Every rank calls it with what it
+    /// would feed, and all get the same numbers.
+    #[staticmethod]
+    fn measured(
+        py: Python<'_>,
+        program: &GraphProgram,
+        feeds: Vec<(String, String, Vec<LentTensor>)>,
+    ) -> PyResult<Rates> {
+        let program = program.snapshot();
+        let engine = state::engine(py)?;
+        let (world, ranks) = (engine.world().clone(), Running::ranks(&engine));
+        // What is lent comes back out, so that its owners go with the GIL held.
+        let (copied, feeds) = py.detach(move || (copied(&feeds), feeds));
+        let copied = copied?;
+        drop(feeds);
+        let rates = gate::enter(py, "measure", move || {
+            let lists: Vec<Vec<&Tensor>> = copied.iter().map(|(_, value)| each(value)).collect();
+            let named = copied.iter().zip(&lists);
+            let feeds: Vec<_> =
+                named.map(|((name, value), list)| (name.as_str(), fed(value, list))).collect();
+            measure_rows(&ranks, &world, &fed_rows(&program, &feeds))
+        })?;
+        let MeasuredRates { wire, memory, rows } = rates.map_err(|why| of_parallax(py, why))?;
+        Ok((wire, memory, rows.into_iter().map(|(table, rows)| (table, rows.raw, rows.union)).collect()))
+    }
+
     /// Where each learned parameter would be, and why: its name, whether on servers, the reason.
     #[staticmethod]
-    fn places(program: &GraphProgram, option: &str) -> PyResult<Vec<(String, bool, String)>> {
-        // What it costs depends on the ranks, where it goes does not.
-        let alone = Cluster { hosts: 1, workers_per_host: 1, samples_per_worker: 1 };
-        let (program, strategy, nothing) = (program.snapshot(), strategy(option)?, BTreeMap::new());
-        let placed = place_with(&program, &strategy, &nothing, alone, FirstRows::Written);
+    #[pyo3(signature = (program, option, rates=None, samples=1))]
+    fn places(
+        py: Python<'_>,
+        program: &GraphProgram,
+        option: &str,
+        rates: Option<Rates>,
+        samples: usize,
+    ) -> PyResult<Vec<(String, bool, String)>> {
+        // What it costs depends on the ranks; where it goes does, too, where that was measured.
+        let cluster = match rates {
+            Some(_) => cluster_of(state::engine(py)?.world(), samples),
+            None => Cluster { hosts: 1, workers_per_host: 1, samples_per_worker: samples },
+        };
+        let (program, strategy, nothing) = (program.snapshot(), strategy(option, rates)?, BTreeMap::new());
+        let placed = place_with(&program, &strategy, &nothing, cluster, FirstRows::Written);
         let placed = placed.map_err(|why| PyValueError::new_err(why.to_string()))?;
         let each = placed.vars.into_iter().map(|var| (var.name, var.at == Lodging::Servers, var.why));
         Ok(each.collect())
+    }
+
+    /// The bytes of tables with sparse gradients that servers could have, with their states.
+    #[staticmethod]
+    fn table_bytes(program: &GraphProgram) -> u64 {
+        let program = program.snapshot();
+        let all = program.vars().filter_map(|(_, var)| servable(&program, &var.name).ok());
+        let bytes = |var: &ServedVar| (var.volume() * var.dtype.size() * (1 + var.states.len())) as u64;
+        all.filter(|var| var.sparse).map(|var| bytes(&var)).sum()
     }
 
     /// What is on servers: each name, whether workers have a copy of it, and its rows.
@@ -281,7 +347,7 @@ pub fn trained(tables: &GraphTables) -> (Program, Vec<String>, Option<Arc<dyn Se
     (served.program().clone(), served.names(), served.served())
 }
 
-fn of_parallax(py: Python<'_>, why: ParallaxError) -> PyErr {
+pub fn of_parallax(py: Python<'_>, why: ParallaxError) -> PyErr {
     match why {
         ParallaxError::Build(why) => error::of_build(py, &why),
         ParallaxError::Run(why) => error::of_run(py, &why),

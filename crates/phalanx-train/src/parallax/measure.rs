@@ -12,6 +12,7 @@ use phalanx_graph::{
     exec::{Data, Offer},
     op::OpKind,
 };
+use phalanx_net::World;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, mpsc::sync_channel},
@@ -33,24 +34,28 @@ pub fn measure(
     engine: &Arc<Engine>,
     feeds: &[(&str, Feed<'_>)],
 ) -> Result<MeasuredRates, ParallaxError> {
-    let ranks = Ranks::new(engine.clone());
-    let hosts: Vec<Vec<usize>> = engine
-        .world()
-        .workers()
-        .hosts()
-        .iter()
-        .map(|ranks| ranks.iter().map(|rank| rank.index()).collect())
-        .collect();
-    let rows = touched(&ranks, &hosts, &fed_rows(program, feeds))?;
+    measure_rows(&Ranks::new(engine.clone()), engine.world(), &fed_rows(program, feeds))
+}
+
+/// The same for tables of which the row numbers of this worker are known, as they come; none if they are not. Every worker names the same
+/// tables.
+pub fn measure_rows(
+    ranks: &Ranks,
+    world: &World,
+    fed: &BTreeMap<String, Option<Vec<i64>>>,
+) -> Result<MeasuredRates, ParallaxError> {
+    let hosts: Vec<Vec<usize>> =
+        world.workers().hosts().iter().map(|ranks| ranks.iter().map(|rank| rank.index()).collect()).collect();
+    let rows = touched(ranks, &hosts, fed)?;
     let copied = copy_seconds();
-    let memory = COPIED as f64 / mean(&ranks, copied)?;
+    let memory = COPIED as f64 / mean(ranks, copied)?;
     // One host sends nothing.
-    let wire = if hosts.len() > 1 { wire(&ranks, hosts.len() as f64)? } else { f64::INFINITY };
+    let wire = if hosts.len() > 1 { wire(ranks, hosts.len() as f64)? } else { f64::INFINITY };
     Ok(MeasuredRates { wire, memory, rows })
 }
 
 /// Of each table with sparse gradients the row numbers that are fed, as they come; none if some are computed.
-fn fed_rows(program: &Program, feeds: &[(&str, Feed<'_>)]) -> BTreeMap<String, Option<Vec<i64>>> {
+pub fn fed_rows(program: &Program, feeds: &[(&str, Feed<'_>)]) -> BTreeMap<String, Option<Vec<i64>>> {
     let mut found: BTreeMap<String, Option<Vec<i64>>> = BTreeMap::new();
     for (_, op) in program.ops() {
         let OpKind::Embedding(lookup) = &op.kind else { continue };

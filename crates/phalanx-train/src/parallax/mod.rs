@@ -9,10 +9,10 @@ mod run;
 mod served;
 
 pub use client::TableClient;
-pub use measure::measure;
+pub use measure::{fed_rows, measure, measure_rows};
 pub use place::{
     AllotError, Allotment, AllotmentStrategy, AllottedVar, Cluster, FirstRows, Lodging, MeasuredRates,
     TouchedRows, place, place_with,
 };
 pub use run::{ParallaxConfig, ParallaxError, ParallaxRun, WorkerSeat, parallel_run, parallel_serve};
-pub use served::{ServedProgram, spec_of};
+pub use served::{ServedProgram, cluster_of, spec_of};

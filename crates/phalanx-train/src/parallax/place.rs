@@ -62,6 +62,21 @@ pub struct MeasuredRates {
     pub rows: BTreeMap<String, TouchedRows>,
 }
 
+impl MeasuredRates {
+    /// Seconds of a step that a table takes: its rows gathered by all workers, and on servers. A row that is gathered travels with a number of
+    /// eight bytes, one to or from a server with one of four.
+    pub fn predicted(&self, cluster: Cluster, rows: TouchedRows, row_bytes: f64) -> (f64, f64) {
+        let (h, g) = (cluster.hosts as f64, cluster.workers_per_host as f64);
+        let (w, f) = (h * g, (h - 1.0) / h);
+        let (a, u) = (rows.raw * row_bytes, rows.union * row_bytes);
+        let one_way = if cluster.hosts > 1 { (w - 1.0) * rows.raw * (row_bytes + 8.0) } else { 0.0 };
+        let both_ways = 2.0 * rows.union * (row_bytes + 4.0) * f;
+        // Beside the wire: all rows of all workers are merged and applied by each worker; or once, by servers that also hand rows out.
+        let gathered = one_way / self.wire + 3.0 * g * w * a / self.memory;
+        (gathered, both_ways / self.wire + (4.0 * g * a + 3.0 * u) / self.memory)
+    }
+}
+
 /// A variable and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllottedVar {
@@ -259,11 +274,7 @@ impl Costs {
         // All rows pass every host, unless there is but one.
         let reduced = if cluster.hosts > 1 { 2.0 * (w - 1.0) * a } else { 0.0 };
         let served = 4.0 * u * f;
-        // Beside the wire: all rows of all workers are merged and applied by each worker; or once, by servers that also hand rows out.
-        let seconds = measured.map(|m| {
-            let wire = |bytes: f64| bytes / 2.0 / m.wire;
-            (wire(reduced) + 3.0 * g * w * a / m.memory, wire(served) + (4.0 * g * a + 3.0 * u) / m.memory)
-        });
+        let seconds = measured.map(|m| m.predicted(cluster, rows, row));
         Costs { sparse: true, reduced, served, dense, seconds }
     }
 }
@@ -382,16 +393,33 @@ mod tests {
         let slow = placed(&program, measured(2.5e7, 80.0, 100.0));
         assert_eq!(slow.vars[0].at, Lodging::Servers, "{}", slow.explain());
         let two = Cluster { hosts: 2, workers_per_host: 1, samples_per_worker: 8 };
-        let few = place(&program, &measured(2.5e7, 80.0, 80.0), &BTreeMap::new(), two).unwrap();
+        let few = place(&program, &measured(2.5e12, 80.0, 80.0), &BTreeMap::new(), two).unwrap();
         assert_eq!(few.vars[0].served_bytes, few.vars[0].reduced_bytes);
         assert_eq!(
             few.vars[0].at,
             Lodging::AllReduce,
-            "the wire is equal, servers work more: {}",
+            "the wire takes no time, servers work more: {}",
             few.explain()
         );
         let often = place(&program, &measured(2.5e7, 80.0, 20.0), &BTreeMap::new(), two).unwrap();
         assert_eq!(often.vars[0].at, Lodging::Servers, "{}", often.explain());
+    }
+
+    /// R8: two tables of 2,000 rows with log-uniform numbers, 2 hosts with a worker each, 200 Mbit/s.
+    #[test]
+    fn auto_sees_that_frequent_rows_travel_once() {
+        let two = Cluster { hosts: 2, workers_per_host: 1, samples_per_worker: 1 };
+        let measured = MeasuredRates { wire: 2.5e7, memory: 5e9, rows: BTreeMap::new() };
+        for (words, least_gain) in [(60, 0.9), (500, 1.5), (4000, 5.0)] {
+            for n in [words, words * 9 / 5] {
+                // How many different ones n numbers are, on average.
+                let share = |row: usize| ((row as f64 + 2.0) / (row as f64 + 1.0)).ln() / 2001f64.ln();
+                let union = (0..2000).map(|row| 1.0 - (1.0 - share(row)).powi(n)).sum();
+                let rows = TouchedRows { raw: f64::from(n), union };
+                let (gathered, served) = measured.predicted(two, rows, 256.0);
+                assert!(gathered / served > least_gain, "{n} of {union}: {gathered} and {served} seconds");
+            }
+        }
     }
 
     #[test]

@@ -202,14 +202,10 @@ fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
 }
 
 /// The ranks of a world as they train.
-fn cluster(world: &World, config: &ParallaxConfig) -> Cluster {
+pub fn cluster_of(world: &World, samples_per_worker: usize) -> Cluster {
     let seats = Seats::of(world.workers(), world.servers());
     let fullest = seats.offices().iter().map(|(_, workers)| workers.len()).max();
-    Cluster {
-        hosts: seats.offices().len(),
-        workers_per_host: fullest.unwrap_or(1),
-        samples_per_worker: config.samples_per_worker,
-    }
+    Cluster { hosts: seats.offices().len(), workers_per_host: fullest.unwrap_or(1), samples_per_worker }
 }
 
 /// What all ranks of a world decide alike.
@@ -226,7 +222,7 @@ pub(super) fn prepared(
     config: &ParallaxConfig,
     first: FirstRows,
 ) -> Result<Prepared, ParallaxError> {
-    let cluster = cluster(world, config);
+    let cluster = cluster_of(world, config.samples_per_worker);
     let allotment = place_with(program, &config.strategy, &config.overrides, cluster, first)?;
     let consistency = match (config.sync, config.staleness) {
         (true, None) => Consistency::Sync,
