@@ -106,6 +106,9 @@ def main() -> None:
     ours, *rest = sys.argv[1:] or sys.exit(__doc__)
     rounds = int(rest.pop(0)) if rest and rest[0].isdigit() else 3
     cases = [name for name in CASES if not rest or any(part in name for part in rest)]
+    for part in rest:
+        if not any(part in name for name in cases):
+            sys.exit(f"no case has {part!r} in its name; there are {', '.join(CASES)}")
     theirs = Path(__file__).with_name("peer.py")
     sides = Side([ours]), Side([sys.executable, str(theirs)])
     for round in range(rounds):

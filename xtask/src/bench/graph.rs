@@ -1,4 +1,5 @@
-//! `cargo xtask bench graph`: the graph's kernels, steps and memory against PyTorch on one thread, and two replicas against one.
+//! `cargo xtask bench graph`: the graph's kernels, steps and memory against PyTorch on one thread, two replicas against one, and Reduce
+//! against AllReduce on several ranks.
 
 use super::{
     asked::{self, Asked, tell},
@@ -10,11 +11,12 @@ use crate::{
     profile::Profile,
     python::{self, Missing, Torch},
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 pub const HELP: &str = "\
-cargo xtask bench graph [OPTIONS] [PART OF A CASE'S NAME ...]
+cargo xtask bench graph [OPTIONS] [PART OF A CASE'S NAME | replicas | reduce ...]
 
+  with names         only these cases; `replicas` is two replicas against one, `reduce` is Reduce on 2 and 4 ranks
   --rounds 2         how often everything is repeated; of each case the best round counts
   --avx2             both sides without AVX-512, to see what a CPU with AVX2 does
   --out FILE         the page to write; default docs/benchmarks-graph.md; - for none
@@ -26,6 +28,12 @@ const RUN_LIMIT: Duration = Duration::from_secs(30 * 60);
 const SCALING: f64 = 1.8;
 /// Nanoseconds that the scheduler may take for a task.
 const TASK_NS: f64 = 1000.0;
+/// How many ranks train with Reduce, and which part of AllReduce's memory the states of its fullest rank may take.
+const RANKS: [(usize, Option<f64>); 2] = [(2, None), (4, Some(0.3))];
+/// Blocks of steps of each strategy in a round.
+const BLOCKS: usize = 9;
+/// Names of what is no case.
+const SECTIONS: [&str; 2] = ["replicas", "reduce"];
 
 /// What keeps PyTorch and its libraries from AVX-512.
 const AVX2: [(&str, &str); 3] =
@@ -36,7 +44,18 @@ struct Options {
     rounds: usize,
     avx2: bool,
     cases: Vec<String>,
+    sections: BTreeSet<&'static str>,
     out: Option<String>,
+}
+
+impl Options {
+    fn names_nothing(&self) -> bool {
+        self.cases.is_empty() && self.sections.is_empty()
+    }
+
+    fn wants(&self, section: &str) -> bool {
+        self.names_nothing() || self.sections.contains(section)
+    }
 }
 
 pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
@@ -55,27 +74,53 @@ pub fn run(shell: &Shell, args: &[String]) -> Result<(), String> {
     if !environment.has_torch {
         return Err("there is no torch to measure with".into());
     }
-    let mut scaling = String::new();
+    let (mut scaling, mut rows) = (String::new(), String::new());
     for round in 1..=options.rounds {
+        if !options.wants("replicas") {
+            break;
+        }
         eprintln!("round {round} of {}, two replicas against one ...", options.rounds);
         let mut command = shell.command(examples.join("graph_scaling"));
         scaling += &shell.must(&mut command, Output::Kept, RUN_LIMIT)?.stdout;
     }
-    let mut compare = shell.command(&environment.python);
-    compare.arg("benches/graph/compare.py").arg(examples.join("graph_bench"));
-    compare.arg(options.rounds.to_string()).args(&options.cases);
-    compare.env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
-    if options.avx2 {
-        compare.envs(AVX2);
+    let reduced = if options.wants("reduce") { on_ranks(shell, options.rounds)? } else { Vec::new() };
+    if options.names_nothing() || !options.cases.is_empty() {
+        let mut compare = shell.command(&environment.python);
+        compare.arg("benches/graph/compare.py").arg(examples.join("graph_bench"));
+        compare.arg(options.rounds.to_string()).args(&options.cases);
+        compare.env("OMP_NUM_THREADS", "1").current_dir(&shell.root);
+        if options.avx2 {
+            compare.envs(AVX2);
+        }
+        rows = shell.must(&mut compare, Output::Both, RUN_LIMIT)?.stdout;
     }
-    let rows = shell.must(&mut compare, Output::Both, RUN_LIMIT)?.stdout;
-    let tables = [times(&rows)?, memory(&rows)?, replicas(&scaling)?, tasks(&scaling)?];
+    let mut tables =
+        vec![times(&rows)?, memory(&rows)?, replicas(&scaling)?, tasks(&scaling)?, reduce(&reduced)?];
+    tables.retain(Table::is_worth_showing);
     tell(shell, &tables, options.out.as_deref(), |machine| page::graph(&command, machine, &tables))
+}
+
+/// What each number of ranks prints. Built here, because the command and the example need crates that nothing else here does.
+fn on_ranks(shell: &Shell, rounds: usize) -> Result<Vec<String>, String> {
+    let mut build = shell.cargo("build --release --quiet --package phalanx-launch --bin phalanx");
+    build.args(["--package", "phalanx-train", "--example", "reduce_bench"]);
+    shell.must(&mut build, Output::Shown, BUILD_LIMIT)?;
+    let mut all = Vec::new();
+    for (n, _) in RANKS {
+        eprintln!("Reduce against AllReduce, {n} ranks ...");
+        let mut command = shell.command(shell.built(Profile::Release, "phalanx"));
+        command.args(["run", "-np", &n.to_string(), "--tag-output", "never", "--"]);
+        command.arg(shell.built(Profile::Release, "examples").join("reduce_bench"));
+        command.arg((BLOCKS * rounds).to_string());
+        all.push(shell.must(&mut command, Output::Kept, RUN_LIMIT)?.stdout);
+    }
+    Ok(all)
 }
 
 fn parse(args: &[String]) -> Result<Option<Options>, String> {
     let out = Some("docs/benchmarks-graph.md".into());
-    let mut options = Options { rounds: 2, avx2: false, cases: Vec::new(), out };
+    let (cases, sections) = (Vec::new(), BTreeSet::new());
+    let mut options = Options { rounds: 2, avx2: false, cases, sections, out };
     let mut asked = Asked::new("graph", HELP, args);
     while let Some(flag) = asked.flag() {
         match flag {
@@ -84,7 +129,12 @@ fn parse(args: &[String]) -> Result<Option<Options>, String> {
             "--avx2" => options.avx2 = true,
             "--out" => options.out = asked.page(flag)?,
             other if other.starts_with('-') => return Err(asked.bad(other)),
-            case => options.cases.push(case.to_string()),
+            name => match SECTIONS.into_iter().find(|section| *section == name) {
+                Some(section) => {
+                    options.sections.insert(section);
+                }
+                None => options.cases.push(name.to_string()),
+            },
         }
     }
     Ok(Some(options))
@@ -167,9 +217,63 @@ fn tasks(text: &str) -> Result<Table, String> {
     Ok(table)
 }
 
+/// From what `reduce_bench` prints on each number of ranks.
+fn reduce(texts: &[String]) -> Result<Table, String> {
+    let columns = [
+        "ranks",
+        "step, AllReduce (ms)",
+        "step, Reduce (ms)",
+        "Reduce / AllReduce",
+        "states, AllReduce (MB)",
+        "states, Reduce (MB)",
+        "Reduce / AllReduce, states",
+    ];
+    let title = "Reduce across processes: a step with Adam, and the states that the fullest rank keeps";
+    let mut table = Table::new(title.into(), 1, &columns);
+    for text in texts {
+        let steps = rows::<4>(text, "step")?;
+        let &[[n, all_ms, reduce_ms, ratio]] = steps.as_slice() else {
+            return Err(format!("reduce_bench printed no step:\n{text}"));
+        };
+        if !text.lines().any(|line| line == "same") {
+            return Err(format!("Reduce has other bits than AllReduce on {n} ranks:\n{text}"));
+        }
+        let (mut all, mut fullest) = (0f64, 0f64);
+        for [_, with_all, with_reduce, _] in rows::<4>(text, "states")? {
+            (all, fullest) = (all.max(number(with_all)?), fullest.max(number(with_reduce)?));
+        }
+        let part = fullest / all;
+        let goal = RANKS.iter().find(|(ranks, _)| ranks.to_string() == n).and_then(|(_, goal)| *goal);
+        let of_states = match goal {
+            Some(goal) => format!("{part:.2}x, goal {goal} {}", mark(part <= goal)),
+            None => format!("{part:.2}x"),
+        };
+        let of_step = format!("{ratio}x, goal 1.0 {}", mark(number(ratio)? <= 1.0));
+        let mb = |bytes: f64| format!("{:.1}", bytes / 1e6);
+        table.push(
+            [n, all_ms, reduce_ms, &of_step, &mb(all), &mb(fullest), &of_states].map(String::from).to_vec(),
+        );
+    }
+    Ok(table)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_with_reduce_are_judged_by_time_and_memory() {
+        let states = "states\t1\t1000000\t260000\t0.260\nstates\t0\t1000000\t240000\t0.240\n";
+        let four = format!("{states}step\t4\t9.00\t9.90\t1.100\nsame\n");
+        let two = "states\t1\t1000000\t500000\t0.500\nstep\t2\t9.00\t8.10\t0.900\nsame\n".to_string();
+        let seen = reduce(&[two, four.clone()]).unwrap();
+        // The states of two ranks have no goal; four are slower than they should be.
+        assert_eq!((seen.score().met, seen.score().of), (2, 3), "{}", seen.text());
+        assert!(seen.text().contains("0.26x, goal 0.3 ✓") && seen.text().contains("1.100x, goal 1.0 ✗"));
+        assert!(reduce(&[four.replace("same", "different bits")]).unwrap_err().contains("other bits"));
+        assert!(reduce(&[states.into()]).is_err());
+        assert!(!reduce(&[]).unwrap().is_worth_showing());
+    }
 
     #[test]
     fn rows_become_tables_and_goals_are_judged() {
@@ -188,7 +292,12 @@ mod tests {
     fn options_are_read_and_nonsense_is_refused() {
         let parse = |line: &str| parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
         let some = parse("--rounds 3 --avx2 --out - block").unwrap().unwrap();
-        assert_eq!(some, Options { rounds: 3, avx2: true, cases: vec!["block".into()], out: None });
+        let (cases, sections) = (vec!["block".into()], BTreeSet::new());
+        assert_eq!(some, Options { rounds: 3, avx2: true, cases, sections, out: None });
+        assert!(!some.wants("reduce") && !some.names_nothing());
+        let some = parse("reduce").unwrap().unwrap();
+        assert!(some.wants("reduce") && !some.wants("replicas") && some.cases.is_empty());
+        assert!(parse("").unwrap().unwrap().wants("replicas"));
         assert!(parse("--rounds 0").is_err() && parse("--fast").is_err() && parse("--out").is_err());
         assert!(parse("--help").unwrap().is_none());
     }

@@ -74,9 +74,11 @@ pub fn graph(command: &str, machine: &[(&'static str, String)], tables: &[Table]
         "# The graph against PyTorch\n\nWritten by `{command}`. Do not edit: run it again.\n\n\
          Both sides run one thread and take turns case by case; time is what the thread spent on a core, of each case the best median of all \
          rounds counts. Products are named `sgemm_MxNxK`, with `nt` and `tn` for a transposed operand; convolutions `conv_BxCxHxOxK`, with \
-         stride and groups behind where they are not 1, forward and both gradients; the rest are whole training steps with SGD (`crates/phalanx-graph/examples/graph_bench.rs`, `benches/graph/peer.py`). \
+         stride and groups behind where they are not 1, and `deconv_BxCxHxOxKxS` for transposed ones, forward and both gradients; `hsigmoid_NxWxC` and `nce_NxWxCxK` \
+         are training steps over C classes, the latter with K random ones; the rest are whole training steps with SGD (`crates/phalanx-graph/examples/graph_bench.rs`, `benches/graph/peer.py`). \
          Memory is the peak of resident memory over three steps beyond what was there before the first. Replicas are measured by \
-         `crates/phalanx-graph/examples/graph_scaling.rs`, once a round; of each the best of nine turns.\n\n"
+         `crates/phalanx-graph/examples/graph_scaling.rs`, once a round; of each the best of nine turns. Reduce and AllReduce on several ranks take turns in one world, \
+         nine blocks of ten steps a round; medians of blocks, and of the ratios of blocks that follow each other (`crates/phalanx-train/examples/reduce_bench.rs`).\n\n"
     );
     page + &measured(machine, &[], tables)
 }
