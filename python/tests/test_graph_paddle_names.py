@@ -66,7 +66,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], list[int]]] = {
     "prelu": (lambda: layers.prelu(_image(), "channel"), [3, 2, 6, 6]),
     "nce": (lambda: layers.nce(_x(), _ids(), 9), [3, 1]),
     "hsigmoid": (lambda: layers.hsigmoid(_x(), _ids(), 9), [3, 1]),
-    "auc": (lambda: layers.auc(_x(), _ids()), [1]),
+    "auc": (lambda: layers.auc(_x(), layers.cast(_ids() > 0, "int64")), [1]),
     "Print": (lambda: layers.Print(_x(), summarize=1), [3, 4]),
     "py_func": (
         lambda: layers.py_func(np.sin, _x(), fluid.default_main_program().global_block().create_var(shape=[-1, 4])),
