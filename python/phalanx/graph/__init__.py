@@ -18,6 +18,7 @@ True
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,9 @@ def __getattr__(name: str) -> object:
     if name == "Trainer":
         return import_module("phalanx.graph.trainer").Trainer
     remedy = f": {_REFUSED[name]}" if name in _REFUSED else ""
+    near = get_close_matches(name, __all__, n=1, cutoff=0.75)
+    if near and not remedy:
+        remedy = f"; did you mean {near[0]!r}?"
     raise AttributeError(f"module 'phalanx.graph' has no attribute {name!r}{remedy}")
 
 

@@ -10,6 +10,7 @@ from phalanx.graph import _values
 from phalanx.graph.errors import ProgramError
 
 if TYPE_CHECKING:
+    from phalanx.graph.layers.learning_rate import LearningRate
     from phalanx.graph.program import Parameter, Variable
 
 # What the class itself sets.
@@ -58,7 +59,7 @@ def stops(var: Variable) -> bool:
     return said if said is not None else kind == "Feed" or isinstance(kind, dict)
 
 
-def set_persistable(var: Variable, value: Any) -> None:
+def set_persistable(var: Variable | LearningRate, value: Any) -> None:
     """Scripts set it so that a value can be fetched, which needs nothing here."""
     _check_bool("persistable", value)
     if value and not var.persistable:

@@ -13,6 +13,7 @@ from phalanx.graph._forms import Group, PerDevice, Replicate
 from phalanx.graph._taken import Taken
 from phalanx.graph._values import Array, Lent
 from phalanx.graph.errors import FeedError, FeedTypeError, FetchError, GraphError
+from phalanx.graph.layers.learning_rate import LearningRate
 from phalanx.graph.program import Operator, Program, Variable
 
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -23,7 +24,7 @@ MERGES = ("concat", "unmerged", "mean", "sum", "first")
 class Fetch(NamedTuple):
     """A variable to fetch, and how the values of devices become one: one of :data:`MERGES`."""
 
-    var: Variable | str
+    var: Variable | LearningRate | str
     merge: str = "concat"
 
 
@@ -241,7 +242,7 @@ def _fetch(one: Any, return_merged: bool) -> tuple[str, str]:
         one, merge = one.var, one.merge
         if merge not in MERGES:
             raise FetchError(f"values cannot be merged by {merge!r}; choose one of {', '.join(MERGES)}")
-    if isinstance(one, Variable):
+    if isinstance(one, (Variable, LearningRate)):
         return one.name, merge
     if isinstance(one, str):
         return one, merge
@@ -291,6 +292,8 @@ def _hint(program: Program, why: GraphError) -> str | None:
     if near:
         return f"did you mean `{near[0]}`?"
     shown = [name for name, kind in program._graph.vars() if kind == "feed" or not is_feed]
+    if not shown:
+        return "nothing was written into this program: run the one that layers were written into"
     return f"there are {', '.join(shown[:MOST_SHOWN])}{' and more' if len(shown) > MOST_SHOWN else ''}"
 
 

@@ -137,7 +137,9 @@ class ExponentialMovingAverage(_Applied):
 
     def _values(self) -> dict[str, Any]:
         if not self._pairs:
-            raise ProgramError("call update after minimize, before runs")
+            raise ProgramError(
+                "the average has no parameters: call its update() after minimize, before the startup program"
+            )
         scope = global_scope()
         steps = int(np.asarray(scope[self._counter]).item())
         if steps == 0:

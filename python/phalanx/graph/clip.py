@@ -6,6 +6,7 @@ GradientClipByGlobalNorm(clip_norm=1.0)
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +86,14 @@ def set_gradient_clip(clip: GradientClip, param_list: Any = None, program: Progr
         raise ProgramError(
             "set_gradient_clip: param_list is not supported; give parameters an optimizer of their own, with grad_clip"
         )
-    (program or default_main_program())._clip = clip
+    program = program or default_main_program()
+    if any(op.role == "Optimize" for op in program.global_block().ops):
+        warnings.warn(
+            "set_gradient_clip: minimize was called before, and its updates stay as they are; call set_gradient_clip first, "
+            "or pass grad_clip to the optimizer",
+            stacklevel=2,
+        )
+    program._clip = clip
 
 
 __all__ = [

@@ -36,7 +36,14 @@ from phalanx.graph.backward import append_backward, chosen, paired
 from phalanx.graph.clip import GradientClip
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers.learning_rate import LearningRate, schedule
-from phalanx.graph.program import Operator, Parameter, Program, Variable, default_startup_program
+from phalanx.graph.program import (
+    Operator,
+    Parameter,
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+)
 from phalanx.graph.regularizer import L1Decay, L2Decay
 
 if TYPE_CHECKING:
@@ -88,6 +95,7 @@ class Optimizer:
         # A variable is the rate itself, and not written.
         self._variable = learning_rate if isinstance(learning_rate, Variable) else None
         self._rate = {"Constant": 0.0} if isinstance(learning_rate, Variable) else schedule(learning_rate)
+        self._scheduled = learning_rate if isinstance(learning_rate, LearningRate) else None
         self._parameters = None if parameter_list is None else list(parameter_list)
         self._numbers = {key: float(value) for key, value in numbers.items()}
         self._decay, self._sign_decay = (
@@ -106,6 +114,16 @@ class Optimizer:
         if program not in self._rates:
             raise ProgramError("the optimizer was not used in this program: minimize first")
         return self._rates[program]
+
+    def _global_learning_rate(self, program: Program | None = None) -> Variable:
+        """Its learning rate as a variable; scripts fetch it after ``minimize``, or set it in the scope."""
+        program = program or default_main_program()
+        return program.global_block().var(self.rate_name(program))
+
+    def _used(self, program: Program, rate: str) -> None:
+        self._rates[program] = rate
+        if self._scheduled is not None:
+            self._scheduled._names.append(rate)
 
     def _form(self, program: Program) -> Form:
         """With names that are this optimizer's own. A rate that never changes is one for each program."""
@@ -153,7 +171,7 @@ class Optimizer:
             form = self._form(program)
             pairs = program._graph.minimize(loss.name, only, without, form, caller())
             found = paired(loss, pairs, only)
-        self._rates[program] = form.rate_name
+        self._used(program, form.rate_name)
         return updating.made, found
 
     def apply_gradients(
@@ -167,7 +185,7 @@ class Optimizer:
         with _Updating(program, startup_program) as updating:
             form = self._form(program)
             program._graph.apply_gradients([(p.name, g.name) for p, g in pairs], form, caller())
-        self._rates[program] = form.rate_name
+        self._used(program, form.rate_name)
         return updating.made
 
     def apply_optimize(

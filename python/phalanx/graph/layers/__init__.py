@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
 from typing import NoReturn
 
 from phalanx.graph.layers import device as device
@@ -41,7 +43,14 @@ _REFUSED = {
 }
 
 
+# Paddle's modules within ``layers``: their functions are all here.
+control_flow = learning_rate_scheduler = metric_op = nn = ops = rnn = sequence_lod = tensor = sys.modules[__name__]
+
+
 def __getattr__(name: str) -> NoReturn:
     """Says what to write for names of Paddle's that programs here cannot have."""
     remedy = f": {_REFUSED[name]}" if name in _REFUSED else ""
+    near = difflib.get_close_matches(name, [n for n in globals() if not n.startswith("_")], n=1, cutoff=0.75)
+    if near and not remedy:
+        remedy = f"; did you mean {near[0]!r}?"
     raise AttributeError(f"phalanx.graph.layers has no {name!r}{remedy}")

@@ -169,9 +169,9 @@ def _like(x: Variable, out: Any, value: float, op: str) -> Variable:
     _rank(x, op)
     if out is not None:
         raise ProgramError(f"{op}: variables are not written in place; leave out=… out and take what it returns", op=op)
-    out = shaping.fill_constant(x.shape, x.dtype, value)
-    hand_on(x.program, [x], out)
-    return out
+    made: Variable = shaping.fill_constant(x.shape, x.dtype, value)
+    hand_on(x.program, [x], made)
+    return made
 
 
 def fill_constant_batch_size_like(

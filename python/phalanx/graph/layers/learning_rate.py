@@ -10,15 +10,42 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.graph import _attributes
 from phalanx.graph._refused import whole, wholes
-from phalanx.graph.errors import ProgramError
+from phalanx.graph.errors import FetchError, ProgramError
 
 
 class LearningRate:
-    """A rate as a function of the step; optimizers take it in place of a number."""
+    """A rate as a function of the step; optimizers take it in place of a number.
+
+    After ``minimize`` it can be fetched: ``exe.run(fetch_list=[loss, rate])``, or by its ``name``.
+    """
+
+    __slots__ = ("_form", "_names")
 
     def __init__(self, form: dict[str, Any]) -> None:
         self._form = form
+        # What programs call it whose optimizers have taken it.
+        self._names: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """The name of its value in the program whose optimizer has taken it."""
+        if len(set(self._names)) == 1:
+            return self._names[0]
+        if not self._names:
+            raise FetchError("no optimizer has taken this learning rate yet; call minimize before it is fetched")
+        names = ", ".join(sorted(set(self._names)))
+        raise FetchError(f"several optimizers have taken this learning rate; fetch one of them by its name: {names}")
+
+    @property
+    def persistable(self) -> bool:
+        """``False``: the program computes it in each run. Setting it has no effect: it can be fetched."""
+        return False
+
+    @persistable.setter
+    def persistable(self, persistable: bool) -> None:
+        _attributes.set_persistable(self, persistable)
 
     def __repr__(self) -> str:
         return f"LearningRate({self._form})"
