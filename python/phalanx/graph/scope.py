@@ -77,11 +77,14 @@ class Scope:
         return given
 
     def __setitem__(self, name: str, value: Any) -> None:
+        # Its form, not its value: that may be with another rank.
+        code, shape = self._store.form(name) or (None, None)
         if isinstance(value, (bool, int, float, list, tuple)):
-            value = np.asarray(value, dtype=self[name].dtype)
+            if code is None:
+                raise StateError(f"the scope has no `{name}`; run the startup program first", var=name)
+            value = np.asarray(value, dtype=_values.name(code))
         array = np.asarray(value)
-        if array.size == 1 and name in self:
-            code, shape, _ = self._given(name)
+        if array.size == 1 and code is not None and shape is not None:
             array = _values.as_wanted(array, _values.name(code), shape)
         self._store.set(name, _values.lend(array))
 

@@ -109,7 +109,7 @@ pub fn graph_load_values(
         values.fits(&program, which(only_parameters)).map_err(Fault::File)?;
         let executor = Executor::new(program.clone(), Options::default()).map_err(Fault::Program)?;
         let mut store = lock(&shared);
-        executor.prepare(&mut store).map_err(Fault::Store)?;
+        store.admit_to_set(executor.program()).map_err(Fault::Store)?;
         values.give(&program, &mut store, which(only_parameters)).map_err(Fault::Store)?;
         if !only_parameters {
             values.go_on(&mut store);

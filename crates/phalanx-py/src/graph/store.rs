@@ -102,6 +102,11 @@ impl GraphStore {
         Ok(value.map_err(|why| error::of_run(py, &why))?.map(|value| give(py, &value)))
     }
 
+    /// The code of a variable's type, and its shape.
+    fn form(&self, py: Python<'_>, name: String) -> PyResult<Option<(u8, Vec<usize>)>> {
+        self.with(py, move |store| store.sig(&name).map(|sig| (sig.dtype as u8, sig.shape.at(0))))
+    }
+
     /// Bytes of memory that a variable takes here: none if another rank keeps it.
     fn bytes_of(&self, py: Python<'_>, name: String) -> PyResult<usize> {
         self.with(py, move |store| store.bytes_of(&name))

@@ -3,10 +3,21 @@
 use super::{Home, Store, memory};
 use crate::{
     exec::{error::RunError, first::begin},
-    ir::{Init, Learn, Program, VarKind},
+    ir::{Init, Learn, Program, Sig, VarKind},
 };
 
 impl Store {
+    /// Makes room for the program's variables, for a caller who sets them: what another process keeps stays there until then.
+    pub fn admit_to_set(&mut self, program: &Program) -> Result<(), RunError> {
+        let kept: Vec<bool> = program.vars().map(|(_, var)| self.kept_by(&var.name).is_some()).collect();
+        self.admit_but(program, |id| kept[id.index()])
+    }
+
+    /// Type and shape of a variable, also of one that another process keeps.
+    pub fn sig(&self, name: &str) -> Option<&Sig> {
+        self.find(name).map(|entry| &self.entries[entry].sig)
+    }
+
     /// Gives variables of the program its types and shapes where the store has others, with their first values. Programs that
     /// name the old ones are refused from now on. What servers train stays as it is.
     pub fn renew(&mut self, program: &Program) -> Result<(), RunError> {
