@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import phalanx.numpy as collectives
-from phalanx import _world
+from phalanx import _phalanx, _world
 from phalanx._accord import Accord
 from phalanx._arguments import checked_root
-from phalanx.process_sets import ProcessSet, global_process_set
+from phalanx.process_sets import ProcessSet, global_process_set, set_id
 from phalanx.reductions import Min
 
 
@@ -78,6 +78,9 @@ class Broadcast:
             if build is not None and not getattr(optimizer, "built", True):
                 build(self.model.trainable_variables)
             self._broadcast()
+        else:
+            # The first steps are made with variables of one's own; no rank shall complain of that.
+            _phalanx.alike_hold(set_id(self.process_set), True)
 
     def _is_built_everywhere(self) -> bool:
         """Ranks broadcast before training together, or after the first batch together."""
@@ -94,6 +97,7 @@ class Broadcast:
 
     def _broadcast(self) -> None:
         broadcast_weights(weights_of(self.model), self.root_rank, self.process_set)
+        _phalanx.alike_hold(set_id(self.process_set), False)
         self.broadcast_done = True
 
 

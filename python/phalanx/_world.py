@@ -100,6 +100,7 @@ def join() -> int:
     last = joined.wait_joined()
     _run_all(ends)
     _age += 1
+    _phalanx.alike_forget()
     return -1 if last is None else last
 
 

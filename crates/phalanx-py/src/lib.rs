@@ -6,6 +6,7 @@
 //! - PY-2: a thread that waits has released the GIL and checks for signals every [`gate::SLICE`].
 //! - PY-3: [`state`] is locked only by a thread that holds the GIL, and never while it waits; so a fork, which also holds the GIL, finds it free.
 
+mod alike;
 mod array;
 mod command;
 mod ddl;
@@ -34,6 +35,7 @@ use pyo3::prelude::*;
 mod _phalanx {
     #[pymodule_export]
     use crate::{
+        alike::{alike_forget, alike_hold, alike_judge, alike_row, alike_turn},
         array::Array,
         command::{resources, run_command},
         ddl::{

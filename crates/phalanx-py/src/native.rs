@@ -8,7 +8,11 @@
 //! - NATIVE-4: a thread waits in `submit` no longer than its request allows; what is not done by then goes on without it. A thread of the
 //!   engine's never waits here.
 
-use crate::{error, state::Running};
+use crate::{
+    alike::{self, Unlike},
+    error,
+    state::Running,
+};
 use phalanx_collective::engine::{EngineError, EngineTensor, Outcome, Request, spec::Form};
 use phalanx_core::{DType, Rank, ReduceOp};
 use pyo3::{exceptions::PyValueError, prelude::*};
@@ -24,7 +28,7 @@ use std::{
 };
 
 /// Grows with every change of the table.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Failures are kept until Python asks for them, the newest ones.
 const N_FAILURES: usize = 256;
 
@@ -60,6 +64,10 @@ pub struct NativeRequest {
     n_tensors: usize,
     splits: *const u64,
     n_splits: usize,
+    /// Of a comparison: what to do on the first line, then the tensors' names. And its number, as `turn` gave it.
+    words: *const u8,
+    n_words: usize,
+    turn: u64,
 }
 
 /// Valid during the call only.
@@ -83,9 +91,12 @@ type Done = unsafe extern "C" fn(*mut c_void, *const NativeResult);
 pub struct NativeTable {
     version: u32,
     submit: unsafe extern "C" fn(*const NativeRequest, Done, *mut c_void),
+    turn: unsafe extern "C" fn(u32, *const u8, usize) -> u64,
 }
 
-static TABLE: NativeTable = NativeTable { version: VERSION, submit };
+static TABLE: NativeTable = NativeTable { version: VERSION, submit, turn };
+/// The number of the comparison among the kinds of requests.
+const COMPARE: u32 = 6;
 
 /// A lock because threads of frameworks ask for it; held for moments.
 static ENGINE: Mutex<Weak<Running>> = Mutex::new(Weak::new());
@@ -99,19 +110,26 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Native operations use this engine from now on; those that wait behind an earlier engine's operation are told so by its end.
 pub fn use_engine(engine: &Arc<Running>) {
     *locked(&ENGINE) = Arc::downgrade(engine);
+    alike::forget();
+}
+
+/// This rank, if there is an engine.
+pub fn rank() -> Option<u32> {
+    locked(&ENGINE).upgrade().map(|engine| engine.rank().0)
 }
 
 #[derive(Clone)]
 enum Failure {
     NoEngine,
     Engine(EngineError),
+    Unlike(Unlike),
     Argument(String),
 }
 
 impl Failure {
     fn code(&self) -> u32 {
         match self {
-            Failure::NoEngine | Failure::Engine(EngineError::Mismatch { .. }) => 2,
+            Failure::NoEngine | Failure::Unlike(_) | Failure::Engine(EngineError::Mismatch { .. }) => 2,
             Failure::Argument(_)
             | Failure::Engine(
                 EngineError::DuplicateName { .. }
@@ -131,6 +149,7 @@ impl Failure {
                 "this process has not joined a world, or has left it; call init() first".to_string()
             }
             Failure::Engine(why) => why.to_string(),
+            Failure::Unlike(unlike) => unlike.text.clone(),
             Failure::Argument(why) => why.clone(),
         }
     }
@@ -151,6 +170,7 @@ pub fn native_failure(py: Python<'_>, id: u64) -> Option<PyErrObject> {
     Some(PyErrObject(match failure? {
         Failure::NoEngine => error::not_initialized(py),
         Failure::Engine(why) => error::of_engine(py, &why),
+        Failure::Unlike(unlike) => unlike.to_error(py),
         Failure::Argument(why) => PyValueError::new_err(why),
     }))
 }
@@ -175,6 +195,8 @@ struct Lease {
     answer: Mutex<Option<Result<Outcome, Failure>>>,
     /// Whether the results are new memory. Tensors that were lent hold this lease, which must not hold them.
     makes: bool,
+    /// Of a comparison: words, turn, and whether any difference counts.
+    judges: Option<(String, u64, bool)>,
     /// The line in which others may wait (NATIVE-2), and whether this one stands in it.
     line: Option<(u32, String)>,
     is_in_line: AtomicBool,
@@ -187,6 +209,13 @@ unsafe impl Sync for Lease {}
 
 impl Lease {
     fn settle(&self, mut answer: Result<Outcome, Failure>) {
+        if let (Some((words, turn, is_strict)), Ok(outcome)) = (&self.judges, &answer) {
+            let rows = outcome.tensors.first().map_or(&[][..], EngineTensor::bytes);
+            answer = match alike::judge(rows, words, *turn, *is_strict) {
+                Ok(()) => Ok(Outcome::default()),
+                Err(unlike) => Err(Failure::Unlike(unlike)),
+            };
+        }
         if let Ok(outcome) = answer.as_mut().map_err(|_| ())
             && !self.makes
         {
@@ -320,14 +349,15 @@ fn next_in(line: &(u32, String)) {
 /// with `context` on any thread.
 unsafe extern "C" fn submit(request: *const NativeRequest, done: Done, context: *mut c_void) {
     // SAFETY: the caller says that the request is valid, and with it all that it points to.
-    let (request, name) = unsafe {
+    let (request, name, words) = unsafe {
         let request = &*request;
-        (request, String::from_utf8_lossy(slice(request.name, request.n_name)).into_owned())
+        (request, text(request.name, request.n_name), text(request.words, request.n_words))
     };
     let line = (!name.is_empty()).then(|| (request.process_set, name.clone()));
     let (answer, is_in_line) = (Mutex::new(None), AtomicBool::new(false));
     let (makes, patience) = (matches!(request.kind, 1 | 3 | 4), Patience::of(request.patience_us));
-    let lease = Arc::new(Lease { done, context, answer, makes, line: line.clone(), is_in_line });
+    let judges = (request.kind == COMPARE).then(|| (words, request.turn, check_every().is_some()));
+    let lease = Arc::new(Lease { done, context, answer, makes, judges, line: line.clone(), is_in_line });
     // SAFETY: as above.
     let read = || unsafe { read(request, name, &lease) };
     let made = catch_unwind(AssertUnwindSafe(read));
@@ -347,6 +377,28 @@ unsafe extern "C" fn submit(request: *const NativeRequest, done: Done, context: 
     lines_now.insert(line, VecDeque::new());
     drop(lines);
     job.run(patience);
+}
+
+/// Counts a reduction under this key; its number if ranks compare parameters in it, otherwise 0.
+///
+/// # Safety
+/// `n_key` bytes are at `key`.
+unsafe extern "C" fn turn(set: u32, key: *const u8, n_key: usize) -> u64 {
+    // SAFETY: the promise of the caller.
+    let key = unsafe { text(key, n_key) };
+    alike::turn(set, &key, check_every()).unwrap_or(0)
+}
+
+/// `PHALANX_CHECK`.
+fn check_every() -> Option<u64> {
+    locked(&ENGINE).upgrade().and_then(|engine| engine.world().config().check)
+}
+
+/// # Safety
+/// `n` bytes are at `first`, unless `n` is zero.
+unsafe fn text(first: *const u8, n: usize) -> String {
+    // SAFETY: the promise of the caller.
+    String::from_utf8_lossy(unsafe { slice(first, n) }).into_owned()
 }
 
 /// # Safety
@@ -376,6 +428,10 @@ unsafe fn read(native: &NativeRequest, name: String, lease: &Arc<Lease>) -> Resu
         (4, false) => Request::reducescatter(one()?),
         (4, true) => Request::grouped_reducescatter(inputs),
         (5, false) => Request::barrier(),
+        (COMPARE, _) => {
+            let row = alike::row(rank().ok_or(Failure::NoEngine)?, inputs.iter());
+            Request::allgather(EngineTensor::new(row))
+        }
         (kind, _) => {
             return Err(Failure::Argument(format!("no operation of these tensors has the number {kind}")));
         }
@@ -394,8 +450,7 @@ unsafe fn read(native: &NativeRequest, name: String, lease: &Arc<Lease>) -> Resu
         request = request.name(name);
     }
     // SAFETY: the request is valid, and with it all that it points to.
-    let note = unsafe { slice(native.note, native.n_note) };
-    request = request.note(String::from_utf8_lossy(note));
+    request = request.note(unsafe { text(native.note, native.n_note) });
     if native.wire >= 0 {
         request = request.compress(dtype(native.wire as u32)?);
     }

@@ -7,6 +7,7 @@ which they stand in the program, so ranks that run the same program meet.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from phalanx._world import (
 )
 from phalanx.exceptions import UnsupportedError
 from phalanx.jax._order import errors, is_traced
-from phalanx.jax._primitive import Spec, bind, is_native, use_native
+from phalanx.jax._primitive import Spec, bind, compare, is_native, use_native
 from phalanx.objects import allgather_object, broadcast_object
 from phalanx.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set, set_id
 from phalanx.reductions import Adasum, Average, Max, Min, Product, Sum
@@ -161,13 +162,23 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def value_and_grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """As :func:`jax.value_and_grad`, with the average of all ranks' values and gradients, in one operation."""
+    """As :func:`jax.value_and_grad`, with the average of all ranks' values and gradients, in one operation.
+
+    What is differentiated must be the same on all ranks: they compare it in the first calls. ``compared=False`` leaves this out.
+    """
     process_set = kwargs.pop("process_set", global_process_set)
+    compared = kwargs.pop("compared", True)
+    if not isinstance(compared, bool):
+        raise ValueError(f"compared must be True or False, not {compared!r}")
     set_id(process_set)
     has_aux = kwargs.get("has_aux", False)
     inner = jax.value_and_grad(function, *args, **kwargs)
+    chosen = args[0] if args else kwargs.get("argnums", 0)
 
     def averaged(*inputs: Any, **named: Any) -> Any:
+        if compared:
+            parameters = inputs[chosen] if isinstance(chosen, int) else [inputs[i] for i in chosen]
+            compare(parameters, checked_member(process_set), "value_and_grad")
         value, gradients = inner(*inputs, **named)
         if has_aux:
             (loss, aux), gradients = value, gradients
@@ -179,14 +190,28 @@ def value_and_grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> C
 
 
 def distributed(optimizer: Any, op: int = Average, process_set: ProcessSet = global_process_set) -> Any:
-    """An optimizer of optax, before which the gradients of all ranks are reduced."""
+    """An optimizer of optax, before which the gradients of all ranks are reduced.
+
+    Ranks compare the parameters in the first calls of ``update``, if they are passed to it.
+    """
     if not hasattr(optimizer, "update") or not hasattr(optimizer, "init"):
         raise ValueError(f"expected an optimizer of optax, not a {type(optimizer).__name__}")
     if hasattr(optimizer.update, "_phalanx"):
         raise ValueError("this optimizer is a distributed one already: its gradients would be reduced twice")
     checked_op(op), set_id(process_set)
+    warned: list[bool] = []
 
     def update(gradients: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        parameters = args[0] if args else kwargs.get("params")
+        if parameters is not None:
+            compare(parameters, checked_member(process_set), "distributed")
+        elif not warned and rank() == 0:
+            warned.append(True)
+            warnings.warn(
+                "update() got no parameters, so ranks cannot compare them: write optimizer.update(gradients, state, parameters)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         reduced = allreduce(gradients, op, process_set=process_set, name="distributed")
         return optimizer.update(reduced, state, *args, **kwargs)
 

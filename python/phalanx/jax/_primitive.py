@@ -19,12 +19,12 @@ import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 
-from phalanx import _phalanx, native
+from phalanx import _alike, _phalanx, native
 from phalanx.exceptions import UnsupportedError
 from phalanx.jax import _dispatch, _order
 from phalanx.reductions import Adasum
 
-KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "alltoall": 3, "reducescatter": 4, "barrier": 5}
+KINDS = {"allreduce": 0, "allgather": 1, "broadcast": 2, "alltoall": 3, "reducescatter": 4, "barrier": 5, "compare": 6}
 #: Element types as the engine numbers them.
 CODES = {
     name: code
@@ -45,6 +45,9 @@ class Spec:
     postscale: float = 1.0
     root: int = 0
     name: str = ""
+    #: Of a comparison: what to write, and the names of the parameters; and under what calls are counted.
+    words: str = ""
+    key: str = ""
 
 
 _bound: Any = None
@@ -70,7 +73,8 @@ def _native() -> Any:
         except (native.NativeError, ImportError, AttributeError, OSError) as error:
             _why_not = str(error)
             warnings.warn(
-                f"collectives are calls of Python, not native ones ({error}): each one is about a millisecond slower",
+                f"collectives are calls of Python, not native ones ({error}): each one is about a millisecond slower, "
+                "and ranks do not compare their parameters",
                 RuntimeWarning,
                 stacklevel=6,
             )
@@ -128,6 +132,8 @@ def _made() -> Any:
         }
         attributes = {k: mlir.i64_attr(v) for k, v in numbers.items()}
         attributes["tensor_name"] = ir.StringAttr.get(spec.name)
+        attributes["words"] = ir.StringAttr.get(spec.words)
+        attributes["key"] = ir.StringAttr.get(spec.key)
         types = [_type_of(mlir, ctx, a) for a in ctx.avals_out]
 
         def row_major(avals: Any) -> list[list[int]]:
@@ -152,7 +158,8 @@ def _made() -> Any:
     def batch(arrays: Any, dims: Any, *, spec: Spec) -> Any:
         to = _batch_dimension(spec)
         moved = [a if d is None else _moved(spec, a, d, to) for a, d in zip(arrays, dims, strict=True)]
-        return primitive.bind(*moved, spec=spec), [None if d is None else to for d in dims]
+        results = primitive.bind(*moved, spec=spec)
+        return results, [None if d is None else to for d in dims][: len(results)]
 
     batching.primitive_batchers[primitive] = batch
 
@@ -180,7 +187,7 @@ def _batch_dimension(spec: Spec) -> int:
     """Where the batch of ``jax.vmap`` is when one call is made of many: rows stay the first dimension."""
     if spec.op == Adasum:
         raise UnsupportedError("op=Adasum depends on whole arrays, so jax.vmap cannot map it: call it outside of jax.vmap")
-    return 0 if spec.kind in ("allreduce", "broadcast") else 1
+    return 0 if spec.kind in ("allreduce", "broadcast", "compare") else 1
 
 
 def _moved(spec: Spec, array: Any, dim: int, to: int) -> Any:
@@ -207,6 +214,8 @@ def result_shapes(spec: Spec, given: Sequence[tuple[tuple[int, ...], Any]]) -> l
     """Shapes and types of the results; they are known before any rank has run."""
     if spec.kind in ("allreduce", "broadcast"):
         return [(tuple(s), d) for s, d in given]
+    if spec.kind == "compare":
+        return []
     ranks = dict(_phalanx.process_sets())[spec.process_set]
     n, me = len(ranks), ranks.index(_phalanx.place()[0])
     results = []
@@ -222,6 +231,21 @@ def result_shapes(spec: Spec, given: Sequence[tuple[tuple[int, ...], Any]]) -> l
             raise UnsupportedError(f"alltoall sends as many rows to each rank: {rows} rows cannot be divided by {n} ranks")
         results.append(((rows, *shape[1:]), dtype))
     return results
+
+
+def compare(tree: Any, process_set: int, name: str, variables: Sequence[Any] = (), remedy: str = _alike.OF_JAX) -> None:
+    """Ranks compare these parameters, in the first calls for this name and these shapes, or for these variables."""
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    pairs = [(jax.tree_util.keystr(path).strip(".") or "parameter", jax.lax.stop_gradient(jnp.asarray(leaf))) for path, leaf in found]
+    pairs = [(label, leaf) for label, leaf in pairs if leaf.dtype.name in CODES]
+    n_ranks = len(dict(_phalanx.process_sets())[process_set])
+    if not pairs or n_ranks == 1 or _native() is None:
+        return
+    which = _alike.digest(tuple(f"{leaf.dtype.name} {leaf.shape}" for _, leaf in pairs))
+    words = _alike.words(remedy, [label for label, _ in pairs])
+    full = f"parameters.{name}.{which}"
+    spec = Spec("compare", process_set, name=full, words=words, key=_alike.key_of(full, variables))
+    bind(spec, [leaf for _, leaf in pairs])
 
 
 def bind(spec: Spec, arrays: Sequence[Any]) -> list[Any]:

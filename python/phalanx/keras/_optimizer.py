@@ -7,9 +7,11 @@ from typing import Any
 
 import keras
 
+from phalanx import _alike
 from phalanx._arguments import checked_op
+from phalanx._keras_callbacks import arrays_of
 from phalanx._keras_scale import has_loss_scale, refuse_loss_scale_around, with_loss_scale
-from phalanx.process_sets import ProcessSet, checked_kind, global_process_set
+from phalanx.process_sets import ProcessSet, checked_kind, global_process_set, set_id
 from phalanx.reductions import Average
 
 
@@ -17,14 +19,24 @@ class _Elsewhere:
     """What an optimizer gets on torch and JAX: the gradients are reduced as one operation."""
 
     _phalanx: Any
+    _phalanx_compare: Any
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Reduces the gradients, and applies them."""
         refuse_loss_scale_around(self)
-        return super().apply(self._reduced(grads), trainable_variables)  # type: ignore[misc]
-
-    def _reduced(self, grads: Any) -> list[Any]:
         grads = list(grads)
+        return super().apply(self._reduced(grads, trainable_variables), trainable_variables)  # type: ignore[misc]
+
+    def _reduced(self, grads: list[Any], variables: Any) -> list[Any]:
+        known = list(getattr(self, "_trainable_variables", []))
+        own: list[Any] = known if variables is None else list(variables)
+        # A stateless step is given arrays, which have no names.
+        named = known if len(known) == len(own) else own
+        names = [str(getattr(v, "path", None) or f"parameter {i}") for i, v in enumerate(named)]
+        # Keras itself complains of another number of variables.
+        there_too = [pair for pair, g in zip(zip(names, own, strict=True), grads, strict=False) if g is not None]
+        if there_too:
+            self._phalanx_compare(there_too, known)
         there = [g for g in grads if g is not None]
         reduced = iter(self._phalanx(there) if there else [])
         return [None if g is None else next(reduced) for g in grads]
@@ -35,7 +47,8 @@ class _Scaled(_Elsewhere):
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """Reduces the gradients, and applies them."""
-        return super().stateless_apply(optimizer_variables, self._reduced(grads), trainable_variables)  # type: ignore[misc]
+        reduced = self._reduced(list(grads), trainable_variables)
+        return super().stateless_apply(optimizer_variables, reduced, trainable_variables)  # type: ignore[misc]
 
 
 if keras.backend.backend() == "tensorflow":
@@ -116,18 +129,30 @@ def DistributedOptimizer(
     def reduce(gradients: list[Any]) -> list[Any]:
         return list(door.grouped_allreduce(gradients, op=op, process_set=process_set))
 
-    return _distribute(with_loss_scale(optimizer), reduce)
+    def compare(named: list[tuple[str, Any]], variables: list[Any]) -> None:
+        if backend == "jax":
+            values = {name: getattr(v, "value", v) for name, v in named}
+            import_module("phalanx.jax._primitive").compare(values, set_id(process_set), "keras", variables, _alike.OF_ANY_KERAS)
+            return
+        lines = tuple(f"{list(v.shape)} of {v.dtype}" for _, v in named)
+        name = f"parameters.keras.{_alike.digest(lines)}"
+        if len(process_set.ranks) > 1:
+            words = lambda: _alike.words(_alike.OF_ANY_KERAS, [name for name, _ in named])  # noqa: E731
+            _alike.compare(name, set_id(process_set), words, variables, lambda: arrays_of([v for _, v in named]))
+
+    return _distribute(with_loss_scale(optimizer), reduce, compare)
 
 
-def _distribute(optimizer: Any, reduce: Any) -> Any:
+def _distribute(optimizer: Any, reduce: Any, compare: Any) -> Any:
     theirs = type(optimizer)
 
     def from_config(_: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        return _distribute(theirs.from_config(config, *args, **kwargs), reduce)
+        return _distribute(theirs.from_config(config, *args, **kwargs), reduce, compare)
 
     names = {"__module__": theirs.__module__, "__doc__": theirs.__doc__, "from_config": classmethod(from_config)}
     made = type(theirs.__name__, (_Scaled if has_loss_scale(optimizer) else _Elsewhere, theirs), names)
     object.__setattr__(optimizer, "_phalanx", reduce)
+    object.__setattr__(optimizer, "_phalanx_compare", compare)
     object.__setattr__(optimizer, "__class__", made)
     return optimizer
 

@@ -95,8 +95,12 @@ double FromBits(int64_t bits) {
 }
 
 ffi::Error Collective(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t kind, int64_t op, int64_t grouped, int64_t set,
-                      int64_t root, int64_t prescale, int64_t postscale, std::string_view name) {
+                      int64_t root, int64_t prescale, int64_t postscale, std::string_view name, std::string_view words,
+                      std::string_view key) {
   if (g_table == nullptr) return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "import phalanx.jax first");
+  constexpr int64_t kCompare = 6;
+  const uint64_t turn = kind == kCompare ? g_table->turn(set, key.data(), key.size()) : 0;
+  if (kind == kCompare && turn == 0) return ffi::Error::Success();
   Waiting waiting;
   Seen inputs;
   inputs.shapes.reserve(args.size());
@@ -112,7 +116,7 @@ ffi::Error Collective(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
     if (buffer.has_error()) return buffer.error();
     if ((*buffer)->element_type() != ffi::DataType::TOKEN) waiting.outputs.Add(**buffer);
   }
-  waiting.makes = kind != 0 && kind != 2 && kind != 5;
+  waiting.makes = kind != 0 && kind != 2 && kind != 5 && kind != kCompare;
   phalanx_request request;
   request.kind = kind;
   request.op = op;
@@ -129,10 +133,13 @@ ffi::Error Collective(ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t 
   request.note = nullptr;
   request.n_note = 0;
   request.inputs = inputs.tensors.data();
-  request.outputs = waiting.makes || inputs.tensors.empty() ? nullptr : waiting.outputs.tensors.data();
+  request.outputs = waiting.makes || kind == kCompare || inputs.tensors.empty() ? nullptr : waiting.outputs.tensors.data();
   request.n_tensors = inputs.tensors.size();
   request.splits = nullptr;
   request.n_splits = 0;
+  request.words = words.data();
+  request.n_words = words.size();
+  request.turn = turn;
   // XLA may give results the memory of their arguments: then it is done in place.
   bool in_place = false, apart = false;
   for (size_t i = 0; request.outputs != nullptr && i < inputs.tensors.size(); ++i) {
@@ -168,7 +175,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(phalanx_collective, Collective,
                                   .Attr<int64_t>("root")
                                   .Attr<int64_t>("prescale")
                                   .Attr<int64_t>("postscale")
-                                  .Attr<std::string_view>("tensor_name"));
+                                  .Attr<std::string_view>("tensor_name")
+                                  .Attr<std::string_view>("words")
+                                  .Attr<std::string_view>("key"));
 
 extern "C" int phalanx_attach(const phalanx_table* table) {
   if (table->version != PHALANX_NATIVE_VERSION) return 1;

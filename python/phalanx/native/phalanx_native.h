@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PHALANX_NATIVE_VERSION 2
+#define PHALANX_NATIVE_VERSION 3
 
 extern "C" {
 
@@ -16,7 +16,7 @@ typedef struct {
 } phalanx_tensor;
 
 typedef struct {
-  uint32_t kind;  // 0 allreduce, 1 allgather, 2 broadcast, 3 alltoall, 4 reducescatter, 5 barrier
+  uint32_t kind;  // 0 allreduce, 1 allgather, 2 broadcast, 3 alltoall, 4 reducescatter, 5 barrier, 6 a comparison of parameters
   uint32_t op;    // Horovod's numbers
   uint32_t grouped;
   uint32_t process_set;
@@ -35,6 +35,10 @@ typedef struct {
   size_t n_tensors;
   const uint64_t* splits;
   size_t n_splits;
+  // Of a comparison: what to do on the first line, then a name for each tensor; and its number, as turn gave it.
+  const char* words;
+  size_t n_words;
+  uint64_t turn;
 } phalanx_request;
 
 // Valid during the call only.
@@ -53,6 +57,8 @@ typedef void (*phalanx_done)(void* context, const phalanx_result* result);
 typedef struct {
   uint32_t version;
   void (*submit)(const phalanx_request* request, phalanx_done done, void* context);
+  // Counts a reduction under this key; its number if ranks compare parameters in it, otherwise 0.
+  uint64_t (*turn)(uint32_t process_set, const char* key, size_t n_key);
 } phalanx_table;
 
 }  // extern "C"

@@ -12,6 +12,8 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/types.h"
 
@@ -29,7 +31,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 const phalanx_table* g_table = nullptr;
 
-enum Kind { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall = 3, kReducescatter = 4, kBarrier = 5 };
+enum Kind { kAllreduce = 0, kAllgather = 1, kBroadcast = 2, kAlltoall = 3, kReducescatter = 4, kBarrier = 5, kCompare = 6 };
 
 int CodeOf(DataType type) {
   switch (type) {
@@ -93,7 +95,7 @@ struct Pending {
 
   // Copies results that the engine made.
   absl::Status Take(const phalanx_result* result) {
-    if (kind == kAllreduce || kind == kBroadcast || kind == kBarrier) return absl::OkStatus();
+    if (kind == kAllreduce || kind == kBroadcast || kind == kBarrier || kind == kCompare) return absl::OkStatus();
     for (size_t i = 0; i < result->n_tensors; ++i) {
       const phalanx_tensor& made = result->tensors[i];
       TensorShape shape;
@@ -207,25 +209,36 @@ class Collective : public AsyncOpKernel {
     }
     Seen inputs(pending->inputs);
     Seen outputs(pending->outputs);
-    phalanx_request request;
+    phalanx_request request = Request();
+    request.patience_us = PatienceOf(awaited_, pending->inputs);
+    request.inputs = inputs.tensors.data();
+    request.outputs = keeps_shape && !any_forwarded ? outputs.tensors.data() : nullptr;
+    request.n_tensors = n;
+    request.splits = splits.data();
+    request.n_splits = splits.size();
+    Submit(ctx, request, std::move(pending), std::move(done));
+  }
+
+ protected:
+  // What every request is told by the node's attributes.
+  phalanx_request Request() const {
+    phalanx_request request = {};
     request.kind = kind_;
     request.op = op_;
     request.grouped = grouped_;
     request.process_set = set_;
     request.root = root_;
     request.wire = wire_;
-    request.patience_us = PatienceOf(awaited_, pending->inputs);
     request.prescale = prescale_;
     request.postscale = postscale_;
     request.name = tensor_name_.data();
     request.n_name = tensor_name_.size();
     request.note = note_.data();
     request.n_note = note_.size();
-    request.inputs = inputs.tensors.data();
-    request.outputs = keeps_shape && !any_forwarded ? outputs.tensors.data() : nullptr;
-    request.n_tensors = n;
-    request.splits = splits.data();
-    request.n_splits = splits.size();
+    return request;
+  }
+
+  static void Submit(OpKernelContext* ctx, const phalanx_request& request, std::unique_ptr<Pending> pending, DoneCallback done) {
     pending->done = std::move(done);
     Pending* raw = pending.release();
     if (CancellationManager* manager = ctx->cancellation_manager()) {
@@ -250,6 +263,45 @@ class Collective : public AsyncOpKernel {
   bool grouped_, awaited_;
   double prescale_, postscale_;
   std::string tensor_name_, note_;
+};
+
+// Compares variables with those of other ranks, in the first reductions of gradients. In the others it reads nothing.
+class Compare : public Collective {
+ public:
+  explicit Compare(OpKernelConstruction* c) : Collective(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("words", &words_));
+    OP_REQUIRES_OK(c, c->GetAttr("key", &key_));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    OP_REQUIRES_ASYNC(ctx, g_table != nullptr, absl::FailedPreconditionError("import phalanx.tensorflow first"), done);
+    phalanx_request request = Request();
+    request.turn = g_table->turn(request.process_set, key_.data(), key_.size());
+    if (request.turn == 0) return done();
+    auto pending = std::make_unique<Pending>();
+    pending->ctx = ctx;
+    pending->kind = kCompare;
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      if (ctx->input_dtype(i) != tensorflow::DT_RESOURCE) {
+        pending->inputs.push_back(ctx->input(i));
+        continue;
+      }
+      tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+      OP_REQUIRES_OK_ASYNC(ctx, tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, i), &variable), done);
+      tensorflow::tf_shared_lock held(*variable->mu());
+      pending->inputs.push_back(*variable->tensor());
+    }
+    Seen inputs(pending->inputs);
+    request.patience_us = PatienceOf(false, {});
+    request.inputs = inputs.tensors.data();
+    request.n_tensors = inputs.tensors.size();
+    request.words = words_.data();
+    request.n_words = words_.size();
+    Submit(ctx, request, std::move(pending), std::move(done));
+  }
+
+ private:
+  std::string words_, key_;
 };
 
 absl::Status SameShapes(InferenceContext* c) {
@@ -336,12 +388,24 @@ REGISTER_OP("PhalanxReducescatter")
     .SetShapeFn(OtherRows);
 REGISTER_OP("PhalanxBarrier").PHALANX_ATTRS(5).SetIsStateful().SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+REGISTER_OP("PhalanxCompare")
+    .Input("handles: n_handles * resource")
+    .Input("values: T")
+    .Attr("n_handles: int >= 0")
+    .Attr("T: list(" PHALANX_TYPES ") >= 0")
+    .PHALANX_ATTRS(6)
+    .Attr("words: string = ''")
+    .Attr("key: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
 REGISTER_KERNEL_BUILDER(Name("PhalanxAllreduce").Device(tensorflow::DEVICE_CPU), Collective);
 REGISTER_KERNEL_BUILDER(Name("PhalanxAllgather").Device(tensorflow::DEVICE_CPU), Collective);
 REGISTER_KERNEL_BUILDER(Name("PhalanxBroadcast").Device(tensorflow::DEVICE_CPU), Collective);
 REGISTER_KERNEL_BUILDER(Name("PhalanxAlltoall").Device(tensorflow::DEVICE_CPU), Collective);
 REGISTER_KERNEL_BUILDER(Name("PhalanxReducescatter").Device(tensorflow::DEVICE_CPU), Collective);
 REGISTER_KERNEL_BUILDER(Name("PhalanxBarrier").Device(tensorflow::DEVICE_CPU), Collective);
+REGISTER_KERNEL_BUILDER(Name("PhalanxCompare").Device(tensorflow::DEVICE_CPU), Compare);
 
 // The engine of this process: the module phalanx._phalanx, which is loaded already, gives the address.
 extern "C" int phalanx_attach(const phalanx_table* table) {

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from phalanx import _phalanx, native
+from phalanx import _alike, _phalanx, native
 from phalanx.exceptions import PhalanxError, UnsupportedError
 from phalanx.tensorflow import _errors
 
@@ -146,6 +146,37 @@ def collective(kind: str, tensors: Sequence[Any], spec: Spec, splits: Any = None
         if ours is error:
             raise
         raise ours from None
+
+
+def compare(variables: Sequence[Any], spec: Spec, words: str) -> Any:
+    """The operation of a graph in which ranks compare their variables, in the first runs; it reads nothing in later ones."""
+    module, key = _native(), _alike.key_of(spec.name, variables)
+    with tf.device("/cpu:0"):
+        if module is None:
+            return _compare_by_python(variables, spec, words, key)
+        # One list is all of one kind: a graph's variables of the old kind have no handle.
+        handles = [v.handle for v in variables if hasattr(v, "handle")]
+        values = [tf.convert_to_tensor(v) for v in variables if not hasattr(v, "handle")]
+        told = {"process_set": spec.process_set, "tensor_name": spec.name, "note": spec.note, "words": words, "key": key}
+        return module.phalanx_compare(handles=handles, values=values, **told)
+
+
+def _compare_by_python(variables: Sequence[Any], spec: Spec, words: str, key: str) -> Any:
+    def turn() -> Any:
+        return np.int64(_phalanx.alike_turn(spec.process_set, key))
+
+    def run(turn: Any, *arrays: Any) -> Any:
+        try:
+            _alike.compare_now(spec.name, spec.process_set, words, lambda: arrays, int(turn), spec.note)
+        except (PhalanxError, ValueError) as error:
+            raise RuntimeError(_errors.keep(error)) from error
+        return np.bool_(True)
+
+    number = tf.numpy_function(turn, [], tf.int64, stateful=True)
+    number.set_shape([])
+    values = [tf.convert_to_tensor(v) for v in variables]
+    now = lambda: tf.numpy_function(run, [number, *values], tf.bool, stateful=True)  # noqa: E731
+    return tf.cond(number > 0, now, lambda: tf.constant(False))
 
 
 def _bits(number: float) -> int:

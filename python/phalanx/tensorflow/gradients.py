@@ -21,13 +21,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from phalanx import _world
+from phalanx import _alike, _world
 from phalanx._accord import Accord
 from phalanx._arguments import checked_op, checked_passes
 from phalanx.process_sets import ProcessSet, checked_kind, global_process_set, set_id
 from phalanx.reductions import Average, Sum
+from phalanx.tensorflow import _ops
 from phalanx.tensorflow._names import name_of
-from phalanx.tensorflow._ops import Spec
+from phalanx.tensorflow._ops import CODES, Spec
 from phalanx.tensorflow.collectives import _check_devices, compressed, process_set_size_op, sparse
 from phalanx.tensorflow.compression import Compression, is_native
 
@@ -88,6 +89,9 @@ class Reducer:
         self.passes = checked_passes(backward_passes_per_step)
         self.average_aggregated = average_aggregated_gradients
         self.local: list[Any] = []
+        #: What to write where ranks turn out to have different variables; and names for these, by identity.
+        self.remedy = _alike.OF_TAPES
+        self.names: dict[Any, str] = {}
         self._note = ""
         if self.passes > 1:
             _with_passes.add(self)
@@ -97,10 +101,14 @@ class Reducer:
     def again(self) -> Reducer:
         """Another one that does the same, for another optimizer."""
         other = copy.copy(self)
-        other.local, other._counter, other._sums = list(self.local), None, {}
+        other.local, other.names, other._counter, other._sums = list(self.local), {}, None, {}
         if other.passes > 1:
             _with_passes.add(other)
         return other
+
+    def named(self, variables: Sequence[Any], names: Sequence[str]) -> None:
+        """What errors call these variables."""
+        self.names.update((_identity(v), name) for v, name in zip(variables, names, strict=True))
 
     def is_local(self, variable: Any) -> bool:
         """Whether the gradient of this variable stays on this rank."""
@@ -112,7 +120,11 @@ class Reducer:
         set_id(self.process_set)
         if not self.process_set.included():
             return gradients
-        self._agree(gradients, variables)
+        lines = self._agree(gradients, variables)
+        with tf.control_dependencies(self._compare(gradients, variables, lines)):
+            return self._reduced(gradients, variables)
+
+    def _reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         done = list(gradients)
         dense: list[int] = []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -130,19 +142,39 @@ class Reducer:
                 done[i] = result
         return done
 
-    def _agree(self, gradients: list[Any], variables: list[Any]) -> None:
-        """Compares with other ranks which gradients there are, once for each kind of list (GRADS-1, GRADS-2)."""
+    def _agree(self, gradients: list[Any], variables: list[Any]) -> tuple[str, ...]:
+        """Compares with other ranks which gradients there are, once for each kind of list (GRADS-1, GRADS-2). Returns the list."""
         if len(self.process_set.ranks) == 1:
-            return
+            return ()
         pairs = enumerate(zip(gradients, variables, strict=True))
         lines = tuple(self._described(i, g, v) for i, (g, v) in pairs if not self.is_local(v))
         self._note = "" if tf.executing_eagerly() else noted(lines)
         if self._note:
-            return
+            return lines
         key = (_world.age(), set_id(self.process_set), lines)
         if key not in _agreed:
             Accord("gradients", lambda: lines, self.process_set).wait()
             _agreed.add(key)
+        return lines
+
+    def _compare(self, gradients: list[Any], variables: list[Any], lines: tuple[str, ...]) -> list[Any]:
+        """Compares with other ranks the variables themselves, in the first steps; in a graph, the operations that do."""
+        pairs = zip(gradients, variables, strict=True)
+        # What a tape watches need not be a variable, and may be other data on each rank.
+        shared = [v for g, v in pairs if g is not None and hasattr(v, "assign") and not self.is_local(v)]
+        shared = [v for v in shared if tf.as_dtype(v.dtype).base_dtype in CODES]
+        if not lines or not shared:
+            return []
+        which = set_id(self.process_set)
+
+        def words() -> str:
+            return _alike.words(self.remedy, [self.names.get(_identity(v)) or str(v.name).partition(":")[0] for v in shared])
+
+        if tf.executing_eagerly():
+            name = f"parameters.{_alike.digest(lines)}"
+            _alike.compare(name, which, words, shared, lambda: [v.numpy() for v in shared])
+            return []
+        return [_ops.compare(shared, Spec(name_of("parameters", None), which, note=self._note), words())]
 
     def _described(self, i: int, gradient: Any, variable: Any) -> str:
         if gradient is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from phalanx import _alike
 from phalanx._keras_scale import refuse_loss_scale_around, with_loss_scale
 from phalanx.process_sets import ProcessSet, global_process_set
 from phalanx.reductions import Adasum, Average
@@ -42,6 +43,7 @@ class _Keras3(Distributed):
             trainable_variables = self._trainable_variables  # type: ignore[attr-defined]
         variables = list(trainable_variables)
         values = [_inner(v) for v in variables]
+        self._phalanx.named(values, [getattr(v, "path", v.name) for v in variables])
         if not self.built:  # type: ignore[attr-defined]
             with tf.init_scope():
                 self.build(variables)  # type: ignore[attr-defined]
@@ -186,6 +188,7 @@ def DistributedOptimizer(
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
     )
+    reducer.remedy = _alike.OF_SESSIONS if kind is _Version1 else _alike.OF_KERAS
     return distribute(optimizer, kind, reducer)
 
 
