@@ -56,6 +56,19 @@ def dying(where: str) -> Any:
             with pytest.raises(shim.HorovodInternalError) as caught:
                 for _ in range(1000):
                     session.run(total)
+    elif where == "monitored":
+        with tf.Graph().as_default():
+            weight = tf.compat.v1.get_variable("w", initializer=[1.0])
+            optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+            step = optimizer.minimize(tf.reduce_sum(weight * weight))
+            # It begins again by itself after some errors; not after this one, alone.
+            hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+            monitored = tf.compat.v1.train.MonitoredTrainingSession
+            with pytest.raises(shim.HorovodInternalError) as caught, monitored(hooks=hooks) as session:
+                for i in range(1000):
+                    if i == 5 and hvd.rank() == 1:
+                        die()
+                    session.run(step)
     else:
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
@@ -72,7 +85,7 @@ def dying(where: str) -> Any:
     return heard(caught.value)
 
 
-@pytest.mark.parametrize("where", ["eager", "function", "session", "fit"])
+@pytest.mark.parametrize("where", ["eager", "function", "session", "monitored", "fit"])
 def test_a_rank_that_dies(where: str) -> None:
     results = run_ranks(2, dying, where, fresh=True)
     name, rank, cause = results[0]
