@@ -66,6 +66,26 @@ def test_a_repeated_call_takes_the_short_way() -> None:
     run_ranks(2, repeated)
 
 
+def unused() -> None:
+    def first(a: Any, x: Any, b: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    step = jax.jit(first)
+    a, x, b = jnp.zeros(2), jnp.ones(3), jnp.zeros(4)
+    step(a, x, b), step(a, x, b)
+    whole = counted()
+    for k in range(1, 4):
+        assert step(a, x * k, b).tolist() == [hvd.size() * k] * 3
+    assert "first" not in whole, "repeated calls went the whole way"
+    assert step(jnp.zeros(5), x, b).tolist() == [hvd.size()] * 3
+    assert "first" in whole
+    hvd.barrier()
+
+
+def test_arguments_that_a_function_does_not_use_do_not_make_its_calls_slow() -> None:
+    run_ranks(2, unused)
+
+
 def late() -> None:
     """Independent functions, of which some wait for what they compute first, meet in the program's order."""
     r = hvd.rank()

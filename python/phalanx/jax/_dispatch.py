@@ -39,6 +39,8 @@ class _Known:
     context: Any
     #: Of each argument: type, sharding, and whether it may not move.
     given: list[tuple[Any, Any, bool]]
+    #: Which of them the compiled function takes: it has none that it does not use.
+    used: list[int]
     device: Any
     execute: Any
     handlers: Any
@@ -81,7 +83,6 @@ def shorten(effect: Any) -> None:
             and not (call.has_unordered_effects or call.has_host_callbacks or call.mut or profiler or const_args or p.consts)
             and not any(p.params["donated_invars"])
             and all(layout is None for layout in compiled._dispatch_in_layouts)
-            and len(call.kept_var_idx) == len(args)
             and len(call._local_devices) == 1
             and all(type(x) is ArrayImpl and x.sharding.device_set == set(call._local_devices) for x in args)
         )
@@ -92,7 +93,8 @@ def shorten(effect: Any) -> None:
         execute, handlers = call.xla_executable.execute_sharded, call.out_handler.handlers
         device = call._local_devices[0]
         known = calls.setdefault(p.params["jaxpr"], [])
-        known.insert(0, _Known(settings, context(), given, device, execute, handlers, compiled, profiler, const_args))
+        used = sorted(call.kept_var_idx)
+        known.insert(0, _Known(settings, context(), given, used, device, execute, handlers, compiled, profiler, const_args))
         del known[_MOST:]
 
     def found(p: Any, args: Any) -> _Known | None:
@@ -123,9 +125,10 @@ def shorten(effect: Any) -> None:
             if call is None and effect in p.params["jaxpr"].effects and is_usual():
                 learn(p, made[3], made)
             return made
-        for x in args_flat:
+        taken = [args_flat[i] for i in call.used]
+        for x in taken:
             x._check_if_deleted()
-        results = call.execute([last._buf, *args_flat])
+        results = call.execute([last._buf, *taken])
         ((after,),) = results.consume_with_handlers(_AS_IS, strict=False)
         tokens.current_tokens[effect] = token(after)
         out = results.consume_with_handlers(call.handlers)
