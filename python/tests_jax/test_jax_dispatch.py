@@ -86,6 +86,36 @@ def test_arguments_that_a_function_does_not_use_do_not_make_its_calls_slow() -> 
     run_ranks(2, unused)
 
 
+def donated() -> None:
+    n = hvd.size()
+
+    def moved(p: Any, x: Any) -> Any:
+        return jax.tree.map(lambda a: a + hvd.allreduce(x, op=hvd.Sum), p)
+
+    step = jax.jit(moved, donate_argnums=0)
+    x, p = jnp.ones((64, 64)), {"a": jnp.zeros((64, 64)), "b": jnp.ones((64, 64))}
+    p = step(step(p, x), x)
+    whole = counted()
+    for k in range(3, 9):
+        before, place = p, p["a"].unsafe_buffer_pointer()
+        p = step(p, x)
+        assert before["a"].is_deleted() and before["b"].is_deleted() and not x.is_deleted()
+        assert p["a"].unsafe_buffer_pointer() == place, "the memory was not used again"
+        np.testing.assert_array_equal(p["a"], np.full((64, 64), n * k))
+        np.testing.assert_array_equal(p["b"], np.full((64, 64), n * k + 1))
+        with pytest.raises((RuntimeError, ValueError), match=r"deleted|donated"):
+            step(before, x)
+    assert "moved" not in whole, "repeated calls went the whole way"
+    # One array twice, of which one is donated, is refused as ever.
+    with pytest.raises((RuntimeError, ValueError)):
+        jax.block_until_ready(step({"a": x, "b": jnp.ones((64, 64))}, x))
+    hvd.barrier()
+
+
+def test_donated_arguments_take_the_short_way_and_are_gone() -> None:
+    run_ranks(2, donated)
+
+
 def late() -> None:
     """Independent functions, of which some wait for what they compute first, meet in the program's order."""
     r = hvd.rank()

@@ -81,7 +81,6 @@ def shorten(effect: Any) -> None:
             isinstance(call, replicated)
             and list(call.ordered_effects) == [effect]
             and not (call.has_unordered_effects or call.has_host_callbacks or call.mut or profiler or const_args or p.consts)
-            and not any(p.params["donated_invars"])
             and all(layout is None for layout in compiled._dispatch_in_layouts)
             and len(call._local_devices) == 1
             and all(type(x) is ArrayImpl and x.sharding.device_set == set(call._local_devices) for x in args)
