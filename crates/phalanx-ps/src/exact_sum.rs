@@ -116,7 +116,8 @@ impl ExactSum {
         let is_settled = sum.limbs[..LIMBS - 1].iter().all(|limb| (0..1 << 32).contains(limb));
         let bits = u64::from_le_bytes(*last);
         sum.beyond = std::array::from_fn(|at| bits >> at & 1 == 1);
-        (is_settled && bits < 8 && sum.limbs[LIMBS - 1].abs() < 1 << 40).then_some(sum)
+        let has_room = sum.limbs[LIMBS - 1].unsigned_abs() < 1 << 40;
+        (is_settled && bits < 8 && has_room).then_some(sum)
     }
 
     /// Passes carries on, so that every limb but the last is in 0..2^32.

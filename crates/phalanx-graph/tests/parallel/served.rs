@@ -480,6 +480,8 @@ fn a_norm_that_is_lost_ends_a_run() {
             ];
             let error = exe.run(&mut Store::new(9), &feeds, &[]).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
+            // What waits on servers would stop the next step.
+            assert_eq!(*halved.aborted.lock().unwrap(), [error]);
         }
     }
 }

@@ -86,6 +86,12 @@ impl ParallelExecutor {
     /// A run that all processes have begun failed here. Who learns alone is not missed.
     pub(super) fn give_up(&mut self, error: RunError) -> RunError {
         if self.run.accord.is_alone() || !self.graph.settings.is_reduced() {
+            // What was pushed may wait for a factor that does not come any more, and the next step would wait for it.
+            let waits = self.graph.nodes.iter().any(|node| matches!(node.kind, NodeKind::Serve { .. }));
+            if let Some(served) = self.run.served.as_ref().filter(|_| waits && self.run.places.is_past_gate())
+            {
+                served.abort(&error.to_string());
+            }
             return error;
         }
         // Owners may have updated what others do not have yet.

@@ -85,7 +85,7 @@ impl Landing {
         }
     }
 
-    /// Stores one number for all replicas.
+    /// Stores one number for a replica, or for all.
     pub(super) fn put_number(&self, desk: usize, call: &mut Call<'_>) -> Result<(), Lost> {
         let (back, _) = self.answer(desk)?;
         let [Data::F64(number)] = &back[..] else {
@@ -165,10 +165,21 @@ impl Visit<'_> {
         served.push(&op.table, rows, delivery.after(served, &op.table, ids));
     }
 
-    /// Asks for the squares of what waits.
+    /// Asks for the squares of what waits; the last one calls the servers for all.
     pub(super) fn squares(mut self, op: &ServedSquares, served: &dyn Served) {
         self.has_asked = true;
-        let delivery = Delivery { landing: self.landing.clone(), desk: self.desk, back: None };
+        let (landing, desk) = (self.landing.clone(), self.desk);
+        let mut state = landing.places.desk(desk);
+        state.n_in += 1;
+        let (is_last, is_spoiled) = (state.n_in == landing.plan.answers[desk].len(), state.is_spoiled);
+        drop(state);
+        if !is_last {
+            return;
+        }
+        if is_spoiled {
+            return landing.answered(desk);
+        }
+        let delivery = Delivery { landing, desk, back: None };
         served.squares(&op.tables, Box::new(move |back| delivery.tell(back)));
     }
 

@@ -76,14 +76,33 @@ impl Lowering<'_> {
         }
         let at = self.tail_at[op.index()];
         let Op { kind, outputs, .. } = self.graph.program.op(op);
-        let (from, to) = match kind {
-            OpKind::ServedSquares(_) => {
-                let each = self.tails.iter().flat_map(|tail| tail.steps()[at].outputs().iter().cloned());
-                (Vec::new(), each.collect())
+        match kind {
+            OpKind::ServedSquares(_) => self.squares(node, op, at, after),
+            _ => {
+                let (from, to) = (self.tails[0].steps()[at].inputs().to_vec(), self.copies(outputs));
+                self.call(node, op, from, to, after);
             }
-            _ => (self.tails[0].steps()[at].inputs().to_vec(), self.copies(outputs)),
-        };
-        self.call(node, op, from, to, after);
+        }
+    }
+
+    /// Each replica that computes the update by itself asks, the last one for all, and has the answer in its own memory.
+    fn squares(&mut self, node: usize, op: OpId, at: usize, after: &[u32]) {
+        let (desk, home) = (self.answers.len(), self.n_threads - 1);
+        let begun = self.draft.len() as u32;
+        for slot in 0..self.tails.len() {
+            let asked = self.last_call.replace(self.draft.len() as u32);
+            let after: Vec<u32> = after.iter().copied().chain(asked).collect();
+            let ask = Called { what: What::Ask(op, desk, slot), step: whole(vec![], vec![]) };
+            self.task(node, slot, home, vec![ask], &after);
+        }
+        let asks: Vec<u32> = (begun..self.draft.len() as u32).collect();
+        let answered = self.draft.len() as u32;
+        for slot in 0..self.tails.len() {
+            let to = self.tails[slot].steps()[at].outputs().to_vec();
+            let answer = Called { what: What::Answer(op, desk, slot), step: whole(vec![], to) };
+            self.task(node, slot, home, vec![answer], &asks);
+        }
+        self.answers.push((answered..self.draft.len() as u32).collect());
     }
 
     /// Where nothing is reduced, a replica without samples has learned nothing: no gradient of it waits.
