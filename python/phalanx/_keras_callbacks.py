@@ -72,6 +72,8 @@ class Broadcast:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts, if the model has its variables."""
+        # Another model may have been trained with this object, and another fit may have failed before its end.
+        self.broadcast_done = False
         if self._is_built_everywhere():
             optimizer = getattr(self.model, "optimizer", None)
             build = getattr(optimizer, "build", None)
@@ -94,6 +96,10 @@ class Broadcast:
         """Broadcasts after the first batch what did not exist before it."""
         if not self.broadcast_done:
             self._broadcast()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """What comes next is compared again, also if no batch has come."""
+        _phalanx.alike_hold(set_id(self.process_set), False)
 
     def _broadcast(self) -> None:
         broadcast_weights(weights_of(self.model), self.root_rank, self.process_set)

@@ -146,3 +146,35 @@ def added_late() -> None:
 
 def test_a_parameter_that_comes_after_the_others_went_to_servers_is_an_error() -> None:
     run_ranks(2, added_late)
+
+
+def broadcast_after() -> None:
+    net = Net()
+    torch.manual_seed(hvd.rank())
+    torch.nn.init.normal_(net.out.weight)
+    optimizer = served(net, dense=True)
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    step(net, optimizer)
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    step(net, optimizer)
+
+
+def test_a_broadcast_of_what_servers_have_changes_nothing() -> None:
+    run_ranks(2, broadcast_after)
+
+
+def unfrozen_late() -> None:
+    net = Net()
+    net.words.requires_grad_(False)
+    served(net)
+    for module in (net, net.words):
+        with pytest.raises(ValueError, match="table 'words' was frozen when it went to servers"):
+            module.requires_grad_(True)
+    net = Net()
+    net.words.register_state_dict_post_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r"words: it has hooks of state_dict\(\) or load_state_dict\(\)"):
+        served(net)
+
+
+def test_tables_that_servers_cannot_train_stay_frozen_and_hooks_of_states_are_refused() -> None:
+    run_ranks(1, unfrozen_late)

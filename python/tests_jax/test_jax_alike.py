@@ -147,3 +147,39 @@ def fits() -> None:
 
 def test_fit_without_the_callback_is_refused() -> None:
     run_ranks(2, fits)
+
+
+def of_modules() -> None:
+    optimizer = hvd.distributed(optax.sgd(0.1))
+    parameters = {"w": jnp.full(3, float(hvd.rank())), "activation": jax.nn.relu, "name": "layer"}
+    arrays = {"w": parameters["w"]}
+    state = optimizer.init(arrays)
+
+    def train(**options: Any) -> None:
+        chosen = hvd.distributed(optax.sgd(0.1), **options)
+        with hvd.errors():
+            for _ in range(STEPS):
+                chosen.update(arrays, state, parameters)
+
+    with pytest.raises(MismatchError, match=r"other values of \['w'\]"):
+        train()
+    train(compared=False)
+    with pytest.raises(ValueError, match="compared"):
+        hvd.distributed(optax.sgd(0.1), compared=1)
+
+
+def test_trees_may_hold_functions_and_comparisons_can_be_left_out() -> None:
+    run_ranks(2, of_modules)
+
+
+def mixed() -> None:
+    # As where one host has no compiler.
+    hvd.use_native(hvd.rank() == 0)
+    for compiled in (True, False):
+        trained(start(False), compiled)
+    hvd.use_native(True)
+    hvd.barrier()
+
+
+def test_ranks_with_and_without_native_calls_compare_together() -> None:
+    run_ranks(2, mixed)

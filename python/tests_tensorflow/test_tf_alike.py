@@ -192,6 +192,21 @@ def fits() -> None:
     fit(False, [khvd.callbacks.BroadcastGlobalVariablesCallback(0)], steps_per_execution=8)
 
 
+def fits_in_turn() -> None:
+    callback = khvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    for fold in range(2):
+        model = model_of(hvd.rank() + 7 * fold, False)
+        model.compile(khvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        model.fit(np.ones((8, 3), np.float32), np.ones((8, 1), np.float32), batch_size=2, verbose=0, callbacks=[callback])
+        for weights in model.get_weights():
+            everywhere = np.asarray(hvd.allgather(weights.reshape(1, -1)))
+            assert (everywhere == everywhere[0]).all(), f"model {fold}"
+
+
+def test_one_callback_serves_one_model_after_the_other() -> None:
+    run_ranks(2, fits_in_turn)
+
+
 def test_fit_without_the_callback_is_refused() -> None:
     run_ranks(2, fits)
 

@@ -177,8 +177,10 @@ def value_and_grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> C
 
     def averaged(*inputs: Any, **named: Any) -> Any:
         if compared:
-            parameters = inputs[chosen] if isinstance(chosen, int) else [inputs[i] for i in chosen]
-            compare(parameters, checked_member(process_set), "value_and_grad")
+            # JAX itself complains of an argument that is not there.
+            places = chosen if isinstance(chosen, (list, tuple)) else [chosen]
+            parameters = [inputs[i] for i in places if -len(inputs) <= i < len(inputs)]
+            compare(parameters[0] if len(places) == len(parameters) == 1 else parameters, checked_member(process_set), "value_and_grad")
         value, gradients = inner(*inputs, **named)
         if has_aux:
             (loss, aux), gradients = value, gradients
@@ -189,11 +191,15 @@ def value_and_grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> C
     return averaged
 
 
-def distributed(optimizer: Any, op: int = Average, process_set: ProcessSet = global_process_set) -> Any:
+def distributed(
+    optimizer: Any, op: int = Average, process_set: ProcessSet = global_process_set, *, compared: bool = True
+) -> Any:
     """An optimizer of optax, before which the gradients of all ranks are reduced.
 
-    Ranks compare the parameters in the first calls of ``update``, if they are passed to it.
+    Ranks compare the parameters in the first calls of ``update``, if they are passed to it. ``compared=False`` leaves this out.
     """
+    if not isinstance(compared, bool):
+        raise ValueError(f"compared must be True or False, not {compared!r}")
     if not hasattr(optimizer, "update") or not hasattr(optimizer, "init"):
         raise ValueError(f"expected an optimizer of optax, not a {type(optimizer).__name__}")
     if hasattr(optimizer.update, "_phalanx"):
@@ -203,9 +209,9 @@ def distributed(optimizer: Any, op: int = Average, process_set: ProcessSet = glo
 
     def update(gradients: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
         parameters = args[0] if args else kwargs.get("params")
-        if parameters is not None:
+        if compared and parameters is not None:
             compare(parameters, checked_member(process_set), "distributed")
-        elif not warned and rank() == 0:
+        elif compared and not warned and rank() == 0:
             warned.append(True)
             warnings.warn(
                 "update() got no parameters, so ranks cannot compare them: write optimizer.update(gradients, state, parameters)",

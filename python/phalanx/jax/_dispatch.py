@@ -67,6 +67,8 @@ def shorten(effect: Any) -> None:
         return
 
     calls: weakref.WeakKeyDictionary[Any, list[_Known]] = weakref.WeakKeyDictionary()
+    # Why no call takes the short way any more: this JAX is built in another way.
+    strange: list[Exception] = []
 
     def is_usual() -> bool:
         return is_clean() and not (is_off.value or is_profiled.value or is_checked.value or is_special())
@@ -117,12 +119,19 @@ def shorten(effect: Any) -> None:
 
     @functools.wraps(whole)
     def run(p: Any, args_flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
-        call = found(p, args_flat)
+        try:
+            call = None if strange else found(p, args_flat)
+        except _STRANGE as why:
+            strange.append(why)
+            call = None
         last = tokens.current_tokens.get(effect) if call is not None else None
         if call is None or not isinstance(last, token) or last._buf.devices() != {call.device}:
             made = whole(p, args_flat, fun, args, kwargs)
-            if call is None and effect in p.params["jaxpr"].effects and is_usual():
-                learn(p, made[3], made)
+            try:
+                if call is None and not strange and effect in p.params["jaxpr"].effects and is_usual():
+                    learn(p, made[3], made)
+            except _STRANGE as why:
+                strange.append(why)
             return made
         taken = [args_flat[i] for i in call.used]
         for x in taken:
@@ -137,6 +146,7 @@ def shorten(effect: Any) -> None:
     pjit._run_python_pjit = run
 
 
+_STRANGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 _AS_IS = [lambda buffers: buffers]
 
 __all__ = ["shorten"]

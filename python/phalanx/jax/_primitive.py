@@ -73,8 +73,7 @@ def _native() -> Any:
         except (native.NativeError, ImportError, AttributeError, OSError) as error:
             _why_not = str(error)
             warnings.warn(
-                f"collectives are calls of Python, not native ones ({error}): each one is about a millisecond slower, "
-                "and ranks do not compare their parameters",
+                f"collectives are calls of Python, not native ones ({error}): each one is about a millisecond slower",
                 RuntimeWarning,
                 stacklevel=6,
             )
@@ -236,16 +235,28 @@ def result_shapes(spec: Spec, given: Sequence[tuple[tuple[int, ...], Any]]) -> l
 def compare(tree: Any, process_set: int, name: str, variables: Sequence[Any] = (), remedy: str = _alike.OF_JAX) -> None:
     """Ranks compare these parameters, in the first calls for this name and these shapes, or for these variables."""
     found, _ = jax.tree_util.tree_flatten_with_path(tree)
-    pairs = [(jax.tree_util.keystr(path).strip(".") or "parameter", jax.lax.stop_gradient(jnp.asarray(leaf))) for path, leaf in found]
-    pairs = [(label, leaf) for label, leaf in pairs if leaf.dtype.name in CODES]
+    # Trees of modules also hold functions and settings.
+    arrays = [(path, leaf) for path, leaf in found if getattr(getattr(leaf, "dtype", None), "name", "") in CODES]
+    pairs = [(jax.tree_util.keystr(path).strip(".") or "parameter", jax.lax.stop_gradient(leaf)) for path, leaf in arrays]
     n_ranks = len(dict(_phalanx.process_sets())[process_set])
-    if not pairs or n_ranks == 1 or _native() is None:
+    if not pairs or n_ranks == 1:
         return
     which = _alike.digest(tuple(f"{leaf.dtype.name} {leaf.shape}" for _, leaf in pairs))
     words = _alike.words(remedy, [label for label, _ in pairs])
     full = f"parameters.{name}.{which}"
     spec = Spec("compare", process_set, name=full, words=words, key=_alike.key_of(full, variables))
-    bind(spec, [leaf for _, leaf in pairs])
+    if _native() is not None:
+        bind(spec, [leaf for _, leaf in pairs])
+        return
+
+    def run(*given: Any) -> tuple[()]:
+        turn = _phalanx.alike_turn(process_set, spec.key)
+        if turn:
+            _alike.compare_now(full, process_set, words, lambda: given, turn)
+        return ()
+
+    # Ranks with a compiler and ranks without one take part alike.
+    jax.experimental.io_callback(run, (), *[leaf for _, leaf in pairs], ordered=True)
 
 
 def bind(spec: Spec, arrays: Sequence[Any]) -> list[Any]:

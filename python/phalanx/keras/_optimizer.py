@@ -36,7 +36,8 @@ class _Elsewhere:
         # Keras itself complains of another number of variables.
         there_too = [pair for pair, g in zip(zip(names, own, strict=True), grads, strict=False) if g is not None]
         if there_too:
-            self._phalanx_compare(there_too, known)
+            # In the first step of a loop of one's own the optimizer does not know them yet.
+            self._phalanx_compare(there_too, known or own)
         there = [g for g in grads if g is not None]
         reduced = iter(self._phalanx(there) if there else [])
         return [None if g is None else next(reduced) for g in grads]

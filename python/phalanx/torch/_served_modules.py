@@ -11,6 +11,9 @@ from torch.nn.utils import parametrize
 
 from phalanx.torch._served_table import Table
 
+#: What changes a state on its way into and out of a module, which is another one where servers have the weight.
+_STATE_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+
 #: What ``register_forward_hook`` and its kind write to; handles keep these dictionaries, so that a hook can still be removed.
 _HOOKS = (
     "_forward_hooks",
@@ -41,6 +44,11 @@ def check(path: str, module: Any) -> None:
     if module.weight._backward_hooks or getattr(module.weight, "_post_accumulate_grad_hooks", None):
         raise ValueError(
             f"{path}: its weight has hooks, which never run where rows are on servers: see scale_() of the tables, or use sparse=False"
+        )
+    if any(getattr(module, name, None) for name in _STATE_HOOKS):
+        raise ValueError(
+            f"{path}: it has hooks of state_dict() or load_state_dict(), which a served embedding would not call: give them to the "
+            "module around it"
         )
     if module.max_norm is not None:
         raise ValueError(f"{path}: max_norm changes rows when they are looked up, which servers do not do; remove it")
@@ -73,7 +81,7 @@ def let_freeze(model: torch.nn.Module, table_of: Callable[[torch.nn.Module], Tab
 def _requires_grad(
     module: torch.nn.Module, own: Callable[..., Any], tables: list[Table], requires_grad: bool = True
 ) -> torch.nn.Module:
-    own(requires_grad)
     for table in tables:
-        table.is_frozen = not requires_grad
+        table.freeze(not requires_grad)
+    own(requires_grad)
     return module

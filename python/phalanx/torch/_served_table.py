@@ -61,6 +61,15 @@ class Table:
         rows = torch.cat([g.to(self.dtype) for _, g in self.given])
         return ids, torch.zeros((len(ids), self.width), dtype=self.dtype).index_add_(0, inverse, rows)
 
+    def freeze(self, is_frozen: bool) -> None:
+        """Passes give no gradients from now on, or give them again."""
+        if not is_frozen and not self.is_trained:
+            raise ValueError(
+                f"table {self.name!r} was frozen when it went to servers, which have no rule for it: serve it unfrozen, and freeze it "
+                "afterwards"
+            )
+        self.is_frozen = is_frozen
+
     def scale_(self, factor: float) -> None:
         for _, gradient in self.given:
             gradient.mul_(factor)
@@ -134,12 +143,13 @@ class DenseTable(Table):
         self.held: int | None = None
         #: Whether the copy serves all passes of a step.
         self.keeps = True
-        #: How often torch has seen the parameter change, when servers and it had the same values.
+        #: How often torch has seen the parameter change, and its rows, when they were last set or written.
         self.version = parameter._version
+        self.rows: torch.Tensor | None = None
 
     def refresh(self) -> None:
         """Gives the parameter the values that servers have for this step."""
-        if self.parameter._version != self.version:
+        if self.parameter._version != self.version and self._is_changed():
             raise RuntimeError(
                 f"{self.name} was changed by hand, and servers have other values: write it into the model's state_dict() and call "
                 "load_state_dict() on every rank"
@@ -156,14 +166,20 @@ class DenseTable(Table):
         """The newest values, as they are read for saving."""
         self._set(self.gather())
 
+    def _is_changed(self) -> bool:
+        """Whether its values are others, too: a broadcast writes those that it has."""
+        here = self.parameter.detach().to("cpu").reshape(self.height, self.width)
+        return self.rows is not None and not torch.equal(here, self.rows)
+
     def _set(self, rows: torch.Tensor) -> None:
         with torch.no_grad():
             self.parameter.copy_(rows.view(self.parameter.shape))
-        self.version = self.parameter._version
+        self.version, self.rows = self.parameter._version, rows
 
     def write(self) -> None:
         """Servers get the values of the parameter."""
-        self.scatter(self.parameter.detach().to("cpu").reshape(self.height, self.width))
+        self.rows = self.parameter.detach().to("cpu").reshape(self.height, self.width).clone()
+        self.scatter(self.rows)
         self.held = None
         self.version = self.parameter._version
 

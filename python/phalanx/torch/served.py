@@ -142,8 +142,8 @@ class ServedTables:
             late = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             if late:
                 raise ValueError(
-                    f"the optimizer has a parameter of shape {list(late[0].shape)} that came after the others went to servers, so "
-                    "ranks would train it apart: make all parameters before the tables are served"
+                    f"the optimizer has a parameter of shape {list(late[0].shape)} that came after the others went to servers, or was "
+                    "frozen then, so ranks would train it apart: make all parameters before the tables are served, freeze them later"
                 )
 
     def _push(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -233,7 +233,7 @@ class ServedEmbedding(torch.nn.Module):
 
     def requires_grad_(self, requires_grad: bool = True) -> ServedEmbedding:
         """With ``False`` passes from now on give the table no gradients: no row changes, on any rank that calls it."""
-        self._table.is_frozen = not requires_grad
+        self._table.freeze(not requires_grad)
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -352,6 +352,9 @@ def serve_tables(
             table.scatter(weight)
         served._write()
     barrier()
+    for dense in others:
+        # All ranks begin with the values of rank 0, and know when the program changes them.
+        dense.refresh()
     for table, weight, places in found:
         for parent, child, module in places:
             setattr(parent, child, ServedEmbedding(table, module))
