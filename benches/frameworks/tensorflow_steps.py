@@ -152,6 +152,7 @@ def fit(mode: str, name: str, seconds: float) -> None:
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
     tf = quiet_tensorflow()
     keras = tf.keras
+    import phalanx.tensorflow
     import phalanx.tensorflow.keras as hvd
 
     hvd.init()
@@ -161,6 +162,7 @@ def fit(mode: str, name: str, seconds: float) -> None:
         model, *rest = model_of(name, keras)
         optimizer = keras.optimizers.SGD(0.001)
         if mode != "apart":
+            phalanx.tensorflow.broadcast_variables(model.variables, root_rank=0)
             optimizer = hvd.DistributedOptimizer(optimizer)
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model, *rest
