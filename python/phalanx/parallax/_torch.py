@@ -359,11 +359,11 @@ def _strategy(
     try:
         # What servers cannot train is refused here, before anything is changed.
         served._found(model, optimizer)
-    except ValueError as why:
+    except ValueError as refused:
         if config._ps.staleness is not None:
             raise
-        log.info("sparse gradients travel by allgather, not to servers: %s", why)
-        return "MPI", f"servers cannot train a table: {why}"
+        log.info("sparse gradients travel by allgather, not to servers: %s", refused)
+        return "MPI", f"servers cannot train a table: {refused}"
     if config._ps.staleness is not None:
         option, why = "HYBRID", "workers that may be apart need servers"
     elif config.ckpt_config.ckpt_dir is not None:

@@ -352,9 +352,9 @@ def serve_tables(
             table.scatter(weight)
         served._write()
     barrier()
-    for dense in others:
+    for whole in others:
         # All ranks begin with the values of rank 0, and know when the program changes them.
-        dense.refresh()
+        whole.refresh()
     for table, weight, places in found:
         for parent, child, module in places:
             setattr(parent, child, ServedEmbedding(table, module))
