@@ -263,7 +263,7 @@ fn pull(tables: &mut Tables, table: usize, ids: &[u64]) -> Result<Vec<Data>, Col
 fn refuse(job: Job) {
     match job {
         Job::Pull(.., done) | Job::Push(.., done) | Job::Squares(_, done) | Job::Release(.., done) => {
-            done(Err(failed("a call to servers", &PsError::Closed)))
+            done(Err(failed("a call to servers", &PsError::Closed)));
         }
         Job::Abort(_) | Job::Ask(_) => {}
     }
