@@ -410,7 +410,7 @@ mod tests {
     fn auto_sees_that_frequent_rows_travel_once() {
         let two = Cluster { hosts: 2, workers_per_host: 1, samples_per_worker: 1 };
         let measured = MeasuredRates { wire: 2.5e7, memory: 5e9, rows: BTreeMap::new() };
-        for (words, least_gain) in [(60, 0.9), (500, 1.5), (4000, 5.0)] {
+        for (words, least_gain) in [(60, 0.9), (500, 1.5), (4000, 3.5)] {
             for n in [words, words * 9 / 5] {
                 // How many different ones n numbers are, on average.
                 let share = |row: usize| ((row as f64 + 2.0) / (row as f64 + 1.0)).ln() / 2001f64.ln();
