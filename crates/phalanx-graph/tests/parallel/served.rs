@@ -10,7 +10,7 @@ use phalanx_graph::{
     graph::{NodeKind, ServedClip, Unserved, servable, serve},
     kernel::Stream,
     layers::EmbeddingOptions,
-    op::{Func, Reduction, Unary},
+    op::{Func, Increment, Reduction, Unary},
 };
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -360,6 +360,37 @@ fn each_group_of_gradients_has_its_own_norm_wherever_they_are() {
                     let got = servers.values(name, 0).unwrap_or_else(copy);
                     assert!(close(&got, wanted), "{limits:?} {served:?} {replicas}, {name}");
                 }
+            }
+        }
+    }
+}
+
+/// A counter that network and update both write keeps the replicas from sharing one update: each needs the norm in its own memory.
+#[test]
+fn replicas_that_update_by_themselves_all_have_the_norm() {
+    let (mut program, loss) = network();
+    let site = program.var(loss).site.clone();
+    let seen = program.scalar_state("seen", DType::I64, 0.0, site.clone()).unwrap();
+    program.append_to(Increment { by: 1 }, &[seen], &[seen], Role::Forward, site.clone()).unwrap();
+    let optimizer = Optimizer { clip: Some(Clip::GlobalNorm(0.05)), ..Optimizer::new(Rule::Sgd, 0.1) };
+    optimizer.minimize(&mut program, loss).unwrap();
+    program.append_to(Increment { by: 1 }, &[seen], &[seen], Role::Optimize, site).unwrap();
+    let wanted = alone(&program);
+    let names = ["table", "out"].map(str::to_string).to_vec();
+    for replicas in [2, 3] {
+        let servers = Arc::new(LocalServed::new(&serve(&program, &names).unwrap().1, 9));
+        let build = BuildStrategy { served: names.clone(), ..BuildStrategy::default() };
+        let setup = Setup { build, served: Some(servers.clone()), ..on(replicas) };
+        let mut exe = ParallelExecutor::new(&program, Some("loss"), setup).unwrap();
+        let mut store = Store::new(9);
+        for at in 0..20 {
+            step(&mut exe, &mut store, &batch(14, at));
+        }
+        for (name, wanted) in EVERY.iter().zip(&wanted.1) {
+            for replica in 0..replicas {
+                let copy = || store.get_copy(name, replica).unwrap().to_f64();
+                let got = servers.values(name, 0).unwrap_or_else(copy);
+                assert!(close(&got, wanted), "{replicas} replicas, {name} of {replica}");
             }
         }
     }
