@@ -131,12 +131,18 @@ def test_a_function_makes_a_step_with_the_optimizer_that_was_given() -> None:
                 assert torch.allclose(state[name], value, atol=1e-6), name
 
 
+def hybrid() -> parallax.Config:
+    config = parallax.Config()
+    config.run_option = "HYBRID"
+    return config
+
+
 def placed() -> list[Any]:
     told = []
     for rows, rest in ((False, True), (True, False), (True, True)):
         net = Net(rows, rest)
         optimizer = optimizer_of(net, "sgd")
-        session, n, worker, _ = parallax.parallel_run((net, optimizer))
+        session, n, worker, _ = parallax.parallel_run((net, optimizer), parallax_config=hybrid())
         before = session.counters()["allreduce_operations"]
         for step in range(2):
             session.run(["train_op"], feed_dict={"ids": [batch(step)[worker::n]]})
@@ -162,7 +168,7 @@ def test_without_sparse_gradients_nothing_is_served_and_with_them_alone_nothing_
 
 def uneven(kind: str) -> tuple[int, dict[str, torch.Tensor], float]:
     net = Net()
-    session, _, worker, _ = parallax.parallel_run((net, optimizer_of(net, kind)))
+    session, _, worker, _ = parallax.parallel_run((net, optimizer_of(net, kind)), parallax_config=hybrid())
     for step in range(4 if worker == 0 else 2):
         session.run("train_op", feed_dict={"ids": [batch(step)]})
     last = hvd.join()
