@@ -125,7 +125,7 @@ def mistakes() -> list[tuple[str, str]]:
         ),
         ("have no numbers", says(lambda: parallax.shard.shard({"a": 1}))),
     ]
-    session, *_ = run((net, optimizer_of(net, "sgd")))
+    session, *_ = run((net, optimizer_of(net, "sgd")), parallax_config=config)
     ids = batch(0)
     told += [
         (
