@@ -135,7 +135,10 @@ fn options_name_the_shape_and_the_engine_reduces_along_it() {
             .into_iter()
             .map(|handle| handle.wait().unwrap().tensor().unwrap().as_slice::<f64>().unwrap()[49_999])
             .collect();
-        assert!(meter.read()[1].bytes >= 3 * 2 * 2 * 50_000 * 8 / 3 / 2, "{:?}", meter.read());
+        // Half of each tensor goes twice between three hosts, but for the third that a rank keeps: 4 thirds of 25,000 elements.
+        // Three do not divide them, so a rank may send an element less each way; batched, the tensors divide evenly.
+        let even: u64 = 3 * 4 * 25_000 * 8 / 3;
+        assert!(meter.read()[1].bytes >= even - 3 * 2 * 8, "{:?}", meter.read());
         engine.shutdown().unwrap();
         sums
     });
