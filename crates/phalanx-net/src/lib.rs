@@ -15,6 +15,7 @@ pub mod frame;
 pub mod hostlist;
 pub mod hub;
 mod inbox;
+pub mod large_pages;
 mod link;
 pub mod log;
 pub mod lost;

@@ -20,6 +20,7 @@ pub const FILES: &[(&str, &str)] = &[
         "calls the MPI library of the launcher, which is loaded at run time",
     ),
     ("crates/phalanx-net/src/forks.rs", "what runs in a forked child"),
+    ("crates/phalanx-net/src/large_pages.rs", "advice to the kernel about memory that is borrowed"),
     ("crates/phalanx-net/tests/forked.rs", "forks while a world lives"),
     ("crates/phalanx-net/tests/inputs/mod.rs", "counts what decoders allocate"),
     ("crates/phalanx-collective/src/bytes.rs", "elements as bytes and back"),

@@ -165,12 +165,13 @@ impl Request {
     }
 
     /// Leaves the inputs alone and writes the results to these tensors.
-    pub fn into(mut self, outputs: Vec<EngineTensor>) -> Result<Request, EngineError> {
+    pub fn into(mut self, mut outputs: Vec<EngineTensor>) -> Result<Request, EngineError> {
         let (have, want) = (outputs.len(), self.places.len());
         let fits = outputs.iter().zip(&self.places).all(|(o, p)| o.form() == p.input().form());
         if have != want || !fits {
             return Err(self.invalid(Invalid::Outputs { have, want }));
         }
+        outputs.iter_mut().for_each(EngineTensor::prefer_large_pages);
         let pairs = self.places.drain(..).zip(outputs);
         self.places =
             pairs.map(|(place, output)| InOut::Apart { input: place.into_output(), output }).collect();

@@ -6,7 +6,7 @@
 use super::spec::Form;
 use crate::{buffer::ArenaVec, bytes};
 use phalanx_core::{DType, Element};
-use phalanx_net::arena::Arena;
+use phalanx_net::{arena::Arena, large_pages};
 use std::{any::Any, fmt, sync::Arc};
 
 /// Elements of a type and shape known at run time.
@@ -62,7 +62,14 @@ impl EngineTensor {
         let n_bytes = form.n_bytes() as usize;
         let mut zeros = Zeros(vec![0; n_bytes.div_ceil(size_of::<u128>())]);
         let address = zeros.0.as_mut_ptr().cast();
-        EngineTensor { address, n_bytes, form, keeper: Box::new(zeros) }
+        let mut tensor = EngineTensor { address, n_bytes, form, keeper: Box::new(zeros) };
+        tensor.prefer_large_pages();
+        tensor
+    }
+
+    /// Says that all bytes are about to be written.
+    pub(super) fn prefer_large_pages(&mut self) {
+        large_pages::prefer(self.bytes_mut());
     }
 
     /// Zeros that the ranks of this host reduce where they are. Ordinary memory where there is no arena, or no room in it.
