@@ -245,15 +245,14 @@ impl Tables {
         if step > next {
             return Err(PsError::Skipped { table: spec.name.clone(), step, next });
         }
-        let values = RowValues::of(grads);
         let rows = match spec.raw {
-            false => Rows::of_worker(ids, &values, spec),
+            false => Rows::of_worker(ids, grads, spec),
             // Servers add them up, and count who touched them.
             true if ids.len() as u64 <= spec.height => {
                 let ids = ids.iter().map(|&id| id as u32).collect();
-                Rows { ids, values, touches: Vec::new() }
+                Rows { ids, values: RowValues::of(grads), touches: Vec::new() }
             }
-            true => Rows { touches: Vec::new(), ..Rows::of_worker(ids, &values, spec) },
+            true => Rows { touches: Vec::new(), ..Rows::of_worker(ids, grads, spec) },
         };
         self.next_push[table] += 1;
         self.line.send(RowLetter {

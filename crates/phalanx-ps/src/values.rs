@@ -3,6 +3,8 @@
 use crate::spec::{RowReduction, TableSpec};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use phalanx_core::{DType, kernel::Float};
+use phalanx_net::large_pages;
+use std::borrow::Cow;
 
 /// Elements of rows as they are stored or travel.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +15,9 @@ pub struct RowValues {
 
 impl RowValues {
     pub fn zeros(len: usize) -> RowValues {
-        RowValues { store: vec![0; len.div_ceil(8)], len }
+        let mut store = vec![0u64; len.div_ceil(8)];
+        large_pages::prefer(bytemuck::cast_slice_mut(&mut store));
+        RowValues { store, len }
     }
 
     pub fn of(bytes: &[u8]) -> RowValues {
@@ -94,10 +98,10 @@ pub struct Rows {
 
 impl Rows {
     /// The rows of one worker, each once.
-    pub fn of_worker(ids: &[u64], values: &RowValues, spec: &TableSpec) -> Rows {
+    pub fn of_worker(ids: &[u64], values: &[u8], spec: &TableSpec) -> Rows {
         let (ids, values) = match spec.dtype {
-            DType::F64 => gathered(ids, values.as_slice::<f64>(), spec.width),
-            _ => gathered(ids, values.as_slice::<f32>(), spec.width),
+            DType::F64 => gathered(ids, &elements::<f64>(values), spec.width),
+            _ => gathered(ids, &elements::<f32>(values), spec.width),
         };
         let touches = if spec.reduction == RowReduction::ByTouch { vec![1; ids.len()] } else { Vec::new() };
         Rows { ids, touches, values }
@@ -106,7 +110,7 @@ impl Rows {
     /// The same of rows that travelled as they came, with the bits that the worker would have made.
     pub fn of_raw(self, spec: &TableSpec) -> Rows {
         let ids: Vec<u64> = self.ids.iter().map(|&id| id.into()).collect();
-        Rows::of_worker(&ids, &self.values, spec)
+        Rows::of_worker(&ids, self.values.bytes(), spec)
     }
 
     /// The sum of several contributions, row by row, in their order.
@@ -118,6 +122,14 @@ impl Rows {
             (_, DType::F64) => merged::<f64>(&some, width),
             _ => merged::<f32>(&some, width),
         }
+    }
+}
+
+/// Bytes as elements: copied only if they are not aligned.
+fn elements<T: Float>(bytes: &[u8]) -> Cow<'_, [T]> {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(elements) => Cow::Borrowed(elements),
+        Err(_) => Cow::Owned(RowValues::of(bytes).as_slice().to_vec()),
     }
 }
 
@@ -200,6 +212,19 @@ mod tests {
         let (ids, values) = gathered(&[7, 2, 7, 2], &[1.0f32, 1.5, 10.0, 20.0, 3.0, 0.5, -1.0, 5.0], 2);
         assert_eq!((ids, values.as_slice::<f32>()), (vec![2, 7], &[9.0, 25.0, 4.0, 2.0][..]));
         assert_eq!(values.len(), 16);
+    }
+
+    #[test]
+    fn rows_may_lie_at_any_address() {
+        let spec = TableSpec { width: 2, ..crate::testing::spec("t") };
+        let values: &[u8] = bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0]);
+        let wanted = Rows::of_worker(&[5, 3], values, &spec);
+        for shift in 0..4 {
+            let mut bytes = vec![0; shift];
+            bytes.extend_from_slice(values);
+            let rows = Rows::of_worker(&[5, 3], &bytes[shift..], &spec);
+            assert_eq!((rows.ids, rows.values.bytes()), (vec![3, 5], wanted.values.bytes()));
+        }
     }
 
     #[test]

@@ -52,6 +52,16 @@ impl LentTensor {
         Ok(())
     }
 
+    /// Its bytes, to be written. The caller of Python lets nobody else use the tensor meanwhile.
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], &'static str> {
+        if self.0.dtype() == DType::Bool {
+            return Err("a byte that is written may be neither true nor false");
+        }
+        // SAFETY: the keeper holds these bytes, which may be written; `&mut self` makes it the only view of Rust's. Every pattern is a value
+        // of the element types but bool.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.address(), self.0.bytes().len()) })
+    }
+
     /// Copies tensors into this one, each to its place.
     pub fn copy_in(&mut self, placed: &[Placed]) -> Result<(), &'static str> {
         self.check_places(placed)?;

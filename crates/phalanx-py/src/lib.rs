@@ -12,6 +12,7 @@ mod command;
 mod ddl;
 mod digest;
 mod dlpack;
+mod driver;
 mod error;
 mod events;
 mod gate;

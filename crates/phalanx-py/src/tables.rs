@@ -1,6 +1,7 @@
 //! Tables on servers, for `phalanx.torch.ServedEmbedding`.
 
 use crate::{
+    driver::Driver,
     error::{self, Detail},
     gate,
     graph::of_parallax,
@@ -20,7 +21,7 @@ use phalanx_train::parallax::{cluster_of, measure_rows};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// The tables of this world; every rank opens the same ones.
@@ -29,6 +30,8 @@ use std::{
 pub struct ServedTables {
     /// A lock because threads may call at the same time, and each call waits for its answer. `None` once they are closed.
     tables: Arc<Mutex<Option<Tables>>>,
+    /// The thread that makes calls which wait: one for all of them, because a new one for each takes as long as a small call.
+    driver: Driver<()>,
     /// The process that opened them.
     owner: u32,
 }
@@ -86,7 +89,8 @@ impl ServedTables {
             Tables::open_as(&world, specs, terms)
         })?;
         let opened = opened.map_err(|why| of_tables(py, why))?;
-        Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))), owner: std::process::id() })
+        let driver = Driver::new("tables", ())?;
+        Ok(ServedTables { tables: Arc::new(Mutex::new(Some(opened))), driver, owner: std::process::id() })
     }
 
     /// Fills `out` with the rows of these numbers, as of a step.
@@ -140,7 +144,7 @@ impl ServedTables {
 
     /// How many steps the rule of a table has counted.
     fn age(&self, py: Python<'_>, table: usize) -> PyResult<u64> {
-        self.call(py, move |tables| Ok(tables.age(table)))
+        self.look(py, move |tables| Ok(tables.age(table)))
     }
 
     /// The rule has counted this many; every rank says so, between the same steps.
@@ -160,12 +164,12 @@ impl ServedTables {
 
     /// The step that the next push of a table is of.
     fn step(&self, py: Python<'_>, table: usize) -> PyResult<u64> {
-        self.call(py, move |tables| Ok(tables.step(table)))
+        self.look(py, move |tables| Ok(tables.step(table)))
     }
 
     /// Where the tables are, as text.
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        self.call(py, |tables| Ok(tables.placement().explain(tables.specs())))
+        self.look(py, |tables| Ok(tables.placement().explain(tables.specs())))
     }
 
     /// Rows that workers of this host wanted and that were fetched, that they gave and that were sent; bytes out and in.
@@ -178,7 +182,7 @@ impl ServedTables {
         self.check_owner(py)?;
         let held = self.tables.clone();
         let take = move || held.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let closed = gate::enter(py, "tables", move || take().map_or(Ok(()), Tables::close))?;
+        let closed = self.driver.call(py, move |()| take().map_or(Ok(()), Tables::close))?;
         closed.map_err(|why| of_tables(py, why))
     }
 }
@@ -209,11 +213,21 @@ impl ServedTables {
     ) -> PyResult<T> {
         self.check_owner(py)?;
         let held = self.tables.clone();
-        let run = move || match held.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            Some(tables) => call(tables),
-            None => Err(PsError::Closed),
-        };
-        gate::enter(py, "tables", run)?.map_err(|why| of_tables(py, why))
+        let run = move |_: &mut ()| with(held.lock().unwrap_or_else(PoisonError::into_inner), call);
+        self.driver.call(py, run)?.map_err(|why| of_tables(py, why))
+    }
+
+    /// The same for what waits for nobody: at once, unless another call is under way.
+    fn look<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&mut Tables) -> Result<T, PsError> + Send + 'static,
+    ) -> PyResult<T> {
+        self.check_owner(py)?;
+        match self.tables.try_lock() {
+            Ok(tables) => with(tables, look).map_err(|why| of_tables(py, why)),
+            Err(_) => self.call(py, look),
+        }
     }
 
     fn fetch(
@@ -222,13 +236,18 @@ impl ServedTables {
         mut out: LentTensor,
         call: impl FnOnce(&mut Tables, &mut [u8]) -> Result<(), PsError> + Send + 'static,
     ) -> PyResult<()> {
-        let n = out.0.bytes().len();
         self.call(py, move |tables| {
-            let mut rows = vec![0; n];
-            call(tables, &mut rows)?;
-            out.write(0, &rows).map_err(|why| PsError::Refused(why.to_string()))
+            call(tables, out.bytes_mut().map_err(|why| PsError::Refused(why.to_string()))?)
         })
     }
+}
+
+/// Tables that are closed answer nothing.
+fn with<T>(
+    mut tables: MutexGuard<'_, Option<Tables>>,
+    call: impl FnOnce(&mut Tables) -> Result<T, PsError>,
+) -> Result<T, PsError> {
+    tables.as_mut().map_or(Err(PsError::Closed), call)
 }
 
 /// Numbers of rows, from a tensor of 64-bit integers.
@@ -365,7 +384,7 @@ impl PartitionSearch {
 }
 
 impl PartitionSearch {
-    fn lock(&self) -> std::sync::MutexGuard<'_, SearchRun> {
+    fn lock(&self) -> MutexGuard<'_, SearchRun> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

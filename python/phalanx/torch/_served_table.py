@@ -96,9 +96,12 @@ class Table:
         """Sends what all passes of this step gave; no rows if they gave none."""
         if not self.is_trained:
             return
-        ids = torch.cat([i for i, _ in self.given]) if self.given else torch.empty(0, dtype=torch.int64)
-        empty = torch.empty((0, self.width), dtype=self.dtype)
-        gradients = torch.cat([g.to(self.dtype) for _, g in self.given]).contiguous() if self.given else empty
+        ids, gradients = torch.empty(0, dtype=torch.int64), torch.empty((0, self.width), dtype=self.dtype)
+        if len(self.given) == 1:
+            ((ids, gradients),) = self.given
+        elif self.given:
+            ids, gradients = (torch.cat(all_of) for all_of in zip(*self.given, strict=True))
+        gradients = gradients.to(self.dtype).contiguous()
         self.given.clear()
         step = self.core.step(self.number)
         rate = float(group["lr"])

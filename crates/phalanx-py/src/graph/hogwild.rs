@@ -2,16 +2,14 @@
 //! waits for the run, which calls Python and copies the batch. So at most one batch has been read and not taken.
 
 use super::{
-    collective,
-    driver::Driver,
-    error,
+    collective, error,
     program::GraphProgram,
     sequential::Wants,
     store::{GraphStore, lock},
     strategy::{self, Build, Execution},
     tensor::take,
 };
-use crate::{gate, lent::LentTensor};
+use crate::{driver::Driver, gate, lent::LentTensor};
 use phalanx_graph::{
     Hogwild, RunError, Setup, Tensor, exec::NamedFeeds, exec::ReaderError, graph::Effective,
 };

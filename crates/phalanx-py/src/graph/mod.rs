@@ -11,7 +11,6 @@
 
 pub mod collective;
 mod control;
-pub mod driver;
 mod error;
 mod form;
 mod function;

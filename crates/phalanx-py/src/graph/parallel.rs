@@ -1,9 +1,7 @@
 //! The executor for several replicas.
 
 use super::{
-    collective,
-    driver::Driver,
-    error,
+    collective, error,
     program::GraphProgram,
     sequential::Wants,
     served::{GraphTables, trained},
@@ -11,7 +9,7 @@ use super::{
     strategy::{self, Build, Execution},
     tensor::{Given, give, take},
 };
-use crate::{gate, lent::LentTensor};
+use crate::{driver::Driver, gate, lent::LentTensor};
 use phalanx_graph::{
     BuildError, Feed, Fetch, Fetched, Merge, ParallelExecutor, RunError, Setup, Tensor,
     exec::Refusal,

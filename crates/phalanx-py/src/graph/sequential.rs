@@ -1,13 +1,12 @@
 //! The executor for one replica, one operation after the other.
 
 use super::{
-    driver::Driver,
     error,
     program::GraphProgram,
     store::{GraphStore, Shared, lock},
     tensor::{Given, give, take},
 };
-use crate::lent::LentTensor;
+use crate::{driver::Driver, lent::LentTensor};
 use phalanx_graph::{Executor, Options, Program, RunError, Sig, Tensor, ir::Site};
 use pyo3::prelude::*;
 use std::sync::Arc;

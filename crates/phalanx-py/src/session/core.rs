@@ -6,8 +6,9 @@ use super::{
 };
 use crate::{
     array::Array,
+    driver::Driver,
     gate,
-    graph::{GraphProgram, GraphStore, driver::Driver, store_lock},
+    graph::{GraphProgram, GraphStore, store_lock},
     state::{self, Running},
 };
 use phalanx_checkpoint::{About, Keep, mark_done};

@@ -1,4 +1,4 @@
-//! A thread that owns an executor and runs its requests one after the other (PYGRAPH-3).
+//! A thread that owns an executor, a session or tables and runs its requests one after the other (PYGRAPH-3).
 
 use crate::{error, gate};
 use pyo3::prelude::*;
@@ -48,7 +48,7 @@ impl<T: Send + 'static> Driver<T> {
         call: impl FnOnce(&mut T) -> R + Send + 'static,
     ) -> PyResult<PendingResult<R>> {
         if self.process != std::process::id() {
-            let text = "the executor belongs to the process that made it, not to its forked child";
+            let text = "it belongs to the process that made it, not to its forked child";
             return Err(error::raise(py, "ForkedError", text, &[]));
         }
         let (done, result) = sync_channel(1);
@@ -58,8 +58,8 @@ impl<T: Send + 'static> Driver<T> {
         });
         self.jobs.try_send(job).map_err(|why| {
             let text = match why {
-                TrySendError::Full(_) => "too many threads wait for this executor",
-                TrySendError::Disconnected(_) => "the thread of this executor is gone",
+                TrySendError::Full(_) => "too many threads wait for its answers",
+                TrySendError::Disconnected(_) => "the thread that makes its calls is gone",
             };
             error::raise(py, "PhalanxError", text, &[])
         })?;
