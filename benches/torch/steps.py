@@ -4,7 +4,8 @@ steps.py MODE MODEL            under `race.py`, which says when to compute: afte
                                computes for as many seconds as each line from there says
 steps.py MODE MODEL SECONDS    by itself: one turn
 
-A turn ends with a line from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds of a step, peak memory,
+A turn ends with a line from rank 0: mode, model, ranks, bytes of gradients, median and least milliseconds of a step, peak memory
+of the rank with the most and of the one with the least,
 milliseconds of other threads than the main one in a step, context switches in a step.
 """
 
@@ -291,7 +292,8 @@ def main() -> None:
 
     for _ in range(WARMUP):
         step()
-    peak = int(peers.slowest([float(most_memory(step))])[0])
+    own_peak = float(most_memory(step))
+    most_peak, least_peak = (int(abs(peak)) for peak in peers.slowest([own_peak, -own_peak]))
 
     def turn(seconds: float) -> str:
         before = aside()
@@ -301,7 +303,7 @@ def main() -> None:
         others, switches = peers.slowest([computed * 1e3 / n, switched / n])
         times = sorted(peers.slowest(times))
         middle, least = times[len(times) // 2] * 1e3, times[0] * 1e3
-        return f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.3f}\t{least:.3f}\t{peak}\t{others:.2f}\t{switches:.1f}"
+        return f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.3f}\t{least:.3f}\t{most_peak}\t{least_peak}\t{others:.2f}\t{switches:.1f}"
 
     turns(mode, peers.rank, turn)
     peers.close()

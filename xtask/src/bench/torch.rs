@@ -147,13 +147,14 @@ fn phalanx(shell: &Shell, environment: &Environment, script: &Path) -> Result<St
 fn keep_steps(text: &str, figures: &mut Figures) -> Result<(), String> {
     let lines = text.lines().map(|line| line.split('\t').collect::<Vec<_>>());
     let mut n_turns = 0;
-    for fields in lines.filter(|fields| fields.len() == 9) {
-        let [mode, model, _, bytes, middle, _, peak, others, switches] = fields[..] else {
-            unreachable!("nine were asked for")
+    for fields in lines.filter(|fields| fields.len() == 10) {
+        let [mode, model, _, bytes, middle, _, peak, least_peak, others, switches] = fields[..] else {
+            unreachable!("ten were asked for")
         };
         n_turns += 1;
         figures.keep(mode, model, middle)?;
         figures.keep(&format!("{mode} memory"), model, peak)?;
+        figures.keep(&format!("{mode} least memory"), model, least_peak)?;
         figures.keep(&format!("{mode} others"), model, others)?;
         figures.keep(&format!("{mode} switches"), model, switches)?;
         figures.keep("bytes", model, bytes)?;

@@ -335,24 +335,33 @@ fn one_host(shell: &Shell, options: &Options, environment: &Environment) -> Resu
     ];
     let figures =
         torch::raced(shell, environment, "lm-sparse", &modes.map(|(mode, _)| mode), 1.0, options.rounds)?;
-    let columns =
-        ["way", "ms", "against both ranks", "MB of memory of the fuller rank", "less than both ranks"];
+    let columns = [
+        "way",
+        "ms",
+        "against both ranks",
+        "MB of memory of the rank with the most",
+        "with the least",
+        "both ranks less",
+    ];
     let title = "One host, 2 ranks: the language model of `bench torch` with sparse gradients, a table of 200,000 rows; the host's server is in its first rank";
     let mut table = Table::new(title.into(), 1, &columns);
-    let [time, memory] = ["", " memory"].map(|what| move |mode: &str| (format!("{mode}{what}"), "lm-sparse"));
+    let [time, memory, least] =
+        ["", " memory", " least memory"].map(|what| move |mode: &str| (format!("{mode}{what}"), "lm-sparse"));
     let of = |(what, model): (String, &str)| figures.get(&what, model);
     for (mode, title) in modes {
-        let (ms, bytes) = (of(time(mode)), of(memory(mode)));
+        let (ms, most, fewest) = (of(time(mode)), of(memory(mode)), of(least(mode)));
         let is_served = mode == "phalanx-served";
         let goal = is_served.then_some(1.0);
-        let less =
-            of(memory("phalanx")).zip(bytes).filter(|_| is_served).map(|(both, own)| (both - own) / 1e6);
+        let sum = |mode: &str| Some(of(memory(mode))? + of(least(mode))?);
+        let less = sum("phalanx").zip(sum(mode)).filter(|_| is_served).map(|(both, own)| both - own);
+        let is_alone = mode == "single";
         table.push(vec![
             title.into(),
             ms.map_or("-".into(), |ms| format!("{ms:.1}")),
-            if mode == "single" { "-".into() } else { ratio(ms, of(time("phalanx")), goal) },
-            bytes.map_or("-".into(), mb),
-            less.map_or("-".into(), |less| format!("{less:.1}")),
+            if is_alone { "-".into() } else { ratio(ms, of(time("phalanx")), goal) },
+            most.map_or("-".into(), mb),
+            fewest.filter(|_| !is_alone).map_or("-".into(), mb),
+            less.map_or("-".into(), mb),
         ]);
     }
     Ok(table)
