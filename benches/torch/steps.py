@@ -303,7 +303,8 @@ def main() -> None:
         others, switches = peers.slowest([computed * 1e3 / n, switched / n])
         times = sorted(peers.slowest(times))
         middle, least = times[len(times) // 2] * 1e3, times[0] * 1e3
-        return f"{mode}\t{model}\t{peers.size}\t{n_bytes}\t{middle:.3f}\t{least:.3f}\t{most_peak}\t{least_peak}\t{others:.2f}\t{switches:.1f}"
+        figures = [peers.size, n_bytes, f"{middle:.3f}", f"{least:.3f}", most_peak, least_peak, f"{others:.2f}", f"{switches:.1f}"]
+        return "\t".join(map(str, [mode, model, *figures]))
 
     turns(mode, peers.rank, turn)
     peers.close()

@@ -249,7 +249,7 @@ mod tests {
         for (mode, ms) in
             [("ddp", "200.0"), ("ddp", "100.0"), ("ddp", "180.0"), ("phalanx", "90.0"), ("single", "81")]
         {
-            keep_steps(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\t2.5\t7\n"), &mut figures)
+            keep_steps(&format!("a note\n{mode}\tmlp\t2\t100\t{ms}\t1.0\t300\t200\t2.5\t7\n"), &mut figures)
                 .unwrap();
         }
         let text = steps_table(&figures).text();
