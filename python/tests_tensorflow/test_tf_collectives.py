@@ -82,6 +82,33 @@ def test_every_collective_of_four() -> None:
     run_ranks(4, every, True, True)
 
 
+def results_that_are_held() -> None:
+    """Memory of large results is kept for the next; a result that somebody still has is never given away."""
+    rank, size = hvd.rank(), hvd.size()
+    n = 3 << 18
+
+    @tf.function
+    def run(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum), hvd.allgather(x, name="rows")
+
+    held = []
+    for turn in range(12):
+        summed, rows = run(tf.fill([n + turn // 6], float(turn + rank)))
+        if turn % 3 != 1:
+            held.append((turn, summed, rows))
+        if turn % 4 == 3:
+            del held[0]
+    assert len(held) == 5
+    for turn, summed, rows in held:
+        assert (summed.numpy() == turn * size + size * (size - 1) / 2).all(), turn
+        wanted = np.repeat(np.arange(size, dtype=np.float32) + turn, n + turn // 6)
+        assert (rows.numpy() == wanted).all(), turn
+
+
+def test_results_that_are_held() -> None:
+    run_ranks(2, results_that_are_held)
+
+
 def gradients(in_function: bool) -> None:
     rank, size = hvd.rank(), hvd.size()
     wrap: Any = tf.function if in_function else (lambda f: f)

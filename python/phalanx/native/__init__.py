@@ -1,6 +1,6 @@
 """Native operations for frameworks that other frameworks' headers define: compiled once, on first use, into the user's cache.
 
-Each library is one C++ file of this folder. It gets the address of the engine's table from :mod:`phalanx._phalanx`, so
+Each library is one C++ file of this folder, with its headers. It gets the address of the engine's table from :mod:`phalanx._phalanx`, so
 that there is one world in the process.
 """
 
@@ -40,7 +40,7 @@ def library(source: str, what: str, version: str, flags: Sequence[str], build: s
 
     One process compiles; the others wait for it. ``build`` tells builds of one version apart.
     """
-    texts = [(_HERE / source).read_bytes(), (_HERE / "phalanx_native.h").read_bytes()]
+    texts = [(_HERE / source).read_bytes(), *(header.read_bytes() for header in sorted(_HERE.glob("*.h")))]
     parts = [version.encode(), platform.machine().encode(), build.encode(), " ".join(flags).encode(), *texts]
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     folder = cache_dir()

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kept_memory.h"
 #include "phalanx_native.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -81,6 +82,21 @@ absl::Status StatusOf(const phalanx_result* result) {
   }
 }
 
+// Memory for a result: kept memory for a large one.
+absl::Status MakeOutput(OpKernelContext* ctx, int i, const TensorShape& shape, Tensor** output) {
+  const DataType type = ctx->expected_output_dtype(i);
+  if (shape.num_elements() * tensorflow::DataTypeSize(type) < phalanx::KeptMemory::kLeastBytes) {
+    return ctx->allocate_output(i, shape, output);
+  }
+  Tensor made(phalanx::KeptMemory::Get(), type, shape);
+  if (!made.IsInitialized()) {
+    return absl::ResourceExhaustedError("there is no memory for a result of " + shape.DebugString());
+  }
+  ctx->set_output(i, made);
+  *output = ctx->mutable_output(i);
+  return absl::OkStatus();
+}
+
 // One operation between its submission and the engine's answer.
 struct Pending {
   OpKernelContext* ctx;
@@ -101,7 +117,7 @@ struct Pending {
       TensorShape shape;
       for (uint32_t d = 0; d < made.n_dims; ++d) shape.AddDim(made.shape[d]);
       Tensor* output = nullptr;
-      absl::Status status = ctx->allocate_output(i, shape, &output);
+      absl::Status status = MakeOutput(ctx, i, shape, &output);
       if (!status.ok()) return status;
       if (output->TotalBytes() > 0) {
         std::memcpy(const_cast<char*>(output->tensor_data().data()), made.address, output->TotalBytes());
@@ -190,9 +206,9 @@ class Collective : public AsyncOpKernel {
       pending->inputs.clear();  // A second reference would forbid to forward a buffer.
       for (int i = 0; i < n; ++i) {
         Tensor* output = nullptr;
-        int from = -1;
-        OP_REQUIRES_OK_ASYNC(ctx, ctx->forward_input_or_allocate_output({i}, i, ctx->input(i).shape(), &output, &from), done);
-        forwarded[i] = from >= 0;
+        const TensorShape shape = ctx->input(i).shape();
+        forwarded[i] = ctx->forward_input_to_output_with_shape(i, i, shape, &output);
+        if (!forwarded[i]) OP_REQUIRES_OK_ASYNC(ctx, MakeOutput(ctx, i, shape, &output), done);
         any_forwarded |= forwarded[i];
         pending->outputs.push_back(*output);
       }
