@@ -41,6 +41,37 @@ def whole(op: str, name: str, value: Any) -> int:
     return int(value)
 
 
+def number(
+    op: str,
+    name: str,
+    value: Any,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> float:
+    """A finite number within limits.
+
+    >>> number("elu", "alpha", 1)
+    1.0
+    >>> number("batch_norm", "momentum", 2.0, least=0.0, most=1.0)
+    Traceback (most recent call last):
+    phalanx.graph.errors.ProgramError: batch_norm: momentum=2.0 must be at least 0 and at most 1
+    >>> number("elu", "alpha", "1")
+    Traceback (most recent call last):
+    phalanx.graph.errors.ProgramError: elu: alpha='1' must be a finite number
+    """
+    known = f"`{value.name}`, which is known only in a run; it" if hasattr(value, "program") else f"{value!r}"
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise ProgramError(f"{op}: {name}={known} must be a finite number", op=op, got=repr(value))
+    if not (least <= value <= most and above < value < below):
+        limits = {"at least": least, "more than": above, "at most": most, "less than": below}
+        text = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
+        raise ProgramError(f"{op}: {name}={known} must be {text}", op=op, got=repr(value))
+    return float(value)
+
+
 def wholes(op: str, name: str, values: Any) -> list[int]:
     """Several of them.
 

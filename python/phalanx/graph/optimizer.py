@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 from phalanx.graph import unique_name
 from phalanx.graph._adding import program_of
 from phalanx.graph._attributes import once
+from phalanx.graph._refused import number
 from phalanx.graph._site import caller
 from phalanx.graph.backward import append_backward, chosen, paired
 from phalanx.graph.clip import GradientClip
@@ -68,6 +69,15 @@ class Form:
     rate_name: str
 
 
+def _number(optimizer: str, name: str, value: Any) -> float:
+    """What a rule is made with: flags, shares below 1, a power, and amounts."""
+    if isinstance(value, bool):
+        return float(value)
+    if name in ("beta1", "beta2", "rho", "decay"):
+        return number(optimizer, name, value, least=0.0, below=1.0)
+    return number(optimizer, name, value, least=-math.inf if name == "lr_power" else 0.0)
+
+
 class Optimizer:
     """The base class. Every optimizer also takes these keyword arguments:
 
@@ -97,7 +107,7 @@ class Optimizer:
         self._rate = {"Constant": 0.0} if isinstance(learning_rate, Variable) else schedule(learning_rate)
         self._scheduled = learning_rate if isinstance(learning_rate, LearningRate) else None
         self._parameters = None if parameter_list is None else list(parameter_list)
-        self._numbers = {key: float(value) for key, value in numbers.items()}
+        self._numbers = {key: _number(type(self).__name__, key, value) for key, value in numbers.items()}
         self._decay, self._sign_decay = (
             float(regularization.regularization_coeff) if isinstance(regularization, kind) else None
             for kind in (L2Decay, L1Decay)

@@ -19,18 +19,23 @@ pub enum Schedule {
         every: f64,
         stairs: bool,
     },
-    /// `rate / (1 + decay * step / every)`
+    /// `rate / (1 + decay * step / every)`; in stairs, only whole quotients.
     InverseTime {
         rate: f64,
         decay: f64,
         every: f64,
+        #[serde(default)]
+        stairs: bool,
     },
-    /// From `rate` to `end` over this many steps.
+    /// From `rate` to `end` over this many steps. In cycles, it rises again after them: to where it would be on the way down over all steps
+    /// of the cycles begun.
     Polynomial {
         rate: f64,
         end: f64,
         steps: f64,
         power: f64,
+        #[serde(default)]
+        cycles: bool,
     },
     /// `values[i]` until step `until[i]`; the last value after all of them.
     Piecewise {
@@ -78,9 +83,13 @@ impl Schedule {
                 let power = if *stairs { (s / every).floor() } else { s / every };
                 rate * libm::pow(*decay, power)
             }
-            Schedule::InverseTime { rate, decay, every } => rate / (1.0 + decay * s / every),
-            Schedule::Polynomial { rate, end, steps, power } => {
-                (rate - end) * libm::pow(1.0 - s.min(*steps) / steps, *power) + end
+            Schedule::InverseTime { rate, decay, every, stairs: true } => {
+                rate / (1.0 + decay * (s / every).floor())
+            }
+            Schedule::InverseTime { rate, decay, every, stairs: false } => rate / (1.0 + decay * s / every),
+            Schedule::Polynomial { rate, end, steps, power, cycles } => {
+                let steps = if *cycles { steps * (s / steps).ceil().max(1.0) } else { *steps };
+                (rate - end) * libm::pow(1.0 - s.min(steps) / steps, *power) + end
             }
             Schedule::Piecewise { until, values } => {
                 let stage = until.iter().take_while(|&&u| step >= u).count();
@@ -149,7 +158,12 @@ mod tests {
         assert_eq!(got, [1.0, 1.0, 0.5, 0.5, 0.0, 0.0, 0.5, 1.0]);
         let stairs = Schedule::Exponential { rate: 1.0, decay: 0.5, every: 2.0, stairs: true };
         assert_eq!([0, 1, 2, 5].map(|s| stairs.at(s)), [1.0, 1.0, 0.5, 0.25]);
-        assert_eq!(Schedule::Polynomial { rate: 1.0, end: 0.5, steps: 10.0, power: 1.0 }.at(20), 0.5);
+        let line = |cycles| Schedule::Polynomial { rate: 1.0, end: 0.5, steps: 10.0, power: 1.0, cycles };
+        assert_eq!([0, 5, 10, 15, 20].map(|s| line(false).at(s)), [1.0, 0.75, 0.5, 0.5, 0.5]);
+        assert_eq!([0, 5, 10, 15, 20].map(|s| line(true).at(s)), [1.0, 0.75, 0.5, 0.625, 0.5]);
+        let slower = |stairs| Schedule::InverseTime { rate: 1.0, decay: 1.0, every: 2.0, stairs };
+        assert_eq!([0, 1, 2, 3, 6].map(|s| slower(true).at(s)), [1.0, 1.0, 0.5, 0.5, 0.25]);
+        assert_eq!([0, 2, 6].map(|s| slower(false).at(s)), [1.0, 0.5, 0.25]);
         assert!(Schedule::Cosine { rate: 1.0, steps: 10.0 }.at(10).abs() < 1e-12);
     }
 }

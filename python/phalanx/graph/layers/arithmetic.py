@@ -27,7 +27,7 @@ from phalanx.graph._operators import (
     reshaped,
     widened,
 )
-from phalanx.graph._refused import IN_PLACE, refuse
+from phalanx.graph._refused import IN_PLACE, number, refuse
 from phalanx.graph._site import caller
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Variable, program_guard
@@ -105,22 +105,24 @@ def gelu(x: Variable, approximate: bool = False, name: str | None = None) -> Var
 
 def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
     """``x`` where it is positive, ``alpha * x`` elsewhere."""
-    return append("Unary", {"LeakyRelu": {"slope": float(alpha)}}, [x], "leaky_relu", name)
+    return append("Unary", {"LeakyRelu": {"slope": number("leaky_relu", "alpha", alpha)}}, [x], "leaky_relu", name)
 
 
 def elu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
     """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere."""
-    return append("Unary", {"Elu": {"alpha": float(alpha)}}, [x], "elu", name)
+    return append("Unary", {"Elu": {"alpha": number("elu", "alpha", alpha)}}, [x], "elu", name)
 
 
 def pow(x: Variable, factor: float = 1.0, name: str | None = None) -> Variable:
     """``x ** factor``."""
-    return append("Unary", {"Pow": {"by": float(factor)}}, [x], "pow", name)
+    return append("Unary", {"Pow": {"by": number("pow", "factor", factor)}}, [x], "pow", name)
 
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
     """``x``, but not below ``min`` and not above ``max``."""
-    return append("Unary", {"Clip": {"low": float(min), "high": float(max)}}, [x], "clip", name)
+    low = number("clip", "min", min)
+    form = {"low": low, "high": number("clip", "max", max, least=low)}
+    return append("Unary", {"Clip": form}, [x], "clip", name)
 
 
 def scale(
@@ -132,9 +134,9 @@ def scale(
     name: str | None = None,
 ) -> Variable:
     """``scale * x + bias``, or ``scale * (x + bias)``."""
-    b = float(bias) if bias_after_scale else float(scale) * float(bias)
+    a, b = number("scale", "scale", scale), number("scale", "bias", bias)
     check_real("scale", x)
-    form = {"Scale": {"a": float(scale), "b": b}}
+    form = {"Scale": {"a": a, "b": b if bias_after_scale else a * b}}
     return activate(append("Unary", form, [x], "scale", None if act else name), act, name)
 
 
@@ -320,7 +322,7 @@ def matmul(
     """
     program_of([x, y], "matmul")
     with at_once([x, y]):
-        return _product(x, y, bool(transpose_x), bool(transpose_y), float(alpha), name)
+        return _product(x, y, bool(transpose_x), bool(transpose_y), number("matmul", "alpha", alpha), name)
 
 
 def _product(

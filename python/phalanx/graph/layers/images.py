@@ -15,7 +15,7 @@ from typing import Any
 
 from phalanx.graph._adding import append, program_of
 from phalanx.graph._layer import Layer
-from phalanx.graph._refused import whole
+from phalanx.graph._refused import number, whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Xavier
 from phalanx.graph.layers import arithmetic, shaping
@@ -193,7 +193,8 @@ def _normalised(
     width = math.prod(x.shape[1:]) // groups
     rows = shaping.exactly(x, [x.shape[0], groups, width], "reshape")
     ones, zeros = (shaping.fill_constant([width], x.dtype, value) for value in (1.0, 0.0))
-    flat = append("LayerNorm", {"axis": 2, "epsilon": float(epsilon)}, [rows, ones, zeros], op, prefix=layer.prefix)
+    form = {"axis": 2, "epsilon": number(op, "epsilon", epsilon, least=0.0)}
+    flat = append("LayerNorm", form, [rows, ones, zeros], op, prefix=layer.prefix)
     out = shaping.exactly(flat, x.shape, "reshape")
     for given, suffix, begin, by in (
         (attrs[0], "w_0", 1.0, arithmetic.elementwise_mul),

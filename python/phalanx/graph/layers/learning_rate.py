@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.graph import _attributes
-from phalanx.graph._refused import whole, wholes
+from phalanx.graph._refused import number, whole, wholes
 from phalanx.graph.errors import FetchError, ProgramError
 
 
@@ -54,25 +54,39 @@ class LearningRate:
 def exponential_decay(
     learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> LearningRate:
-    """``rate * decay_rate ** (step / decay_steps)``."""
-    form = {"rate": float(learning_rate), "decay": float(decay_rate), "every": float(decay_steps), "stairs": staircase}
-    return LearningRate({"Exponential": form})
+    """``rate * decay_rate ** (step / decay_steps)``; with ``staircase`` only whole powers."""
+    return _exponential("exponential_decay", learning_rate, decay_steps, decay_rate, staircase)
 
 
 def natural_exp_decay(
     learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> LearningRate:
-    """``rate * exp(-decay_rate * step / decay_steps)``."""
-    return exponential_decay(learning_rate, decay_steps, math.exp(-decay_rate), staircase)
+    """``rate * exp(-decay_rate * step / decay_steps)``; with ``staircase`` only whole quotients."""
+    power = math.exp(-number("natural_exp_decay", "decay_rate", decay_rate))
+    return _exponential("natural_exp_decay", learning_rate, decay_steps, power, staircase)
+
+
+def _exponential(what: str, rate: float, steps: int, decay: float, staircase: bool) -> LearningRate:
+    form = {
+        "rate": number(what, "learning_rate", rate),
+        "decay": number(what, "decay_rate", decay, least=0.0),
+        "every": number(what, "decay_steps", steps, above=0.0),
+        "stairs": bool(staircase),
+    }
+    return LearningRate({"Exponential": form})
 
 
 def inverse_time_decay(
     learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> LearningRate:
-    """``rate / (1 + decay_rate * step / decay_steps)``."""
-    if staircase:
-        raise ProgramError("inverse_time_decay has no staircase; use piecewise_decay")
-    form = {"rate": float(learning_rate), "decay": float(decay_rate), "every": float(decay_steps)}
+    """``rate / (1 + decay_rate * step / decay_steps)``; with ``staircase`` only whole quotients."""
+    what = "inverse_time_decay"
+    form = {
+        "rate": number(what, "learning_rate", learning_rate),
+        "decay": number(what, "decay_rate", decay_rate, least=0.0),
+        "every": number(what, "decay_steps", decay_steps, above=0.0),
+        "stairs": bool(staircase),
+    }
     return LearningRate({"InverseTime": form})
 
 
@@ -83,14 +97,17 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> LearningRate:
-    """From one rate to another over ``decay_steps`` steps."""
-    if cycle:
-        raise ProgramError("polynomial_decay: cycle=True is not supported; leave it out")
+    """From one rate to another over ``decay_steps`` steps.
+
+    With ``cycle`` the rate rises again after them, less each time: the way down is over twice as many steps then, and so on.
+    """
+    what = "polynomial_decay"
     form = {
-        "rate": float(learning_rate),
-        "end": float(end_learning_rate),
-        "steps": float(decay_steps),
-        "power": float(power),
+        "rate": number(what, "learning_rate", learning_rate),
+        "end": number(what, "end_learning_rate", end_learning_rate),
+        "steps": number(what, "decay_steps", decay_steps, above=0.0),
+        "power": number(what, "power", power, least=0.0),
+        "cycles": bool(cycle),
     }
     return LearningRate({"Polynomial": form})
 
@@ -101,14 +118,15 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Learn
         raise ProgramError(
             f"piecewise_decay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, got {len(values)}"
         )
-    form = {"until": wholes("piecewise_decay", "boundaries", boundaries), "values": [float(v) for v in values]}
+    until = wholes("piecewise_decay", "boundaries", boundaries)
+    form = {"until": until, "values": [number("piecewise_decay", "values", v) for v in values]}
     return LearningRate({"Piecewise": form})
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> LearningRate:
     """Half a cosine down to 0, one value per epoch. As in Paddle it rises again after ``epochs`` epochs."""
     form = {
-        "rate": float(learning_rate),
+        "rate": number("cosine_decay", "learning_rate", learning_rate),
         "every": whole("cosine_decay", "step_each_epoch", step_each_epoch),
         "stairs": float(epochs),
     }
@@ -119,19 +137,19 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Lea
 
 def smooth_cosine_decay(learning_rate: float, decay_steps: int) -> LearningRate:
     """Half a cosine down to 0, step by step."""
-    return LearningRate({"Cosine": {"rate": float(learning_rate), "steps": float(decay_steps)}})
+    what = "smooth_cosine_decay"
+    rate, steps = number(what, "learning_rate", learning_rate), number(what, "decay_steps", decay_steps, above=0.0)
+    return LearningRate({"Cosine": {"rate": rate, "steps": steps}})
 
 
 def noam_decay(d_model: int, warmup_steps: int, learning_rate: float = 1.0) -> LearningRate:
     """``learning_rate * d_model ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)``."""
-    form = {"width": float(d_model), "warmup": float(warmup_steps), "rate": _number("noam_decay", learning_rate)}
+    form = {
+        "width": number("noam_decay", "d_model", d_model, above=0.0),
+        "warmup": number("noam_decay", "warmup_steps", warmup_steps, above=0.0),
+        "rate": number("noam_decay", "learning_rate", learning_rate),
+    }
     return LearningRate({"Noam": form})
-
-
-def _number(what: str, rate: Any) -> float:
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not math.isfinite(rate):
-        raise TypeError(f"{what}: learning_rate is a number, not {rate!r}")
-    return float(rate)
 
 
 def linear_lr_warmup(
@@ -142,10 +160,11 @@ def linear_lr_warmup(
     Without ``end_lr`` the line ends at the rate that follows.
     """
     steps = whole("linear_lr_warmup", "warmup_steps", warmup_steps)
-    form: dict[str, Any] = {"steps": steps, "from": float(start_lr), "then": schedule(learning_rate)}
+    first = number("linear_lr_warmup", "start_lr", start_lr)
+    form: dict[str, Any] = {"steps": steps, "from": first, "then": schedule(learning_rate)}
     if end_lr is not None:
-        form["to"] = float(end_lr)
-    if not all(math.isfinite(form[key]) for key in ("from", "to") if key in form) or form["steps"] < 1:
+        form["to"] = number("linear_lr_warmup", "end_lr", end_lr)
+    if form["steps"] < 1:
         raise ProgramError(f"linear_lr_warmup: {warmup_steps} steps from {start_lr} to {end_lr} are no line")
     return LearningRate({"Warmup": form})
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 from phalanx.graph._adding import append, append_all, declare, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph._lengths import PADDED
-from phalanx.graph._refused import refuse, whole
+from phalanx.graph._refused import number, refuse, whole
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.program import Variable
@@ -134,7 +134,8 @@ def sigmoid_cross_entropy_with_logits(
     if ignore_index is None and not normalize:
         return append("SigmoidCrossEntropy", form, [x, label], op, name)
     program_of([x, label], op)
-    ignored = shaping.fill_constant([], label.dtype, -100.0 if ignore_index is None else float(ignore_index))
+    index = -100.0 if ignore_index is None else number("sigmoid_cross_entropy", "ignore_index", ignore_index)
+    ignored = shaping.fill_constant([], label.dtype, index)
     kept = arithmetic.cast(arithmetic.not_equal(label, ignored), x.dtype)
     each = append("SigmoidCrossEntropy", form, [x, label * kept], op)
     if not normalize:
@@ -161,7 +162,7 @@ def smooth_l1(
 ) -> Variable:
     """Half the square of small differences, linear for others; the sum over each sample, ``[n, 1]``."""
     difference = x - y if inside_weight is None else (x - y) * inside_weight
-    s = 1.0 if sigma is None else float(sigma) ** 2
+    s = 1.0 if sigma is None else number("smooth_l1", "sigma", sigma, above=0.0) ** 2
     # Huber's loss with this limit, times s.
     each = expand("smooth_l1", {"Huber": {"delta": 1.0 / s}}, [difference]) * s
     each = each if outside_weight is None else each * outside_weight
@@ -191,7 +192,7 @@ def margin_rank_loss(
     label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
 ) -> Variable:
     """``max(0, margin - label * (left - right))``."""
-    return arithmetic.relu(arithmetic.scale(label * (left - right), -1.0, float(margin)), name)
+    return arithmetic.relu(arithmetic.scale(label * (left - right), -1.0, number("margin_rank_loss", "margin", margin)), name)
 
 
 def rank_loss(label: Variable, left: Variable, right: Variable, name: str | None = None) -> Variable:
@@ -212,7 +213,7 @@ def mse_loss(input: Variable, label: Variable) -> Variable:
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """Half the square up to ``delta``, linear beyond it."""
-    return expand("huber_loss", {"Huber": {"delta": float(delta)}}, [input - label])
+    return expand("huber_loss", {"Huber": {"delta": number("huber_loss", "delta", delta, above=0.0)}}, [input - label])
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:

@@ -18,7 +18,7 @@ from phalanx.graph import _values
 from phalanx.graph._adding import append
 from phalanx.graph._attributes import once
 from phalanx.graph._layer import Layer
-from phalanx.graph._refused import whole, wholes
+from phalanx.graph._refused import number, whole, wholes
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.layers import arithmetic, shaping
 from phalanx.graph.param_attr import ParamAttr
@@ -263,8 +263,8 @@ def batch_norm(
         _images("batch_norm", data_layout)
     param_attr, bias_attr = (_unlearned(attr) for attr in (param_attr, bias_attr))
     form = {
-        "epsilon": float(epsilon),
-        "momentum": float(momentum),
+        "epsilon": number("batch_norm", "epsilon", epsilon, least=0.0),
+        "momentum": number("batch_norm", "momentum", momentum, least=0.0, most=1.0),
         "fixed": bool(is_test or use_global_stats),
         "act": arithmetic.activation(act),
     }
@@ -294,7 +294,7 @@ def layer_norm(
     fixed = ParamAttr(trainable=False)
     form = {
         "axis": whole("layer_norm", "begin_norm_axis", begin_norm_axis),
-        "epsilon": float(epsilon),
+        "epsilon": number("layer_norm", "epsilon", epsilon, least=0.0),
         "act": arithmetic.activation(act),
     }
     param_attr, bias_attr = (_unlearned(attr) for attr in (param_attr, bias_attr))
@@ -372,7 +372,7 @@ def dropout(
         raise ProgramError(f"dropout: there is no implementation {dropout_implementation!r}", op="dropout")
     layer = Layer("dropout", x, name)
     form = {
-        "probability": float(dropout_prob),
+        "probability": number("dropout", "dropout_prob", dropout_prob, least=0.0, most=1.0),
         "stream": shaping.stream(x.program),
         "downscale": dropout_implementation == "downgrade_in_infer",
         "testing": bool(is_test),

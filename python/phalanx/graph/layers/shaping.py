@@ -19,7 +19,7 @@ from phalanx.graph import _data, _values, unique_name
 from phalanx.graph._adding import append, declare, program_of
 from phalanx.graph._layer import expand
 from phalanx.graph._operators import at_once
-from phalanx.graph._refused import refuse, whole, wholes
+from phalanx.graph._refused import number, refuse, whole, wholes
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant, Initializer, Xavier
 from phalanx.graph.layers.arithmetic import activate
@@ -156,7 +156,9 @@ def uniform_random(
     name: str | None = None,
 ) -> Variable:
     """Uniformly distributed random numbers, new in every run."""
-    return _random(shape, dtype, False, float(min), float(max), seed, name)
+    low = number("uniform_random", "min", min)
+    high = number("uniform_random", "max", max, least=low)
+    return _random(shape, dtype, False, low, high, seed, name)
 
 
 def gaussian_random(
@@ -171,7 +173,8 @@ def gaussian_random(
     if isinstance(seed, str):
         # The type was the fourth argument before.
         seed, dtype = 0, seed
-    return _random(shape, dtype, True, float(mean), float(std), seed, name)
+    middle, width = number("gaussian_random", "mean", mean), number("gaussian_random", "std", std, least=0.0)
+    return _random(shape, dtype, True, middle, width, seed, name)
 
 
 def assign(input: Any, output: Variable | str | None = None, name: str | None = None) -> Variable:
