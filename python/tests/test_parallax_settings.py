@@ -146,6 +146,13 @@ def mistakes() -> list[tuple[str, str]]:
     session.close()
     session.close()
     told.append(("the session is closed", says(lambda: session.run("loss", feed_dict={"ids": [ids]}))))
+    again, alone = optimizer_of(other, "sgd"), parallax.Config(run_option="MPI")
+    run((other, again), parallax_config=alone)[0].close()
+    told += [
+        ("has taken this model already", says(lambda: run((other, again), parallax_config=alone))),
+        ("has taken this model already", says(lambda: run((other, optimizer_of(other, "sgd"))))),
+        ("served already", says(lambda: run((net, optimizer_of(net, "sgd")), parallax_config=alone))),
+    ]
     return told
 
 

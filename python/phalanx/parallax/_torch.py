@@ -6,6 +6,7 @@ import inspect
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
@@ -33,6 +34,8 @@ from phalanx.torch.session import Session
 
 #: Parallax keeps all of them.
 _KEEP = 1_000_000
+#: Models and optimizers that sessions have; their hooks stay.
+_taken: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class TorchTrained:
@@ -64,6 +67,7 @@ class TorchTrained:
         self._alike()
         self._session = self._resumed()
         self._exports()
+        _taken.update((model, optimizer))
 
     def _say_unused(self) -> None:
         """No table is served: settings of tables have no effect."""
@@ -317,6 +321,11 @@ def _check(model: Any, optimizer: Any, config: ParallaxConfig) -> None:
     if hasattr(model, "_phalanx_served"):
         raise ValueError(
             "the tables of this model are served already: give parallel_run the model as it was made, once"
+        )
+    if model in _taken or optimizer in _taken:
+        what = "model" if model in _taken else "optimizer"
+        raise ValueError(
+            f"parallel_run has taken this {what} already: go on with its session, or make a new model and a new optimizer"
         )
     if config.sess_config is not None:
         raise ValueError("sess_config is for programs; a model of torch has no session to configure: leave it out")
