@@ -128,7 +128,7 @@ impl Parts {
             summed: &summed,
             is_seen: &is_seen,
             processes: settings.processes,
-            bucket_bytes: if fused { settings.bucket_bytes() } else { 0 },
+            bucket_bytes: if fused { settings.build.bucket_bytes } else { 0 },
         });
         for (id, _) in program.vars() {
             let owner = self.owners.of_var(id).filter(|&owner| owner != settings.process);

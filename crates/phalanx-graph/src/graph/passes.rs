@@ -252,7 +252,7 @@ pub(super) fn fuse_all_reduce(graph: &mut Graph) -> Result<(), BuildError> {
     if !graph.settings.build.fuse_all_reduce_ops {
         return Ok(());
     }
-    let limit = graph.settings.bucket_bytes();
+    let limit = graph.settings.build.bucket_bytes;
     let bytes = |s: &Summed| graph.program.sig(s.whole).bytes(0);
     let mut buckets: Vec<Vec<Summed>> = Vec::new();
     let mut room = 0;

@@ -135,8 +135,6 @@ pub struct Effective {
     pub processes: usize,
     pub process: usize,
     pub threads: usize,
-    /// Whether the processes sum parts for owners, with the same bits as whole sums.
-    pub sums_parts: bool,
     /// With `num_trainers` and `trainer_id` filled in.
     pub build: BuildStrategy,
     /// With `num_threads` filled in.
@@ -159,13 +157,6 @@ impl Effective {
         self.build.reduce_strategy == ReduceStrategy::Reduce
             && self.processes > 1
             && self.build.served.is_empty()
-    }
-
-    /// How much is exchanged at once. Where processes sum parts, each owner has its part in most buckets then; where they do not,
-    /// buckets are those of AllReduce, on which the bits of sums may depend.
-    pub(crate) fn bucket_bytes(&self) -> usize {
-        let owners = if self.has_owners() && self.sums_parts { self.processes } else { 1 };
-        self.build.bucket_bytes.saturating_mul(owners)
     }
 
     pub(crate) fn shares_parameters(&self) -> bool {
@@ -315,7 +306,7 @@ pub fn validate(
         exec.num_threads = replicas.min(at.cores.max(1));
     }
     let (processes, process, threads) = (at.processes, at.process, exec.num_threads);
-    Ok(Effective { replicas, processes, process, threads, sums_parts: false, build, exec })
+    Ok(Effective { replicas, processes, process, threads, build, exec })
 }
 
 /// What does not go together with replicas that wait for nobody.

@@ -51,7 +51,6 @@ impl Setup {
             process: self.collective.index(),
             has_loss,
         };
-        let settings = validate(&self.build, &self.exec, at)?;
-        Ok(Effective { sums_parts: self.collective.sums_parts(), ..settings })
+        validate(&self.build, &self.exec, at)
     }
 }

@@ -260,8 +260,10 @@ fn rows(call: &Call<'_>, mut spare: Vec<Data>) -> Offer {
     Offer::Join(vec![Data::I64(filled(old, numbers)), values])
 }
 
-fn filled<'a, T: Copy + 'a>(mut old: Vec<T>, parts: impl IntoIterator<Item = &'a [T]>) -> Vec<T> {
+fn filled<'a, T: Copy + 'a>(mut old: Vec<T>, parts: impl Iterator<Item = &'a [T]> + Clone) -> Vec<T> {
     old.clear();
-    parts.into_iter().for_each(|part| old.extend_from_slice(part));
+    // At once: what grows is copied each time.
+    old.reserve_exact(parts.clone().map(<[T]>::len).sum());
+    parts.for_each(|part| old.extend_from_slice(part));
     old
 }
