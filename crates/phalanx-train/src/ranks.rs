@@ -108,12 +108,22 @@ impl Collective for Ranks {
     }
 
     fn start(&self, name: &str, offer: Offer, done: Done) {
+        self.submit(name, request(offer), done);
+    }
+
+    fn start_again(&self, name: &str, offer: Offer, memory: Vec<Data>, done: Done) {
+        self.submit(name, request(offer).recycle(memory.into_iter().map(tensor).collect()), done);
+    }
+}
+
+impl Ranks {
+    fn submit(&self, name: &str, request: Request, done: Done) {
         let call = name.to_string();
         let Some(engine) = (self.lend)() else {
             let why = "the engine has ended, by shutdown()".to_string();
             return done(Err(CollectiveError::Failed { call, why }));
         };
-        match (*engine).as_ref().submit(request(offer).name(name)) {
+        match (*engine).as_ref().submit(request.name(name)) {
             Ok(handle) => handle.then(move |answer| done(told(call, answer))),
             Err(why) => done(Err(failed(call, &why))),
         }
@@ -152,7 +162,7 @@ fn tensor(data: Data) -> EngineTensor {
 
 fn told(call: String, answer: Answer) -> Result<Vec<Data>, CollectiveError> {
     let outcome = answer.map_err(|why| failed(call, &why))?;
-    Ok(outcome.tensors.into_iter().filter_map(data).collect())
+    Ok(outcome.tensors.into_iter().chain(outcome.given).filter_map(data).collect())
 }
 
 /// `None` for the answer to [`Offer::Nothing`], where nobody had more to offer.

@@ -23,6 +23,8 @@ const YIELD_FOR: Duration = Duration::from_micros(100);
 pub struct Outcome {
     /// The tensors that were submitted in place, or the new ones.
     pub tensors: Vec<EngineTensor>,
+    /// The inputs of new tensors, if they are to be recycled.
+    pub given: Vec<EngineTensor>,
     /// Alltoall: rows received from each rank.
     pub received: Vec<u64>,
     /// Join: the rank that joined last.

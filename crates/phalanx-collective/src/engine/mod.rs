@@ -147,8 +147,8 @@ impl Engine {
         let set = self.set(request.set)?;
         let spec = request.spec(&set.members)?;
         let promise = request.awaited.then(|| Promise::of(&set)).flatten();
-        let handle =
-            set.submit(&self.shared, request.name.as_deref(), spec, request.places, request.grouped)?;
+        let Request { name, places, memory, grouped, .. } = request;
+        let handle = set.submit(&self.shared, name.as_deref(), spec, (places, memory), grouped)?;
         Ok(handle.promised(promise))
     }
 
@@ -186,7 +186,7 @@ impl Engine {
 
     fn change_sets(&self, kind: Kind, splits: Vec<u64>) -> Result<Handle, EngineError> {
         let spec = Spec { splits, ..Spec::new(kind, Vec::new()) };
-        self.set(0)?.submit(&self.shared, Some(kind.name()), spec, Vec::new(), false)
+        self.set(0)?.submit(&self.shared, Some(kind.name()), spec, (Vec::new(), None), false)
     }
 
     /// Numbers and ranks of all process sets.

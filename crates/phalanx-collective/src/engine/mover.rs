@@ -4,7 +4,7 @@
 
 use super::{
     bell::Bell,
-    carry::{Carrier, InOut, Load},
+    carry::{Carrier, Load},
     counters::add,
     error::EngineError,
     handle::{Outcome, Slot},
@@ -154,13 +154,7 @@ impl Mover {
             Ok(()) => {
                 for (load, slot) in loads.into_iter().zip(slots) {
                     let Some(slot) = slot else { continue };
-                    let Load { places, made, received, .. } = load;
-                    let tensors = if made.is_empty() {
-                        places.into_iter().flatten().map(InOut::into_output).collect()
-                    } else {
-                        made
-                    };
-                    slot.answer(Ok(Outcome { tensors, received, ..Outcome::default() }));
+                    slot.answer(Ok(load.outcome()));
                 }
             }
             Err(error @ Error::NoMpi { .. }) => {

@@ -27,6 +27,8 @@ pub struct Request {
     pub(super) places: Vec<InOut>,
     pub(super) grouped: bool,
     pub(super) awaited: bool,
+    /// Memory that new results may take; `None` if nobody wants the inputs back.
+    pub(super) memory: Option<Vec<EngineTensor>>,
     reduce: ReduceRule,
     prescale: f64,
     postscale: f64,
@@ -48,6 +50,7 @@ impl Request {
             places: tensors.into_iter().map(InOut::InPlace).collect(),
             grouped,
             awaited: false,
+            memory: None,
             reduce: ReduceRule::Op(ReduceOp::Sum),
             prescale: 1.0,
             postscale: 1.0,
@@ -176,6 +179,12 @@ impl Request {
         self.places =
             pairs.map(|(place, output)| InOut::Apart { input: place.into_output(), output }).collect();
         Ok(self)
+    }
+
+    /// Where results are new tensors, they may take this memory, whatever is in it, if type and size fit; and the outcome gives the inputs back.
+    /// A program that does the same again and again needs no new memory then.
+    pub fn recycle(self, memory: Vec<EngineTensor>) -> Request {
+        Request { memory: Some(memory), ..self }
     }
 
     fn invalid(&self, why: Invalid) -> EngineError {

@@ -18,6 +18,7 @@ use super::{
     },
     shared::Shared,
     spec::{Kind, Name, Spec},
+    tensor::EngineTensor,
 };
 use phalanx_core::Rank;
 use phalanx_net::arena::Board;
@@ -33,6 +34,7 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub places: Vec<InOut>,
+    pub memory: Option<Vec<EngineTensor>>,
     pub slot: Arc<Slot>,
 }
 
@@ -150,7 +152,7 @@ impl Set {
         shared: &Shared,
         name: Option<&str>,
         spec: Spec,
-        places: Vec<InOut>,
+        (places, memory): (Vec<InOut>, Option<Vec<EngineTensor>>),
         grouped: bool,
     ) -> Result<Handle, EngineError> {
         let mut state = self.state();
@@ -177,7 +179,7 @@ impl Set {
             state.reserved.retain(|_, slot| !slot.is_free());
             state.n_kept = state.reserved.len();
         }
-        state.pending.insert(name.clone(), Submission { places, slot: slot.clone() });
+        state.pending.insert(name.clone(), Submission { places, memory, slot: slot.clone() });
         add(&shared.tally.submitted, 1);
         shared.timeline.submitted(self.id, &name, spec.kind);
         let n_seen = state.seen.load(Ordering::Relaxed);
@@ -246,9 +248,12 @@ impl Set {
                 let mut slots = Vec::with_capacity(batch.len());
                 let loads = batch.iter().map(|agreed| {
                     let submission = state.pending.remove(&agreed.name);
-                    let (places, slot) = submission.map(|s| (s.places, s.slot)).unzip();
-                    slots.push(slot);
-                    Load { agreed: agreed.clone(), places, made: Vec::new(), received: Vec::new() }
+                    let mut load = Load::new(agreed.clone());
+                    slots.push(submission.map(|Submission { places, memory, slot }| {
+                        (load.places, load.memory) = (Some(places), memory);
+                        slot
+                    }));
+                    load
                 });
                 let loads: Vec<Load> = loads.collect();
                 shared.timeline.agreed(self.id, &loads);

@@ -95,6 +95,13 @@ impl EngineTensor {
         EngineTensor { address, n_bytes, form, keeper }
     }
 
+    /// The same elements in a shape that has as many.
+    pub(super) fn reshaped(self, shape: Vec<u64>) -> EngineTensor {
+        let form = Form { shape, ..self.form };
+        assert_eq!(form.n_bytes() as usize, self.n_bytes, "the shape is filled");
+        EngineTensor { form, ..self }
+    }
+
     pub fn form(&self) -> &Form {
         &self.form
     }

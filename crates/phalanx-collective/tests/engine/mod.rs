@@ -6,6 +6,7 @@ mod helps;
 mod join;
 mod operations;
 mod orders;
+mod recycled;
 mod sets;
 mod starts;
 mod timeline;

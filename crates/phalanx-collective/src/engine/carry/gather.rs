@@ -3,7 +3,6 @@
 use super::{Carrier, Load, aligned};
 use crate::{
     communicator::Communicator,
-    engine::tensor::EngineTensor,
     error::Error,
     invoke::{Ask, Hands},
     plan::step::{CollectiveOp, Layout},
@@ -23,9 +22,9 @@ impl Carrier {
         let n = comm.size() as usize;
         let mut pieces = Vec::new();
         for (load, l) in loads.iter_mut().enumerate() {
-            for (index, form) in l.agreed.spec.forms.iter().enumerate() {
-                let rows =
-                    |r: usize| l.agreed.rows.get(r).and_then(|row| row.get(index)).copied().unwrap_or(0);
+            let agreed = l.agreed.clone();
+            for (index, form) in agreed.spec.forms.iter().enumerate() {
+                let rows = |r: usize| agreed.rows.get(r).and_then(|row| row.get(index)).copied().unwrap_or(0);
                 let row_bytes = form.row_elements() as usize * form.dtype.size();
                 pieces.push(Piece {
                     load,
@@ -34,7 +33,7 @@ impl Carrier {
                 });
                 let mut shape = form.shape.clone();
                 shape[0] = (0..n).map(rows).sum();
-                l.made.push(EngineTensor::zeros(form.dtype, shape));
+                l.make(form.dtype, shape);
             }
         }
         let alone = pieces.len() == 1;

@@ -11,8 +11,14 @@ mod reduce;
 mod scatter;
 mod swap;
 
-use super::{negotiate::message::Agreed, spec::Kind, tensor::EngineTensor};
+use super::{
+    handle::Outcome,
+    negotiate::message::Agreed,
+    spec::{Form, Kind},
+    tensor::EngineTensor,
+};
 use crate::{buffer::ArenaVec, communicator::Communicator, error::Error};
+use phalanx_core::DType;
 use std::sync::Arc;
 
 /// Where one tensor comes from and where the result goes.
@@ -51,7 +57,43 @@ pub struct Load {
     pub places: Option<Vec<InOut>>,
     /// Results that are new tensors.
     pub made: Vec<EngineTensor>,
+    /// Memory for them; `None` if nobody wants the inputs back.
+    pub memory: Option<Vec<EngineTensor>>,
     pub received: Vec<u64>,
+}
+
+impl Load {
+    /// Of a rank that has joined, until it has places.
+    pub fn new(agreed: Arc<Agreed>) -> Load {
+        Load { agreed, places: None, made: Vec::new(), memory: None, received: Vec::new() }
+    }
+
+    /// A new tensor for a result that will fill it.
+    fn make(&mut self, dtype: DType, shape: Vec<u64>) {
+        let form = Form { dtype, shape };
+        let fits = |old: &EngineTensor| old.dtype() == dtype && old.form().n_bytes() == form.n_bytes();
+        let take = |memory: &mut Vec<EngineTensor>| {
+            memory.iter().position(fits).map(|place| memory.swap_remove(place))
+        };
+        let old = self.memory.as_mut().and_then(take);
+        let made = match old {
+            Some(old) => old.reshaped(form.shape),
+            None => EngineTensor::zeros(dtype, form.shape),
+        };
+        self.made.push(made);
+    }
+
+    /// What the operation gives back.
+    pub fn outcome(self) -> Outcome {
+        let Load { places, made, memory, received, .. } = self;
+        let places = places.into_iter().flatten().map(InOut::into_output);
+        let (tensors, given) = match (made.is_empty(), memory) {
+            (true, _) => (places.collect(), Vec::new()),
+            (false, Some(_)) => (made, places.collect()),
+            (false, None) => (made, Vec::new()),
+        };
+        Outcome { tensors, given, received, ..Outcome::default() }
+    }
 }
 
 /// What moving needs besides the communicator.

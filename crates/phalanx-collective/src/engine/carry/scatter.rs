@@ -3,10 +3,7 @@
 use super::{Carrier, Load};
 use crate::{
     communicator::{Communicator, Scale},
-    engine::{
-        spec::{Form, ReduceRule, Spec},
-        tensor::EngineTensor,
-    },
+    engine::spec::{Form, ReduceRule, Spec},
     error::Error,
     invoke::{Ask, Hands},
     plan::step::{CollectiveOp, Layout},
@@ -40,10 +37,11 @@ impl Carrier {
         let scale = Scale { pre: spec.prescale, post: spec.postscale };
         let mut types: Vec<DType> = Vec::new();
         for load in loads.iter_mut() {
-            for form in &load.agreed.spec.forms {
+            let agreed = load.agreed.clone();
+            for form in &agreed.spec.forms {
                 let mut shape = form.shape.clone();
-                shape[0] = rows(&load.agreed.spec, form, n, me);
-                load.made.push(EngineTensor::zeros(form.dtype, shape));
+                shape[0] = rows(&agreed.spec, form, n, me);
+                load.make(form.dtype, shape);
                 if !types.contains(&form.dtype) {
                     types.push(form.dtype);
                 }

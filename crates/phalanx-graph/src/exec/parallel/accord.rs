@@ -247,10 +247,10 @@ impl Accord {
     }
 
     /// Starts an exchange of the graph, from any worker.
-    pub(super) fn bring(&self, exchange: usize, offer: Offer, done: Done) {
+    pub(super) fn bring(&self, exchange: usize, offer: Offer, memory: Vec<Data>, done: Done) {
         let names = self.names.as_ref().expect("everybody has agreed to this run");
         self.next.store(exchange + 1, Ordering::Relaxed);
-        self.collective.start(&names.exchanges[exchange], offer, done);
+        self.collective.start_again(&names.exchanges[exchange], offer, memory, done);
     }
 
     /// Whether this process has begun every exchange of the pass: no other one waits for it then.

@@ -41,6 +41,13 @@ pub trait Collective: Send + Sync + fmt::Debug {
     /// brought something. Then `done` is called, once, by any thread, perhaps before this returns. It is called with an
     /// error if the exchange fails; with [`CollectiveError::Misfit`], on all processes, if offers do not fit together.
     fn start(&self, name: &str, offer: Offer, done: Done);
+
+    /// The same for what comes again in every run. The results may take this memory, whatever is in it; behind them `done` may get the lists
+    /// that were brought, so that nobody needs new memory the next time.
+    fn start_again(&self, name: &str, offer: Offer, memory: Vec<Data>, done: Done) {
+        drop(memory);
+        self.start(name, offer, done);
+    }
 }
 
 /// What a process brings to an exchange.

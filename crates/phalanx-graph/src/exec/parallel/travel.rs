@@ -96,8 +96,9 @@ impl Places {
 
 #[derive(Debug, Default)]
 struct ExchangeState {
-    /// Memory of the last time, for the next.
+    /// Memory of the last time, for the next: for what is brought, and for what comes back elsewhere.
     spare: Vec<Data>,
+    memory: Vec<Data>,
     back: Option<Result<Vec<Data>, CollectiveError>>,
 }
 
@@ -126,8 +127,8 @@ impl Landing {
     /// Takes what an exchange needs from memory and starts it.
     pub(super) fn bring(&self, exchange: usize, route: &Route, call: &mut Call<'_>, accord: &Accord) {
         // Before anything that could fail: whatever becomes of it, it arrives (TRAVEL-1).
-        let arrival = Arrival { landing: self.clone(), exchange, back: None };
-        let spare = std::mem::take(&mut self.places.lock(exchange).spare);
+        let mut arrival = Arrival { landing: self.clone(), exchange, n_brought: 1, back: None };
+        let ExchangeState { spare, memory, .. } = std::mem::take(&mut *self.places.lock(exchange));
         let n = call.n_inputs();
         let offer = match route {
             Route::Rows => rows(call, spare),
@@ -137,7 +138,10 @@ impl Landing {
             Route::Sum | Route::Parts(_) => Offer::Sum(elements(call, call.dtype(0), 0..1, spare)),
             Route::Share(dtype) => Offer::Join(vec![elements(call, *dtype, 0..n, spare)]),
         };
-        accord.bring(exchange, offer, Box::new(move |back| arrival.tell(back)));
+        if let Offer::Join(lists) = &offer {
+            arrival.n_brought = lists.len();
+        }
+        accord.bring(exchange, offer, memory, Box::new(move |back| arrival.tell(back)));
     }
 
     /// Puts what has come back into memory.
@@ -166,7 +170,8 @@ impl Landing {
         }
         let mut place = self.places.lock(exchange);
         match spots.is_last {
-            true => place.spare = back,
+            true if place.spare.is_empty() => place.spare = back,
+            true => place.memory = back,
             false => place.back = Some(Ok(back)),
         }
         Ok(())
@@ -177,6 +182,8 @@ impl Landing {
 struct Arrival {
     landing: Landing,
     exchange: usize,
+    /// As many lists come back; behind them may be those that were brought.
+    n_brought: usize,
     back: Option<Result<Vec<Data>, CollectiveError>>,
 }
 
@@ -188,13 +195,17 @@ impl Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        let Arrival { landing, exchange, back } = self;
+        let Arrival { landing, exchange, n_brought, back } = self;
         let lost = || CollectiveError::Failed { call: "an exchange".into(), why: "it was lost".into() };
-        let back = back.take().unwrap_or_else(|| Err(lost()));
+        let mut back = back.take().unwrap_or_else(|| Err(lost()));
         if matches!(back, Err(CollectiveError::Misfit { .. })) {
             landing.places.is_misfit.store(true, Ordering::Relaxed);
         }
-        landing.places.lock(*exchange).back = Some(back);
+        let spare = match &mut back {
+            Ok(back) => back.split_off(back.len().min(*n_brought)),
+            Err(_) => Vec::new(),
+        };
+        *landing.places.lock(*exchange) = ExchangeState { spare, memory: Vec::new(), back: Some(back) };
         landing.arrive(*exchange);
     }
 }
