@@ -2,7 +2,10 @@
 //! of JSON: the median of steps in milliseconds, what offices counted, and what the placement predicts.
 
 use clap::Parser;
-use phalanx_collective::{Communicator, engine::Engine};
+use phalanx_collective::{
+    Communicator,
+    engine::{Engine, Request},
+};
 use phalanx_core::DType;
 use phalanx_graph::{
     Act, BATCH, Builder, Dim, Feed, Init, Optimizer, Program, Rule, Tensor, kernel::Stream,
@@ -186,6 +189,15 @@ fn worker(
             took.push(start.elapsed().as_secs_f64() * 1e3);
         }
         n_steps += 1;
+    }
+    if !options.asynchronous {
+        // An age is answered behind the pushes before it: after the barrier, offices have counted what all workers gave.
+        let served: Vec<String> = run.allotment().served().map(|var| var.name.clone()).collect();
+        for name in &served {
+            let age = run.age(name)?;
+            run.set_age(name, age)?;
+        }
+        engine.submit(Request::barrier().name("counted"))?.wait()?;
     }
     // The first worker of a host knows what all of them touch.
     let workers = engine.world().workers().hosts().iter().find(|ranks| ranks[0].index() == rank);
