@@ -178,3 +178,26 @@ def unfrozen_late() -> None:
 
 def test_tables_that_servers_cannot_train_stay_frozen_and_hooks_of_states_are_refused() -> None:
     run_ranks(1, unfrozen_late)
+
+
+def numbers_of_any_layout() -> None:
+    """Rows that travel as often as they are touched: their numbers may lie apart, be one for all, or change before the step."""
+    plain, net = Net(), Net()
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    own = served(net, merge_rows=False)
+    table = torch.arange(12).reshape(4, 3) % 10
+    for ids in (table[:, :1], table.t(), torch.tensor([[7]]).expand(50, 2), table[:, ::2], table.to(torch.int32)):
+        buffer = ids.clone() if ids.is_contiguous() else ids
+        for model, optimizer in ((plain, sgd), (net, own)):
+            optimizer.zero_grad()
+            model(buffer).square().mean().backward()
+            if ids.is_contiguous():
+                buffer.fill_(9)
+            optimizer.step()
+            if ids.is_contiguous():
+                buffer.copy_(ids)
+    torch.testing.assert_close(net.state_dict()["words.weight"], plain.state_dict()["words.weight"])
+
+
+def test_numbers_of_any_layout() -> None:
+    run_ranks(1, numbers_of_any_layout)

@@ -20,8 +20,18 @@ const MOST_WAITING: usize = 64;
 /// The owner of a `T`. Its thread ends after the last call, once this is dropped; nobody waits for that.
 #[derive(Debug)]
 pub struct Driver<T> {
-    jobs: SyncSender<Job<T>>,
+    /// `None` while it is dropped.
+    jobs: Option<SyncSender<Job<T>>>,
     process: u32,
+}
+
+impl<T> Drop for Driver<T> {
+    fn drop(&mut self) {
+        // In a forked child the queue's lock may be held for ever by a thread that is not there.
+        if self.process != std::process::id() {
+            std::mem::forget(self.jobs.take());
+        }
+    }
 }
 
 impl<T: Send + 'static> Driver<T> {
@@ -29,7 +39,7 @@ impl<T: Send + 'static> Driver<T> {
         let (jobs, queue) = sync_channel::<Job<T>>(MOST_WAITING);
         let run = move || queue.iter().for_each(|job| job(&mut owned));
         std::thread::Builder::new().name(format!("phalanx-{name}")).spawn(run)?;
-        Ok(Driver { jobs, process: std::process::id() })
+        Ok(Driver { jobs: Some(jobs), process: std::process::id() })
     }
 
     /// Has the thread do this, and waits for the answer.
@@ -56,7 +66,8 @@ impl<T: Send + 'static> Driver<T> {
             // Nobody is left to hear it after Ctrl-C.
             let _ = done.send(catch_unwind(AssertUnwindSafe(|| call(owned))));
         });
-        self.jobs.try_send(job).map_err(|why| {
+        let jobs = self.jobs.as_ref().expect("it is not being dropped");
+        jobs.try_send(job).map_err(|why| {
             let text = match why {
                 TrySendError::Full(_) => "too many threads wait for its answers",
                 TrySendError::Disconnected(_) => "the thread that makes its calls is gone",

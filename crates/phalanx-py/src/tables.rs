@@ -182,7 +182,8 @@ impl ServedTables {
         self.check_owner(py)?;
         let held = self.tables.clone();
         let take = move || held.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let closed = self.driver.call(py, move |()| take().map_or(Ok(()), Tables::close))?;
+        // Not by the driver: another call, or a second one of this, is answered while it waits for other ranks.
+        let closed = gate::enter(py, "tables", move || take().map_or(Ok(()), Tables::close))?;
         closed.map_err(|why| of_tables(py, why))
     }
 }

@@ -52,8 +52,8 @@ def number(
 ) -> float:
     """A finite number within limits.
 
-    >>> number("elu", "alpha", 1)
-    1.0
+    >>> number("elu", "alpha", 1), number("elu", "alpha", np.array([0.5]))
+    (1.0, 0.5)
     >>> number("batch_norm", "momentum", 2.0, least=0.0, most=1.0)
     Traceback (most recent call last):
     phalanx.graph.errors.ProgramError: batch_norm: momentum=2.0 must be at least 0 and at most 1
@@ -61,8 +61,10 @@ def number(
     Traceback (most recent call last):
     phalanx.graph.errors.ProgramError: elu: alpha='1' must be a finite number
     """
+    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
+        value = value.item()
     known = f"`{value.name}`, which is known only in a run; it" if hasattr(value, "program") else f"{value!r}"
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise ProgramError(f"{op}: {name}={known} must be a finite number", op=op, got=repr(value))
     if not (least <= value <= most and above < value < below):

@@ -28,6 +28,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from phalanx.graph import unique_name
 from phalanx.graph._adding import program_of
 from phalanx.graph._attributes import once
@@ -71,7 +73,7 @@ class Form:
 
 def _number(optimizer: str, name: str, value: Any) -> float:
     """What a rule is made with: flags, shares below 1, a power, and amounts."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return float(value)
     if name in ("beta1", "beta2", "rho", "decay"):
         return number(optimizer, name, value, least=0.0, below=1.0)

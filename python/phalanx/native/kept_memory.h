@@ -57,9 +57,15 @@ class KeptMemory : public tensorflow::Allocator {
     {
       std::lock_guard<std::mutex> held(lock_);
       auto size = sizes_.find(address);
-      kept_.push_back({address, size->second});
-      n_kept_bytes_ += size->second;
+      const Block block = {address, size->second};
       sizes_.erase(size);
+      if (block.n_bytes > kMostKeptBytes) {
+        // It would drive out all others.
+        released.push_back(block);
+      } else {
+        kept_.push_back(block);
+        n_kept_bytes_ += block.n_bytes;
+      }
       while (n_kept_bytes_ > kMostKeptBytes) {
         n_kept_bytes_ -= kept_.front().n_bytes;
         released.push_back(kept_.front());

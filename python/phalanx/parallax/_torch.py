@@ -99,6 +99,8 @@ class TorchTrained:
         return found
 
     def _reduce(self, has_rows: bool) -> None:
+        # Whatever fails from here on: it has hooks.
+        _taken.update((self._model, self._given))
         named = [(name, p) for name, p in self._model.named_parameters()]
         if has_rows and not self._config.average_sparse:
             # Before the step, and after the reduction, which averages everything.

@@ -203,7 +203,8 @@ class ServedEmbedding(torch.nn.Module):
         ids = input.reshape(-1).to("cpu", torch.int64)
         # A row of padding has no gradient, which needs it to be one row.
         if self._table.raw and self.padding_idx is None:
-            inverse = torch.arange(len(ids))
+            # A copy: the caller may fill the input anew before the step, and it need not lie in one piece.
+            ids, inverse = ids.clone(memory_format=torch.contiguous_format), torch.arange(len(ids))
         else:
             ids, inverse = torch.unique(ids, return_inverse=True)
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self.num_embeddings):
