@@ -6,7 +6,7 @@ use crate::kernel::{Real, chains, fast};
 
 /// Output columns that are summed at a time; narrower rows take a half or a quarter.
 const BLOCK: usize = 32;
-/// Elements behind an image that the gradient of a filter reads, and leaves out.
+/// Elements behind an image that are read, and left out.
 const BEHIND: usize = 8;
 /// Channels whose filters' gradients are summed at a time: a sum waits for its last product.
 const AT_ONCE: usize = 4;
@@ -33,10 +33,10 @@ impl Depthwise {
     pub(super) fn forward<T: Real>(&self, x: &[T], f: &[T], y: &mut [T], scratch: &mut [T]) {
         let (plane, pitch) = (self.0.taps().plane, self.0.taps().step[0]);
         let (volume, (area, n), width) = (self.0.0.volume(), self.0.0.window(), self.0.0.out[1]);
-        let image = &mut scratch[..plane];
+        let image = &mut scratch[..plane + BEHIND];
         image.fill(T::ZERO);
         self.0.0.each(|[xi, fi, yi]| {
-            self.0.pad_into(&x[xi..xi + volume], image);
+            self.0.pad_into(&x[xi..xi + volume], &mut image[..plane]);
             let (f, y) = (&f[fi..fi + area], &mut y[yi..yi + n]);
             match area {
                 9 => rows::<T, 3>(image, pitch, f, (y, width)),
@@ -149,6 +149,7 @@ fn rows<T: Real, const SIDE: usize>(image: &[T], pitch: usize, f: &[T], (y, widt
             match width {
                 BLOCK.. => blocks::<T, SIDE, BLOCK>(image, pitch, &filter, (y, width)),
                 16.. => blocks::<T, SIDE, 16>(image, pitch, &filter, (y, width)),
+                9.. => short_rows::<T, SIDE, 16>(image, pitch, &filter, (y, width)),
                 _ => blocks::<T, SIDE, 8>(image, pitch, &filter, (y, width)),
             }
         },
@@ -166,17 +167,44 @@ fn blocks<T: Real, const SIDE: usize, const N: usize>(
     for (oy, y) in y.chunks_exact_mut(width).enumerate() {
         for begin in (0..width).step_by(N) {
             let at = begin.min(width - N);
-            let mut sums = [T::ZERO; N];
-            for ky in 0..SIDE {
-                let line = &image[(oy + ky) * pitch + at..][..N + SIDE - 1];
-                for kx in 0..SIDE {
-                    let (f, seen) = (filter[ky][kx], &line[kx..kx + N]);
-                    for i in 0..N {
-                        sums[i] = f.mul_add(seen[i], sums[i]);
-                    }
-                }
-            }
+            let sums = block::<T, SIDE, N>(&image[oy * pitch + at..], pitch, filter);
             y[at..at + N].copy_from_slice(&sums);
         }
     }
+}
+
+/// Rows that are shorter than a block, but longer than half of it. What a block has computed behind its row is overwritten by the next one.
+#[inline(always)]
+fn short_rows<T: Real, const SIDE: usize, const N: usize>(
+    image: &[T],
+    pitch: usize,
+    filter: &[[T; SIDE]; SIDE],
+    (y, width): (&mut [T], usize),
+) {
+    let last = y.len() - width;
+    for (oy, at) in (0..last).step_by(width).enumerate() {
+        y[at..at + N].copy_from_slice(&block::<T, SIDE, N>(&image[oy * pitch..], pitch, filter));
+    }
+    let sums = block::<T, SIDE, N>(&image[last / width * pitch..], pitch, filter);
+    y[last..].copy_from_slice(&sums[..width]);
+}
+
+/// `N` outputs side by side, of which the first sees the image from its beginning.
+#[inline(always)]
+fn block<T: Real, const SIDE: usize, const N: usize>(
+    image: &[T],
+    pitch: usize,
+    filter: &[[T; SIDE]; SIDE],
+) -> [T; N] {
+    let mut sums = [T::ZERO; N];
+    for ky in 0..SIDE {
+        let line = &image[ky * pitch..][..N + SIDE - 1];
+        for kx in 0..SIDE {
+            let (f, seen) = (filter[ky][kx], &line[kx..kx + N]);
+            for i in 0..N {
+                sums[i] = f.mul_add(seen[i], sums[i]);
+            }
+        }
+    }
+    sums
 }

@@ -1,5 +1,5 @@
-//! Convolutions in which every channel has one filter of its own, with any stride, kernel and width: eight channels are at work side by
-//! side, one in each lane of a vector. Planes are transposed on the way in and out.
+//! Convolutions in which every channel has one filter of its own, with any stride, kernel and width: sixteen channels are at work side by
+//! side, one in each lane of a vector, or of two. Planes are transposed on the way in and out.
 //!
 //! What an element is computed from, and in which order, follows from the sizes of one image alone.
 
@@ -8,7 +8,9 @@ use crate::kernel::{Real, fast};
 use std::ops::Range;
 
 /// Channels side by side.
-const LANES: usize = 8;
+const LANES: usize = 16;
+/// With fewer channels than this, lanes would be idle for nothing.
+const LEAST_CHANNELS: usize = 4;
 /// Output columns that are summed at a time: a sum waits for its last product.
 const COLUMNS: usize = 4;
 /// Weights whose gradients are summed at a time.
@@ -40,7 +42,7 @@ impl Lanes {
     pub(super) fn new(geo: &Geometry) -> Option<Lanes> {
         let (area, n) = geo.window();
         let is_any = geo.volume() > 0 && area > 0 && n > 0;
-        (geo.c == 1 && geo.o == 1 && geo.conv.groups >= LANES / 2 && is_any).then_some(Lanes(*geo))
+        (geo.c == 1 && geo.o == 1 && geo.conv.groups >= LEAST_CHANNELS && is_any).then_some(Lanes(*geo))
     }
 
     /// Rows and columns of a plane with its padding.
@@ -48,7 +50,7 @@ impl Lanes {
         [0, 1].map(|side| self.0.image[side] + 2 * self.0.conv.padding[side])
     }
 
-    /// Of eight channels each.
+    /// Of as many channels each as there are lanes.
     fn sizes(&self) -> [usize; 4] {
         let (area, n) = self.0.window();
         let padded = self.padded();

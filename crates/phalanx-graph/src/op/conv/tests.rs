@@ -136,6 +136,9 @@ fn single_channels_have_the_bits_of_products() {
     check_depthwise(1, 5, [40, 37], 3, [0, 0]);
     check_depthwise(3, 1, [33, 70], 5, [0, 1]);
     check_depthwise(2, 6, [8, 10], 3, [1, 0]);
+    check_depthwise(2, 3, [1, 9], 3, [1, 1]);
+    check_depthwise(1, 2, [3, 15], 5, [2, 2]);
+    check_depthwise(1, 19, [7, 11], 3, [0, 0]);
 }
 
 #[test]
