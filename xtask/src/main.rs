@@ -52,16 +52,26 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let has_own_help = ["bench", "engines", "fuzz"].contains(&command.as_str());
+    let asks_for_help = !has_own_help && rest.iter().any(|word| word == "--help" || word == "-h");
+    let bare = |run: fn(&Shell) -> Result<(), String>| match rest.first() {
+        None => run(&shell),
+        Some(word) => Err(format!("{command} takes no options, got {word:?}")),
+    };
     let done = match command.as_str() {
-        "check" => check::run(&shell),
+        _ if asks_for_help => {
+            print!("{HELP}");
+            Ok(())
+        }
+        "check" => bare(check::run),
         "test" => test::run(&shell, &rest),
         "tidy" => tidy_with(&shell, &rest),
         "demo" => demo::run(&shell, &rest),
         "bench" => bench::run(&shell, &rest),
         "book" => book::run(&shell, &rest),
-        "python" => python::prepare(&shell),
-        "wheel" => wheel::run(&shell),
-        "dist" => dist::run(&shell),
+        "python" => bare(python::prepare),
+        "wheel" => bare(wheel::run),
+        "dist" => bare(dist::run),
         "engines" => engines::run(&shell, &rest),
         "fuzz" => fuzz::run(&shell, &rest),
         "" | "help" | "--help" | "-h" => {
