@@ -161,8 +161,8 @@ def smooth_l1(
     sigma: float | None = None,
 ) -> Variable:
     """Half the square of small differences, linear for others; the sum over each sample, ``[n, 1]``."""
-    difference = x - y if inside_weight is None else (x - y) * inside_weight
     s = 1.0 if sigma is None else number("smooth_l1", "sigma", sigma, above=0.0) ** 2
+    difference = x - y if inside_weight is None else (x - y) * inside_weight
     # Huber's loss with this limit, times s.
     each = expand("smooth_l1", {"Huber": {"delta": 1.0 / s}}, [difference]) * s
     each = each if outside_weight is None else each * outside_weight
@@ -192,7 +192,8 @@ def margin_rank_loss(
     label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
 ) -> Variable:
     """``max(0, margin - label * (left - right))``."""
-    return arithmetic.relu(arithmetic.scale(label * (left - right), -1.0, number("margin_rank_loss", "margin", margin)), name)
+    margin = number("margin_rank_loss", "margin", margin)
+    return arithmetic.relu(arithmetic.scale(label * (left - right), -1.0, margin), name)
 
 
 def rank_loss(label: Variable, left: Variable, right: Variable, name: str | None = None) -> Variable:
