@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from parallax_models import Net, batch, optimizer_of, says
-from ranks import run_ranks
+from ranks import DEADLINE_S, run_ranks
 
+import phalanx.torch as hvd
 from phalanx import parallax
 
 
@@ -229,3 +233,36 @@ def test_shards_are_disjoint_and_together_everything() -> None:
     assert sorted([*a, *b]) == list(range(7)) and a == same and b == other
     assert (first, second) == ((2, 0), (2, 1))
     assert list(parallax.shard.shard(iter("abc"))) == ["a", "b", "c"]
+
+
+def unequal_steps(option: str) -> list[str]:
+    rank = hvd.rank()
+    net = Net()
+    session, *_ = parallax.parallel_run((net, optimizer_of(net, "sgd")), parallax_config=parallax.Config(run_option=option))
+    for step in range(3 - rank):
+        session.run("train_op", feed_dict={"ids": [batch(step).numpy()]})
+    assert session.run("global_step") == [3 - rank]
+    if rank == 0:
+        return [says(session.close)]
+    session.close()
+    return []
+
+
+def test_hosts_are_for_a_process_that_is_no_world_yet() -> None:
+    """A world of one would train alone in silence."""
+    program = """
+import phalanx, torch
+from phalanx import parallax
+phalanx.init()
+net = torch.nn.Linear(1, 1)
+parallax.parallel_run((net, torch.optim.SGD(net.parameters(), lr=0.1)), "hosts.txt")
+"""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PHALANX_")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, env=alone)
+    assert done.returncode != 0 and "call parallel_run before phalanx.init()" in done.stderr, done.stderr
+
+
+def test_a_step_that_another_worker_never_makes_is_told() -> None:
+    (lonely,), nothing = run_ranks(2, unequal_steps, "PS")
+    assert nothing == []
+    assert "rank 1" in lonely and "never pushes" in lonely, lonely

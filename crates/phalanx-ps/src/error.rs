@@ -46,7 +46,7 @@ pub enum PsError {
     Uncut(String),
     #[error("rank 0 offered tables that cannot be read: {0}")]
     Offer(FrameError),
-    #[error("the tables are closed")]
+    #[error("the tables are closed; read what they hold before that, for example with state_dict()")]
     Closed,
     #[error(
         "these tables belong to the process that opened them, and this one was forked from it; use them in the parent only"

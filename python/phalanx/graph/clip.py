@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.graph._refused import number
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.program import Program, default_main_program
 
@@ -39,6 +40,9 @@ class GradientClipByValue(GradientClip):
 
     def __post_init__(self) -> None:
         _all(self)
+        # Without `min` it is `-max`, which must not be above it.
+        least = 0.0 if self.min is None else number("GradientClipByValue", "min", self.min)
+        number("GradientClipByValue", "max", self.max, least=least)
 
     def _form(self) -> tuple[str, dict[str, float]]:
         return "value", {"max": float(self.max), "min": float(-self.max if self.min is None else self.min)}
@@ -53,6 +57,7 @@ class GradientClipByNorm(GradientClip):
 
     def __post_init__(self) -> None:
         _all(self)
+        number("GradientClipByNorm", "clip_norm", self.clip_norm, above=0.0)
 
     def _form(self) -> tuple[str, dict[str, float]]:
         return "norm", {"clip_norm": float(self.clip_norm)}
@@ -68,6 +73,7 @@ class GradientClipByGlobalNorm(GradientClip):
 
     def __post_init__(self) -> None:
         _all(self)
+        number("GradientClipByGlobalNorm", "clip_norm", self.clip_norm, above=0.0)
         if self.group_name != "default_group":
             raise ProgramError(
                 f"GradientClipByGlobalNorm: group_name={self.group_name!r} is not supported; give each group of parameters "

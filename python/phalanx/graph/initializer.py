@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from phalanx.graph._refused import number
 from phalanx.graph.errors import ProgramError
 
 
@@ -109,6 +110,7 @@ class Uniform(_Drawn):
         if self.diag_num or self.diag_step:
             given = f"diag_num={self.diag_num}, diag_step={self.diag_step}"
             raise ProgramError(f"Uniform: {given} are not supported; use NumpyArrayInitializer for a diagonal")
+        number("Uniform", "high", self.high, least=number("Uniform", "low", self.low))
 
     def _way(self, shape: Sequence[int]) -> Any:
         return {"Uniform": {"low": float(self.low), "high": float(self.high)}}
@@ -121,6 +123,10 @@ class Normal(_Drawn):
     loc: float = 0.0
     scale: float = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        number("Normal", "loc", self.loc)
+        number("Normal", "scale", self.scale, least=0.0)
 
     def _way(self, shape: Sequence[int]) -> Any:
         return {"Normal": {"mean": float(self.loc), "std": float(self.scale)}}

@@ -77,7 +77,9 @@ def _number(optimizer: str, name: str, value: Any) -> float:
         return float(value)
     if name in ("beta1", "beta2", "rho", "decay"):
         return number(optimizer, name, value, least=0.0, below=1.0)
-    return number(optimizer, name, value, least=-math.inf if name == "lr_power" else 0.0)
+    if name == "lr_power":
+        return number(optimizer, name, value, most=0.0)
+    return number(optimizer, name, value, least=0.0)
 
 
 class Optimizer:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phalanx.graph._refused import number
+
 
 @dataclass(frozen=True)
 class L2Decay:
@@ -15,12 +17,18 @@ class L2Decay:
 
     regularization_coeff: float = 0.0
 
+    def __post_init__(self) -> None:
+        number("L2Decay", "regularization_coeff", self.regularization_coeff, least=0.0)
+
 
 @dataclass(frozen=True)
 class L1Decay:
     """Adds ``regularization_coeff * sign(parameter)`` to gradients; ``regularization`` of an optimizer."""
 
     regularization_coeff: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("L1Decay", "regularization_coeff", self.regularization_coeff, least=0.0)
 
 
 L2DecayRegularizer = L2Decay

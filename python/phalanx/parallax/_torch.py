@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 
 from phalanx import _world
@@ -48,6 +49,7 @@ class TorchTrained:
         self._model, self._config = model, config
         self._optimizer: Any = optimizer
         self._given = optimizer
+        self._in_step = sync and config._ps.staleness is None
         self._worker = _world.rank()
         self._step = 0
         self._search: PartitionSearch | None = None
@@ -162,7 +164,9 @@ class TorchTrained:
     def run(self, names: Sequence[str], feeds: list[dict[str, Any]]) -> dict[str, list[Any]]:
         """One pass of the model, and a step if it is asked for."""
         trains = TRAIN_OP in names
-        feed = feeds[0]
+        feed = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in feeds[0].items()}
+        if not feed and not trains and all(name == GLOBAL_STEP for name in names):
+            return {}
         self._bound(feed)
         if not trains:
             if all(name == GLOBAL_STEP for name in names):
@@ -275,7 +279,15 @@ class TorchTrained:
         if self._session is not None:
             self._session.close()
         if self._tables is not None:
-            self._tables.close()
+            try:
+                self._settle_last()
+            finally:
+                self._tables.close()
+
+    def _settle_last(self) -> None:
+        """A step that another worker never makes is no step of this one either, and must not be lost without a word."""
+        if self._tables is not None and self._in_step and _world.size() > 1:
+            self._tables._settle()
 
     def abandon(self, error: BaseException) -> None:
         """The others learn of the exception."""

@@ -65,7 +65,12 @@ def parallel_run(
     ):
         raise ValueError(f"num_iterations must be a whole number from 0, not {num_iterations!r}")
     task = _phalanx.Task.from_env()
-    if task is None and resource_info is not None and not _world.is_initialized():
+    if task is None and resource_info is not None:
+        if _world.is_initialized():
+            raise ValueError(
+                "resource_info starts the job, and this process is a world already: call parallel_run before phalanx.init(), or leave "
+                "resource_info out"
+            )
         start(resource_info, config)
     if task is not None and task.is_evaluator:
         raise ValueError("an evaluator does not train: call evaluate_continuously() in it, and not parallel_run()")

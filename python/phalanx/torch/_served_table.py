@@ -109,6 +109,12 @@ class Table:
             rate /= 1.0 + self.core.age(self.number) * float(group.get("lr_decay", 0.0))
         self.core.push(self.number, step, _memory.lend(ids), _memory.lend(gradients), rate)
 
+    def settle(self) -> None:
+        """Waits until the last step is the version that servers have."""
+        # One row: nobody waits for none.
+        first, row = torch.zeros(1, dtype=torch.int64), torch.empty((1, self.width), dtype=self.dtype)
+        self.core.pull(self.number, self.core.step(self.number), _memory.lend(first), _memory.lend(row))
+
     def pieces(self) -> Iterator[torch.Tensor]:
         n = max(1, _PIECE_BYTES // (self.width * self.dtype.itemsize))
         for start in range(0, self.height, n):

@@ -114,6 +114,12 @@ class ServedTables:
             _world._at_join.remove(self._attend)
         self._core.close()
 
+    def _settle(self) -> None:
+        """Waits until servers have added up the last step of this rank; an error if another rank never makes it."""
+        for table in self._tables:
+            if table.is_trained:
+                table.settle()
+
     def norm(self) -> float:
         """The 2-norm of the gradients of all tables that wait on this rank for its next step, before they are reduced over ranks.
 

@@ -17,7 +17,7 @@ from phalanx.graph import _values
 from phalanx.graph._adding import append, hand_on, program_of
 from phalanx.graph._lengths import PADDED
 from phalanx.graph._operators import at_once
-from phalanx.graph._refused import whole, wholes
+from phalanx.graph._refused import number, whole, wholes
 from phalanx.graph.errors import ProgramError
 from phalanx.graph.initializer import Constant
 from phalanx.graph.layers import arithmetic, shaping
@@ -286,7 +286,7 @@ def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | Non
     """Divided by the root of the sum of squares along an axis; by the root of ``epsilon`` where that is larger."""
     place = shaping._axis(x, axis, "l2_normalize")
     squares = arithmetic.reduce_sum(arithmetic.square(x), place, keep_dim=True)
-    least = shaping.fill_constant([], x.dtype, epsilon)
+    least = shaping.fill_constant([], x.dtype, number("l2_normalize", "epsilon", epsilon, least=0.0))
     norms = arithmetic.sqrt(arithmetic.elementwise_max(squares, least))
     return arithmetic.elementwise_div(x, norms, axis=0, name=name)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from phalanx.graph import _attributes
 from phalanx.graph._refused import number, whole, wholes
@@ -119,6 +122,8 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Learn
             f"piecewise_decay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, got {len(values)}"
         )
     until = wholes("piecewise_decay", "boundaries", boundaries)
+    if any(step >= later for step, later in pairwise(until)):
+        raise ProgramError(f"piecewise_decay: boundaries={until} must rise: each is the step at which the next value begins")
     form = {"until": until, "values": [number("piecewise_decay", "values", v) for v in values]}
     return LearningRate({"Piecewise": form})
 
@@ -173,6 +178,8 @@ def schedule(rate: float | LearningRate) -> dict[str, Any]:
     """A rate as it is written in programs."""
     if isinstance(rate, LearningRate):
         return rate._form
+    if isinstance(rate, (np.ndarray, np.generic)) and rate.size == 1:
+        rate = rate.item()
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not math.isfinite(rate):
         raise TypeError(f"a learning rate is a number or a LearningRate, not {rate!r}")
     return {"Constant": float(rate)}

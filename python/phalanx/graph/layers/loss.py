@@ -148,6 +148,7 @@ def sigmoid_cross_entropy_with_logits(
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
     """From probabilities of one of two classes and targets between 0 and 1, element by element."""
     program_of([input, label], "log_loss")
+    epsilon = number("log_loss", "epsilon", epsilon, least=0.0)
     is_one = label * arithmetic.log(input + epsilon)
     is_none = (1.0 - label) * arithmetic.log((1.0 + epsilon) - input)
     return arithmetic.scale(is_one + is_none, -1.0, name=name)

@@ -337,6 +337,8 @@ def looked_up(
     if len(table) != 2:
         raise ProgramError(f"embedding: size={size!r} must be [height, width] of the table", op="embedding")
     height, width = table
+    if padding_idx is not None and not -height <= whole("embedding", "padding_idx", padding_idx) < height:
+        raise ProgramError(f"embedding: padding_idx={padding_idx} is not one of the {height} rows", op="embedding")
     layer = Layer("embedding", input, name)
     input = shaping.as_whole(input)
     layer.dtype = dtype
