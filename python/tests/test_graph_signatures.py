@@ -305,7 +305,7 @@ def test_a_name_knows_paddles_arguments(path: str) -> None:
 
 def test_what_cannot_act_is_refused_by_name(world: World) -> None:
     x, label = fluid.data("x", [None, 4]), fluid.data("label", [None, 1], "int64")
-    flag = x > 0.0
+    flag, image = x > 0.0, fluid.data("image", [None, 3, 8, 8])
     loss = layers.mean(layers.fc(x, 1))
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: layers.topk(x, label), "topk: k is `label`"),
@@ -346,6 +346,9 @@ def test_what_cannot_act_is_refused_by_name(world: World) -> None:
         (lambda: layers.gaussian_random([2], std=-1.0), "std=-1.0 must be at least 0"),
         (lambda: layers.huber_loss(x, x, 0.0), "huber_loss: delta=0.0 must be more than 0"),
         (lambda: layers.smooth_l1(x, x, sigma=0), "smooth_l1: sigma=0 must be more than 0"),
+        (lambda: layers.polynomial_decay(0.1, 4, cycle="False"), "cycle='False' must be True or False"),
+        (lambda: layers.conv2d(image, 2, 3, stride=0), "stride or dilation must be at least 1, got 0"),
+        (lambda: layers.conv2d(image, 2, 3, padding=-1), "padding must be at least 0, got -1"),
         (lambda: layers.piecewise_decay([4, 2], [0.1, 0.05, 0.01]), "must rise"),
         (lambda: layers.log_loss(x, x, epsilon=-1.0), "log_loss: epsilon=-1.0 must be at least 0"),
         (lambda: layers.embedding(label, [3, 2], padding_idx=7), "padding_idx=7 is not one of the 3 rows"),

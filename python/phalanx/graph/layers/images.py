@@ -54,8 +54,8 @@ def conv2d_transpose(
         _images(op, data_format)
     if len(input.shape) != 4 or any(d < 0 for d in input.shape[1:]):
         raise ProgramError(f"{op} takes images [n, c, h, w], got {input!r}", op=op, var=input.name)
-    strides, dilations, group = _pair(stride), _pair(dilation), whole(op, "groups", groups or 1)
-    kernel = None if filter_size is None else _pair(filter_size)
+    strides, dilations, group = _pair(stride, 1), _pair(dilation, 1), whole(op, "groups", groups or 1)
+    kernel = None if filter_size is None else _pair(filter_size, 1)
     if around == "SAME" and (kernel is None or dilations != [1, 1]):
         raise ProgramError(
             f"{op}: padding='SAME' needs filter_size and dilation=1, got filter_size={filter_size!r} and "
@@ -138,7 +138,7 @@ def adaptive_pool2d(
     program_of([input], op)
     if pool_type not in _POOLS or require_index:
         raise ProgramError(f"{op} takes pool_type max or avg, and require_index=False; got {pool_type!r}", op=op)
-    form = {"op": _POOLS[pool_type], "rule": {"Adaptive": {"out": _pair(pool_size)}}}
+    form = {"op": _POOLS[pool_type], "rule": {"Adaptive": {"out": _pair(pool_size, 1)}}}
     return append("PoolWindows", form, [input], op, name)
 
 

@@ -58,7 +58,8 @@ def exponential_decay(
     learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> LearningRate:
     """``rate * decay_rate ** (step / decay_steps)``; with ``staircase`` only whole powers."""
-    return _exponential("exponential_decay", learning_rate, decay_steps, decay_rate, staircase)
+    form = _decaying("exponential_decay", learning_rate, decay_steps, decay_rate, staircase)
+    return LearningRate({"Exponential": form})
 
 
 def natural_exp_decay(
@@ -66,31 +67,25 @@ def natural_exp_decay(
 ) -> LearningRate:
     """``rate * exp(-decay_rate * step / decay_steps)``; with ``staircase`` only whole quotients."""
     power = math.exp(-number("natural_exp_decay", "decay_rate", decay_rate))
-    return _exponential("natural_exp_decay", learning_rate, decay_steps, power, staircase)
-
-
-def _exponential(what: str, rate: float, steps: int, decay: float, staircase: bool) -> LearningRate:
-    form = {
-        "rate": number(what, "learning_rate", rate),
-        "decay": number(what, "decay_rate", decay, least=0.0),
-        "every": number(what, "decay_steps", steps, above=0.0),
-        "stairs": bool(staircase),
-    }
-    return LearningRate({"Exponential": form})
+    return LearningRate({"Exponential": _decaying("natural_exp_decay", learning_rate, decay_steps, power, staircase)})
 
 
 def inverse_time_decay(
     learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
 ) -> LearningRate:
     """``rate / (1 + decay_rate * step / decay_steps)``; with ``staircase`` only whole quotients."""
-    what = "inverse_time_decay"
-    form = {
-        "rate": number(what, "learning_rate", learning_rate),
-        "decay": number(what, "decay_rate", decay_rate, least=0.0),
-        "every": number(what, "decay_steps", decay_steps, above=0.0),
-        "stairs": bool(staircase),
-    }
+    form = _decaying("inverse_time_decay", learning_rate, decay_steps, decay_rate, staircase)
     return LearningRate({"InverseTime": form})
+
+
+def _decaying(what: str, rate: float, steps: int, decay: float, staircase: bool) -> dict[str, Any]:
+    """What falls with ``step / steps``."""
+    return {
+        "rate": number(what, "learning_rate", rate),
+        "decay": number(what, "decay_rate", decay, least=0.0),
+        "every": number(what, "decay_steps", steps, above=0.0),
+        "stairs": _flag(what, "staircase", staircase),
+    }
 
 
 def polynomial_decay(
@@ -110,9 +105,16 @@ def polynomial_decay(
         "end": number(what, "end_learning_rate", end_learning_rate),
         "steps": number(what, "decay_steps", decay_steps, above=0.0),
         "power": number(what, "power", power, least=0.0),
-        "cycles": bool(cycle),
+        "cycles": _flag(what, "cycle", cycle),
     }
     return LearningRate({"Polynomial": form})
+
+
+def _flag(what: str, name: str, value: Any) -> bool:
+    """A text such as "False" would count as true."""
+    if not isinstance(value, (bool, int, np.bool_)):
+        raise ProgramError(f"{what}: {name}={value!r} must be True or False")
+    return bool(value)
 
 
 def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> LearningRate:

@@ -25,10 +25,13 @@ from phalanx.graph.param_attr import ParamAttr
 from phalanx.graph.program import Variable
 
 
-def _pair(value: int | Sequence[int]) -> list[int]:
+def _pair(value: int | Sequence[int], least: int | None = None) -> list[int]:
     both: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value, value]
     if len(both) != 2 or any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) for v in both):
         raise ProgramError(f"a size, stride, padding or dilation is one whole number or two, got {value!r}")
+    if least is not None and min(both) < least:
+        what = "padding" if least == 0 else "size, stride or dilation"
+        raise ProgramError(f"a {what} must be at least {least}, got {value!r}")
     return [int(v) for v in both]
 
 
@@ -89,7 +92,7 @@ def conv2d(
         input, layer.output = _first(input), None
     else:
         _images("conv2d", data_format)
-    kernel, steps, spread = _pair(filter_size), _pair(stride), _pair(dilation)
+    kernel, steps, spread = _pair(filter_size, 1), _pair(stride, 1), _pair(dilation, 1)
     reach = [d * (k - 1) + 1 for d, k in zip(spread, kernel, strict=True)]
     input, around = _padded(input, around, reach, steps, "conv2d")
     form = {
@@ -152,8 +155,9 @@ def _around(x: Variable, padding: Any, reach: list[int], stride: list[int], op: 
     if isinstance(padding, str):
         raise ProgramError(f"{op}: padding={padding!r}; the words are 'SAME' and 'VALID'", op=op, got=padding)
     if isinstance(padding, list) and len(padding) == 4:
-        return wholes(op, "padding", padding)
-    height, width = _pair(padding)
+        sides = wholes(op, "padding", padding)
+        return [*_pair(sides[:2], 0), *_pair(sides[2:], 0)]
+    height, width = _pair(padding, 0)
     return [height, height, width, width]
 
 
@@ -205,7 +209,7 @@ def pool2d(
     ops = {"max": "Max", "avg": "Mean"}
     if pool_type not in ops:
         raise ProgramError(f"pool2d takes pool_type max or avg; got {pool_type!r}", op="pool2d", got=pool_type)
-    kernel, stride = _pair(pool_size), _pair(pool_stride)
+    kernel, stride = _pair(pool_size, None if global_pooling else 1), _pair(pool_stride, 1)
     sides = _sides(pool_padding, "NCHW")
     if global_pooling:
         padding = [0, 0]
