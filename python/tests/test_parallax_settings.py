@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from parallax_models import Net, batch, optimizer_of, says
 from ranks import DEADLINE_S, run_ranks
 
@@ -266,3 +268,22 @@ def test_a_step_that_another_worker_never_makes_is_told() -> None:
     (lonely,), nothing = run_ranks(2, unequal_steps, "PS")
     assert nothing == []
     assert "rank 1" in lonely and "never pushes" in lonely, lonely
+
+
+def ends_early(option: str) -> dict[str, torch.Tensor]:
+    """One worker has less data: it joins, and takes what the others have learned."""
+    rank = hvd.rank()
+    net = Net()
+    session, *_ = parallax.parallel_run((net, optimizer_of(net, "sgd")), parallax_config=parallax.Config(run_option=option))
+    for step in range(4 - rank):
+        session.run("train_op", feed_dict={"ids": [batch(step)]})
+    hvd.broadcast_parameters(dict(net.named_parameters()), root_rank=hvd.join())
+    learned = {name: value.clone() for name, value in net.state_dict().items()}
+    session.close()
+    return learned
+
+
+@pytest.mark.parametrize("option", ["PS", "HYBRID", "MPI"])
+def test_a_worker_whose_data_end_earlier_joins(option: str) -> None:
+    first, second = run_ranks(2, ends_early, option)
+    torch.testing.assert_close(first, second, rtol=0.0, atol=0.0)
