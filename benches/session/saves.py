@@ -103,7 +103,7 @@ class Ours:
             while not (pointer.exists() and pointer.read_text().startswith(wanted)):
                 if time.monotonic() > until:
                     raise TimeoutError(f"{wanted.strip()} was not written in {DEADLINE_S} s")
-                time.sleep(0.0005)
+                time.sleep(0.0005)  # The writer tells nobody: the file is what counts.
         return stall
 
 

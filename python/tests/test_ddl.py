@@ -290,7 +290,7 @@ def absent(folder: str) -> None:
     if learner.rank == 1:
         while not said.exists():
             assert time.monotonic() < end, "rank 0 is not told"
-            time.sleep(0.01)
+            time.sleep(0.01)  # Rank 0 cannot tell it by a collective: this rank must be absent from them.
         return
     with pytest.raises(phalanx.StalledError, match="ddl.w") as caught:
         ddl.allreduce(np.ones(3), name="w")

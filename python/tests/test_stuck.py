@@ -28,7 +28,7 @@ def until(condition):
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.01)
+        time.sleep(0.01)  # An engine tells nobody that it waits.
 
 phalanx.init()
 pn.allreduce(numpy.ones(1), name="a")

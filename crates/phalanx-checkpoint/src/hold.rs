@@ -31,7 +31,7 @@ const MOST_BYTES: u64 = 1024;
 const OWN_PATIENCE: Duration = Duration::from_secs(2);
 /// One that has just got the lock has not said so yet.
 const DEAD_PATIENCE: Duration = Duration::from_millis(200);
-/// Between two looks at the lock.
+/// Between two looks at the lock: waiting inside of the kernel for it would have no deadline.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Held until it is dropped. It does not matter to readers.

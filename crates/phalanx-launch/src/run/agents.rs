@@ -37,7 +37,7 @@ const LAST_WORDS: usize = 15;
 const ORDERS: usize = 32;
 /// How long a remote shell may take to end after its stdout did.
 const SHELL_ENDS: Duration = Duration::from_secs(1);
-/// How long to wait before bringing output again to a console that was full.
+/// How long to wait before bringing output again to a console that was full. The queue tells when there is room only to who can wait for ever.
 const CONSOLE_AGAIN: Duration = Duration::from_millis(1);
 /// Background helpers of a remote shell (`ControlPersist`) may hold its stderr for ever.
 const STDERR_ENDS: Duration = Duration::from_millis(300);

@@ -46,8 +46,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 /// ```no_run
 /// # use phalanx_graph::{Feed, Fetch, Program, Tensor};
 /// # use phalanx_train::session::{Session, SessionOptions, StopAtStep};
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (program, digits): (Program, Tensor) = todo!();
+/// # fn train(program: Program, digits: Tensor) -> Result<(), Box<dyn std::error::Error>> {
 /// let options = SessionOptions::new().checkpoints("checkpoints").hook(StopAtStep::at(1000));
 /// let mut session = Session::new(&program, "loss", options)?;
 /// while !session.should_stop() {
