@@ -103,6 +103,10 @@ def results_that_are_held() -> None:
         assert (summed.numpy() == turn * size + size * (size - 1) / 2).all(), turn
         wanted = np.repeat(np.arange(size, dtype=np.float32) + turn, n + turn // 6)
         assert (rows.numpy() == wanted).all(), turn
+    # Larger than all that is kept: given back at once, and nothing else with it.
+    for turn in range(3):
+        assert (hvd.allreduce(tf.fill([17 << 20], float(turn)), op=hvd.Sum, name="large").numpy() == turn * size).all()
+    assert (run(tf.ones([n]))[0].numpy() == size).all()
 
 
 def test_results_that_are_held() -> None:
