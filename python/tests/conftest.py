@@ -16,6 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ranks import end_all
 
+# Keras decides when it is imported first, whichever test that is; this environment has torch and no TensorFlow.
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 HAS_TORCH = find_spec("torch") is not None
 NEED_TORCH = {
     "test_bad_input.py",
